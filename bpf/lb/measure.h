@@ -93,11 +93,13 @@ count_unremembered(struct real_stats *stats, const struct route *route, const st
  * What the estimator has learnt goes into its real's sums and histogram. The path's
  * round trip, path_ns, is not the server's doing; 0: not known. A bound is no sample:
  * the client may have been idle for nearly all of it. But where all that a flow tells is
- * off alike, servers are compared by it.
+ * off alike, it is graded low and summed apart: servers are compared by it where nothing
+ * better is known.
  */
 static __always_inline void
 fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64 path_ns)
 {
+	struct latency_sums *sums = &stats->good;
 	struct histogram *hist;
 	u64 mean_ns, *bucket;
 
@@ -108,17 +110,16 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 	if (!sample->weight_halves)
 		return;
 	if (sample->bound_halves)
-		stats->systematic_weight_halves += sample->weight_halves;
+		sums = &stats->low;
 	if (path_ns) {
 		u64 path = CW_MIN(path_ns * sample->weight_halves, sample->sum_halves_ns);
 
-		stats->server_sum_halves_ns += sample->sum_halves_ns - path;
-		stats->path_sum_halves_ns += path;
-		stats->path_weight_halves += sample->weight_halves;
+		sums->server_sum_halves_ns += sample->sum_halves_ns - path;
+		sums->path_sum_halves_ns += path;
+		sums->path_weight_halves += sample->weight_halves;
 	}
-	stats->latency_sum_halves_ns += sample->sum_halves_ns;
-	stats->latency_weight_halves += sample->weight_halves;
-	stats->latency_at_ns = sample->when_ns;
+	sums->sum_halves_ns += sample->sum_halves_ns;
+	sums->weight_halves += sample->weight_halves;
 	hist = bpf_map_lookup_elem(&real_hist, &real_id);
 	if (!hist)
 		return;

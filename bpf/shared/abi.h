@@ -557,29 +557,38 @@ struct packets_bytes {
 ABI_SIZE(struct packets_bytes, 16);
 
 /*
- * Per real and CPU, two cache lines. What a response takes is the path's round trip and
- * what the server adds; they are told apart where the flow's handshake was seen. Upper
- * bounds are in none of the sums, but where all that a flow tells is off alike.
+ * Sums of latencies. What a response takes is the path's round trip and what the server
+ * adds; they are told apart where the flow's handshake was seen.
+ */
+struct latency_sums {
+	u64 sum_halves_ns; /* as in struct est_sample: the mean latency is */
+	u64 weight_halves; /* sum_halves_ns / weight_halves */
+	u64 server_sum_halves_ns; /* of samples with a known path: what the server added */
+	u64 path_sum_halves_ns;   /* and the path; both sums add up to those samples' */
+	u64 path_weight_halves;   /* weight of these samples */
+};
+ABI_SIZE(struct latency_sums, 40);
+
+/*
+ * Per real and CPU, three cache lines, of which the last is for flows whose latencies are
+ * all off alike: those samples are graded low, and a controller weighs them apart. Other
+ * upper bounds are in no sum.
  */
 struct real_stats {
 	u64 packets;
 	u64 bytes;
-	u64 conns_opened; /* SYNs that picked this real */
-	u64 conns_closed; /* flows with a FIN or RST from the client; at most one each */
-	u64 requests;     /* data packets that start a burst or follow a short one; an estimate */
-	u64 latency_sum_halves_ns; /* as in struct est_sample: the mean latency is */
-	u64 latency_weight_halves; /* latency_sum_halves_ns / latency_weight_halves */
-	u64 latency_at_ns; /* when the last sample was committed; the clock of packets */
-	u64 server_sum_halves_ns; /* of samples with a known path: what the server added */
-	u64 path_sum_halves_ns;   /* and the path; both sums add up to those samples' */
-	u64 path_weight_halves;   /* weight of these samples */
-	u64 bound_weight_halves;  /* weight of groups with upper bounds of latencies among them */
-	u64 systematic_weight_halves; /* of latency_weight_halves: bounds that are off alike */
-	u64 requests_seen;  /* those that the estimate of requests rests on, of measured connections */
+	u64 conns_opened;   /* SYNs that picked this real */
+	u64 conns_closed;   /* flows with a FIN or RST from the client; at most one each */
 	u64 conns_measured; /* of conns_opened */
-	u64 pad;
+	u64 requests; /* data packets that start a burst or follow a short one; an estimate */
+	u64 requests_seen; /* those that the estimate of requests rests on, of measured connections */
+	u64 bound_weight_halves; /* weight of groups with upper bounds of latencies among them */
+	struct latency_sums good;
+	u64 pad[3];
+	struct latency_sums low;
+	u64 pad2[3];
 };
-ABI_SIZE(struct real_stats, 128);
+ABI_SIZE(struct real_stats, 192);
 
 /* Where a program takes the time from. */
 enum clock_source {

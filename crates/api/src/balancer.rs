@@ -203,6 +203,12 @@ pub struct VipView {
     /// Intervals that went by another one, for want of agents' reports or of known paths.
     #[serde(default)]
     pub latency_fallbacks: u64,
+    /// Whether latencies graded low steer it, because hardly any better ones come.
+    #[serde(default)]
+    pub takes_low: bool,
+    /// Intervals in which they did.
+    #[serde(default)]
+    pub low_grade_intervals: u64,
     /// Reals that are up, or not probed; those that drain do not count.
     pub reals_up: usize,
     /// Reals that must be up for the service to be offered.
@@ -300,6 +306,10 @@ pub struct RealView {
     /// Latencies that were not counted because they are upper bounds.
     #[serde(default)]
     pub latency_bounds: u64,
+    /// Of the latencies that were counted those graded low: all of their connection are off
+    /// alike.
+    #[serde(default)]
+    pub latency_low: u64,
     /// What its agent says, as long as that holds; absent where none reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentReportView>,
@@ -345,6 +355,9 @@ pub struct LatencyView {
     pub mean_us: Option<f64>,
     /// Samples over the last ten seconds.
     pub samples: u64,
+    /// Of these the ones graded low, because all of their connection are off alike.
+    #[serde(default)]
+    pub low: u64,
     /// Latencies over the same time that are upper bounds, and in no figure.
     #[serde(default)]
     pub bounds: u64,
@@ -566,6 +579,9 @@ pub struct Explanation {
     /// known paths.
     #[serde(default)]
     pub latency_fallbacks: u64,
+    /// Whether latencies graded low steer its VIP, because hardly any better ones come.
+    #[serde(default)]
+    pub takes_low: bool,
     /// What responses take, and of that the path and the server.
     #[serde(default)]
     pub measured: LatencyView,

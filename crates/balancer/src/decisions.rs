@@ -110,6 +110,7 @@ pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanat
         connections_active: engine.counters(member.id).map_or(0, RealCounters::active),
         latency: pool.vip().latency.to_string(),
         latency_fallbacks: pool.in_force().fallbacks,
+        takes_low: pool.in_force().takes_low,
         measured: engine
             .counters(member.id)
             .map_or_else(LatencyView::default, RealCounters::latency),

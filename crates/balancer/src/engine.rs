@@ -406,11 +406,12 @@ impl Engine {
                     continue;
                 };
                 let delta = counters.delta();
+                let latencies = delta.latencies();
                 let epoch = EpochView {
                     start_ns: start.realtime_ns,
                     start_monotonic_ns: start.monotonic_ns,
-                    estimate_us: mean_us(delta.latency_sum_halves_ns, delta.latency_weight_halves),
-                    samples: delta.latency_weight_halves as f64 / 2.0,
+                    estimate_us: mean_us(latencies.sum_halves_ns, latencies.weight_halves),
+                    samples: latencies.weight_halves as f64 / 2.0,
                     requests: delta.requests,
                     opened: delta.conns_opened,
                     active: counters.active(),
@@ -461,13 +462,14 @@ impl Engine {
         }
         for pool in &mut self.pools {
             let (fixed, wanted) = (pool.vip().sampling, pool.samples_wanted());
+            let takes_low = pool.in_force().takes_low;
             let mut any: Option<Sampling> = None;
             for (_, member) in pool.members() {
                 let Some(counters) = self.counters.get_mut(&member.id) else {
                     continue;
                 };
                 let before = counters.sampling();
-                let sampling = counters.sample(now_ns, fixed, wanted);
+                let sampling = counters.sample(now_ns, fixed, wanted, takes_low);
                 if sampling != before {
                     self.plane.set_sampling(member.id, sampling)?;
                 }

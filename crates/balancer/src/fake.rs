@@ -112,17 +112,27 @@ impl State {
     ) {
         self.respond_unseen(real, path_ms + server_ms, samples);
         let totals = self.totals.entry(real).or_default();
-        totals.server_sum_halves_ns += 2 * (server_ms * 1e6) as u64 * samples;
-        totals.path_sum_halves_ns += 2 * (path_ms * 1e6) as u64 * samples;
-        totals.path_weight_halves += 2 * samples;
+        totals.good.server_sum_halves_ns += 2 * (server_ms * 1e6) as u64 * samples;
+        totals.good.path_sum_halves_ns += 2 * (path_ms * 1e6) as u64 * samples;
+        totals.good.path_weight_halves += 2 * samples;
+    }
+
+    /// The same over a path, of connections whose latencies are all off alike.
+    pub(crate) fn respond_low(&mut self, real: RealId, path_ms: f64, server_ms: f64, samples: u64) {
+        let totals = self.totals.entry(real).or_default();
+        let before = std::mem::take(&mut totals.good);
+        self.respond_over(real, path_ms, server_ms, samples);
+        let totals = self.totals.entry(real).or_default();
+        let low = std::mem::replace(&mut totals.good, before);
+        totals.low.add(&low);
     }
 
     /// The same of connections whose handshakes were not seen.
     pub(crate) fn respond_unseen(&mut self, real: RealId, latency_ms: f64, samples: u64) {
         let ns = (latency_ms * 1e6) as u64;
         let totals = self.totals.entry(real).or_default();
-        totals.latency_sum_halves_ns += 2 * ns * samples;
-        totals.latency_weight_halves += 2 * samples;
+        totals.good.sum_halves_ns += 2 * ns * samples;
+        totals.good.weight_halves += 2 * samples;
         totals.requests += samples;
         totals.requests_seen += samples;
         totals.packets += 2 * samples;

@@ -9,27 +9,73 @@
 
 use causeway_core::agent_report::ServiceLatency;
 use causeway_core::control::{Reading, ServerLatency};
+use causeway_dataplane::LatencySums;
 use tracing::{info, warn};
 
 use super::agent_reports::AgentReports;
 use super::pool::{Pool, configured};
 use crate::config::{Control, LatencySource, VipConfig};
 
-/// Time over which the share of samples with a known path is taken.
+/// Time over which shares of samples are taken.
 const COVERAGE_NS: f64 = 10e9;
-/// Samples in that time below which it says nothing.
+/// Samples in that time below which they say nothing.
 const COVERAGE_SAMPLES: f64 = 20.0;
-/// A VIP goes by responses below the first share, and by its servers again from the second on.
-const COVERAGE_LEAVES: f64 = 0.25;
-const COVERAGE_RETURNS: f64 = 0.5;
+/// The shares of samples with a known path below which a VIP goes by responses, and from
+/// which on by its servers again.
+const BY_PATH: Bar = Bar {
+    leaves: 0.25,
+    returns: 0.5,
+};
+/// The shares of samples graded better than low below which those graded low count, too, and
+/// from which on they do not.
+const BY_GRADE: Bar = Bar {
+    leaves: 0.05,
+    returns: 0.1,
+};
 
 /// What the data plane has told of one real's interval.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Measured {
-    /// By whole responses.
-    pub(crate) responses: Reading,
-    /// What the server added to them.
-    pub(crate) server: ServerLatency,
+    /// Latencies but those graded low.
+    pub(crate) good: LatencySums,
+    /// Those of connections that are all off alike.
+    pub(crate) low: LatencySums,
+    /// Weight of upper bounds, which are in no sum.
+    pub(crate) bound_halves: u64,
+    /// All else.
+    pub(crate) counts: Reading,
+}
+
+impl Measured {
+    /// The latencies that count.
+    fn samples(&self, takes_low: bool) -> LatencySums {
+        let mut samples = self.good;
+        if takes_low {
+            samples.add(&self.low);
+        }
+        samples
+    }
+
+    /// By whole responses, or by what servers added to them.
+    fn reading(&self, takes_low: bool, by_servers: bool) -> Reading {
+        let samples = self.samples(takes_low);
+        let low_halves = if takes_low { 0 } else { self.low.weight_halves };
+        let responses = Reading {
+            latency_sum_halves_ns: samples.sum_halves_ns,
+            latency_weight_halves: samples.weight_halves,
+            low_weight_halves: self.bound_halves + low_halves,
+            ..self.counts
+        };
+        let server = ServerLatency {
+            sum_halves_ns: samples.server_sum_halves_ns,
+            path_sum_halves_ns: samples.path_sum_halves_ns,
+            weight_halves: samples.path_weight_halves,
+        };
+        match by_servers {
+            true => server.in_place_of_responses(responses),
+            false => responses,
+        }
+    }
 }
 
 /// What a controller goes by, and for how long it had to do without what it should.
@@ -39,7 +85,12 @@ pub(crate) struct InForce {
     pub(crate) source: LatencySource,
     /// Intervals that went by another one than the configuration says.
     pub(crate) fallbacks: u64,
-    coverage: Coverage,
+    /// Whether samples graded low count, for want of better ones, and in how many intervals
+    /// they did.
+    pub(crate) takes_low: bool,
+    pub(crate) low_intervals: u64,
+    by_path: Coverage,
+    by_grade: Coverage,
 }
 
 impl InForce {
@@ -52,38 +103,43 @@ impl InForce {
                 LatencySource::Server | LatencySource::Client => LatencySource::Server,
             },
             fallbacks: 0,
-            coverage: Coverage::default(),
+            takes_low: false,
+            low_intervals: 0,
+            by_path: Coverage::default(),
+            by_grade: Coverage::default(),
         }
     }
 }
 
-/// Samples of late, and those of them whose path was known.
+/// Samples of late, and those of them of which something is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Coverage {
     known: f64,
     all: f64,
 }
 
+/// Shares from which on a coverage suffices no longer, and does again.
+struct Bar {
+    leaves: f64,
+    returns: f64,
+}
+
 impl Coverage {
-    fn after(self, measured: &[Measured], interval_ns: u64) -> Self {
+    /// After an interval with so many samples, doubled.
+    fn after(self, known_halves: u64, all_halves: u64, interval_ns: u64) -> Self {
         let kept = (-(interval_ns as f64) / COVERAGE_NS).exp();
-        let sum = |halves: fn(&Measured) -> u64| measured.iter().map(halves).sum::<u64>() as f64;
         Self {
-            known: self.known * kept + sum(|of| of.server.weight_halves) / 2.0,
-            all: self.all * kept + sum(|of| of.responses.latency_weight_halves) / 2.0,
+            known: self.known * kept + known_halves as f64 / 2.0,
+            all: self.all * kept + all_halves as f64 / 2.0,
         }
     }
 
-    /// Whether it suffices to go by servers, as `before` says was done so far.
-    fn suffices(self, before: bool) -> bool {
+    /// Whether it suffices, as it did or not `before`.
+    fn suffices(self, before: bool, bar: &Bar) -> bool {
         if self.all < COVERAGE_SAMPLES {
             return before;
         }
-        let least = if before {
-            COVERAGE_LEAVES
-        } else {
-            COVERAGE_RETURNS
-        };
+        let least = if before { bar.leaves } else { bar.returns };
         self.known >= least * self.all
     }
 }
@@ -93,6 +149,10 @@ impl Coverage {
 /// it is none's, for what its clients wait for cannot be compared with what others' servers
 /// take. In its place, and by default, it is what servers add, as long as the path of most
 /// samples is known; else whole responses.
+///
+/// Samples graded low show that a server answers, and not how fast: how far they are off
+/// depends on its clients. Only where nearly all of a VIP's are, servers are compared by
+/// them, all its servers alike: a controller that does nothing would be worse.
 pub(crate) fn readings(
     pool: &mut Pool,
     reports: &AgentReports,
@@ -101,11 +161,24 @@ pub(crate) fn readings(
     measured: &[Measured],
 ) -> Vec<Reading> {
     let before = pool.in_force();
-    let coverage = before.coverage.after(measured, interval_ns);
+    let sum = |halves: &dyn Fn(&Measured) -> u64| measured.iter().map(halves).sum::<u64>();
+    let by_grade = before.by_grade.after(
+        sum(&|of| of.good.weight_halves),
+        sum(&|of| of.samples(true).weight_halves),
+        interval_ns,
+    );
+    let takes_low = !by_grade.suffices(!before.takes_low, &BY_GRADE);
+    let by_path = before.by_path.after(
+        sum(&|of| of.samples(takes_low).path_weight_halves),
+        sum(&|of| of.samples(takes_low).weight_halves),
+        interval_ns,
+    );
     let wanted = pool.vip().latency;
     let by_packets = match wanted {
         LatencySource::Response => LatencySource::Response,
-        _ if coverage.suffices(before.source != LatencySource::Response) => LatencySource::Server,
+        _ if by_path.suffices(before.source != LatencySource::Response, &BY_PATH) => {
+            LatencySource::Server
+        }
         _ => LatencySource::Response,
     };
     let steers = pool.vip().control != Control::Off;
@@ -119,21 +192,39 @@ pub(crate) fn readings(
     if source != before.source && steers {
         tell(pool, source, silent);
     }
+    if takes_low != before.takes_low && steers {
+        tell_grade(pool, takes_low);
+    }
     pool.set_in_force(
         InForce {
             source,
             fallbacks: before.fallbacks + u64::from(steers && source != wanted),
-            coverage,
+            takes_low,
+            low_intervals: before.low_intervals
+                + u64::from(steers && takes_low && source != LatencySource::Client),
+            by_path,
+            by_grade,
         },
         now_ns,
     );
     match (source, clients) {
         (LatencySource::Client, Some(clients)) => of_clients(pool, &clients, interval_ns, measured),
-        (LatencySource::Server, _) => measured
-            .iter()
-            .map(|of| of.server.in_place_of_responses(of.responses))
-            .collect(),
-        _ => measured.iter().map(|of| of.responses).collect(),
+        _ => {
+            let by_servers = source == LatencySource::Server;
+            let each = measured.iter();
+            each.map(|of| of.reading(takes_low, by_servers)).collect()
+        }
+    }
+}
+
+/// Says that from now on samples graded low count, or do not.
+fn tell_grade(pool: &Pool, takes_low: bool) {
+    let name = &pool.vip().name;
+    match takes_low {
+        true => warn!(
+            "{name}: goes by latencies graded low, because its clients let hardly any better ones be measured"
+        ),
+        false => info!("{name}: goes by latencies graded better than low"),
     }
 }
 
@@ -194,8 +285,8 @@ fn of_clients(
                 latency_weight_halves: halves as u64,
                 latency_sum_halves_ns: (halves.trunc() * mean_ns) as u64,
                 // Agents tell of all clients.
-                requests: measured.responses.all_requests,
-                ..measured.responses
+                requests: measured.counts.all_requests,
+                ..measured.counts
             }
         })
         .collect()

@@ -258,3 +258,85 @@ fn where_few_paths_are_known_all_go_by_responses_and_it_shows() {
         "server"
     );
 }
+
+/// Seconds in which servers answer over a path of 50 ms, `good` of the samples of each real's
+/// interval and `low` of them graded low and five times too high.
+fn by_grades(bench: &mut Bench, seconds: usize, servers_ms: [f64; 4], grades: [(u64, u64); 4]) {
+    for _ in 0..10 * seconds {
+        for (id, (server_ms, (good, low))) in (0..).zip(servers_ms.iter().zip(grades)) {
+            let mut state = bench.plane.state();
+            state.respond_over(id, 50.0, *server_ms, good);
+            state.respond_low(id, 50.0, 5.0 * server_ms, low);
+        }
+        bench.run(1, &[]);
+    }
+}
+
+#[test]
+fn samples_graded_low_move_no_weight_beside_better_ones() {
+    let mut bench = Bench::new(WEB);
+    by_grades(
+        &mut bench,
+        20,
+        [2.0; 4],
+        [(10, 10), (20, 0), (20, 0), (20, 0)],
+    );
+    assert!(
+        (first_share(&bench) - 0.25).abs() < 0.01,
+        "{}",
+        first_share(&bench)
+    );
+    let said = explained(&bench);
+    let last = said.decisions.last().unwrap();
+    assert!(
+        (last.latency_us.unwrap() / 2e3 - 1.0).abs() < 0.01,
+        "{last:?}"
+    );
+    assert!(!said.takes_low);
+    // People see all of them, and how many are off.
+    assert_eq!((said.measured.samples, said.measured.low), (2_000, 1_000));
+    assert!((said.measured.server_us.unwrap() / 6e3 - 1.0).abs() < 0.01);
+}
+
+#[test]
+fn a_real_with_hardly_any_but_low_samples_is_neither_suspect_nor_moved() {
+    let mut bench = Bench::new(WEB);
+    by_grades(
+        &mut bench,
+        40,
+        [2.0; 4],
+        [(0, 20), (20, 0), (20, 0), (20, 0)],
+    );
+    let said = explained(&bench);
+    let last = said.decisions.last().unwrap();
+    assert_eq!(last.reason, "low_quality", "{last:?}");
+    assert!(
+        last.reason_text.contains("100.0 % of its latencies"),
+        "{last:?}"
+    );
+    assert!(
+        (first_share(&bench) - 0.25).abs() < 0.01,
+        "{}",
+        first_share(&bench)
+    );
+}
+
+#[test]
+fn where_hardly_any_other_come_servers_are_compared_by_low_samples() {
+    let mut bench = Bench::new(WEB);
+    let (all_low, mixed) = ([(0, 20); 4], [(4, 16); 4]);
+    by_grades(&mut bench, 5, [2.0; 4], all_low);
+    assert!((first_share(&bench) - 0.25).abs() < 0.01);
+    // What servers add is known of these samples, too.
+    by_grades(&mut bench, 5, [20.0, 2.0, 2.0, 2.0], all_low);
+    assert!(first_share(&bench) < 0.05, "{}", first_share(&bench));
+    let said = explained(&bench);
+    assert!(said.takes_low);
+    assert_eq!(said.decisions.last().unwrap().latency_kind, "server");
+    // Better ones come.
+    by_grades(&mut bench, 20, [20.0, 2.0, 2.0, 2.0], mixed);
+    let said = explained(&bench);
+    assert!(!said.takes_low && first_share(&bench) < 0.05);
+    let last_ms = said.decisions.last().unwrap().latency_us.unwrap() / 1e3;
+    assert!((last_ms - 20.0).abs() < 1.0, "{last_ms}");
+}

@@ -72,11 +72,12 @@ impl Latencies {
         // The sum is read every interval, the histogram every second: each only
         // grows, and their quotient is off by what came in between.
         let totals = counters.map_or_else(RealStats::default, |counters| *counters.totals());
+        let all = totals.latencies();
         Self {
-            server_s: totals.server_sum_halves_ns as f64 / 2e9,
-            path_s: totals.path_sum_halves_ns as f64 / 2e9,
-            path_known: totals.path_weight_halves / 2,
-            sum_s: totals.latency_sum_halves_ns as f64 / 2e9,
+            server_s: all.server_sum_halves_ns as f64 / 2e9,
+            path_s: all.path_sum_halves_ns as f64 / 2e9,
+            path_known: all.path_weight_halves / 2,
+            sum_s: all.sum_halves_ns as f64 / 2e9,
             count: histogram.count(),
             buckets: coarse(histogram),
         }
@@ -135,7 +136,7 @@ impl Page {
 
     fn vip_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Value = fn(&VipView) -> u64;
-        let families: [(&str, &str, Option<Unit>, Value); 3] = [
+        let families: [(&str, &str, Option<Unit>, Value); 4] = [
             ("vip_packets", "Packets to a VIP", None, |vip| vip.packets),
             (
                 "vip",
@@ -148,6 +149,12 @@ impl Page {
                 "Intervals steered by another latency than configured, for want of agents' reports or known paths",
                 None,
                 |vip| vip.latency_fallbacks,
+            ),
+            (
+                "vip_low_grade_intervals",
+                "Intervals steered by latencies graded low, for want of better ones",
+                None,
+                |vip| vip.low_grade_intervals,
             ),
         ];
         for (name, help, unit, value) in families {
@@ -195,7 +202,7 @@ impl Page {
 
     fn real_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Value = fn(&RealView) -> u64;
-        let families: [(&str, &str, Option<Unit>, Value); 6] = [
+        let families: [(&str, &str, Option<Unit>, Value); 7] = [
             ("real_packets", "Packets to a real", None, |real| {
                 real.packets
             }),
@@ -225,6 +232,12 @@ impl Page {
                 "Latencies that are upper bounds, and in no sum",
                 None,
                 |real| real.latency_bounds,
+            ),
+            (
+                "real_latency_low",
+                "Of the response latencies those graded low, because all of their connection are off alike",
+                None,
+                |real| real.latency_low,
             ),
         ];
         for (name, help, unit, value) in families {

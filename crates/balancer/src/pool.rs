@@ -13,7 +13,9 @@ use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 use super::decisions::Decisions;
 use super::latency_source::InForce;
 use super::rings;
-use crate::config::{Control, Fallback, LoadSource, RealConfig, Scheduler, Source, VipConfig};
+use crate::config::{
+    Control, Fallback, LatencySource, LoadSource, RealConfig, Scheduler, Source, VipConfig,
+};
 
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
 /// the last interval and of the number of reals, and at most.
@@ -323,9 +325,10 @@ impl Pool {
     /// Sets what the controller goes by from the interval on that ends now. Latencies of
     /// one kind say nothing about those of the other.
     pub(crate) fn set_in_force(&mut self, in_force: InForce, now_ns: u64) {
-        if in_force.source != self.in_force.source
-            && let Some(controller) = &mut self.controller
-        {
+        let other = in_force.source != self.in_force.source
+            || (in_force.takes_low != self.in_force.takes_low
+                && in_force.source != LatencySource::Client);
+        if other && let Some(controller) = &mut self.controller {
             controller.forget_latencies(now_ns);
         }
         self.in_force = in_force;

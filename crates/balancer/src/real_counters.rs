@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::balancer::{LatencyView, StepView};
-use causeway_core::control::{
-    ConnectionSampler, Reading, SampledInterval, Sampling, ServerLatency,
-};
+use causeway_core::control::{ConnectionSampler, Reading, SampledInterval, Sampling};
 use causeway_core::estimate::Tally;
 use causeway_core::hist::Histogram;
-use causeway_dataplane::RealStats;
+use causeway_dataplane::{LatencySums, RealStats};
 
 use super::latency_source::Measured;
 use super::timeline::{Standing, Steps};
@@ -47,13 +45,11 @@ pub struct RealCounters {
 #[derive(Debug, Clone, Copy, Default)]
 struct Recent {
     at_ns: u64,
-    sum_halves_ns: u64,
-    weight_halves: u64,
-    /// Of these and beside these: see [`tally`].
-    bound_halves: u64,
+    all: LatencySums,
+    /// Of these the weight of those graded low.
+    low_halves: u64,
     /// Beside these, in no sum.
     left_out_halves: u64,
-    server: ServerLatency,
 }
 
 impl RealCounters {
@@ -84,12 +80,23 @@ impl RealCounters {
     }
 
     /// Chooses which connections are measured from now on: 1 in 2^`fixed`, or as many as
-    /// bring the samples that are wanted of an interval.
-    pub(crate) fn sample(&mut self, now_ns: u64, fixed: Option<u8>, wanted: f64) -> Sampling {
+    /// bring the samples that are wanted of an interval. Those graded low are some where the
+    /// VIP `takes_low`.
+    pub(crate) fn sample(
+        &mut self,
+        now_ns: u64,
+        fixed: Option<u8>,
+        wanted: f64,
+        takes_low: bool,
+    ) -> Sampling {
+        let samples = match takes_low {
+            true => self.delta.latencies(),
+            false => self.delta.good,
+        };
         let interval = SampledInterval {
             requests: self.delta.requests,
             requests_seen: self.delta.requests_seen,
-            weight_halves: self.delta.latency_weight_halves,
+            weight_halves: samples.weight_halves,
         };
         match fixed {
             Some(k) => self.sampler.fix(now_ns, k),
@@ -109,20 +116,15 @@ impl RealCounters {
         let kept = self.active * (-(interval_ns as f64) / CONNECTION_AGE_NS).exp();
         self.active =
             (kept + self.delta.conns_opened as f64 - self.delta.conns_closed as f64).max(0.0);
-        let (sum_halves, weight_halves) = (
-            self.delta.latency_sum_halves_ns,
-            self.delta.latency_weight_halves,
-        );
-        self.last_us = mean_us(sum_halves, weight_halves).or(self.last_us);
+        let all = self.delta.latencies();
+        self.last_us = mean_us(all.sum_halves_ns, all.weight_halves).or(self.last_us);
         let left_out_halves = self.delta.bound_weight_halves;
-        if weight_halves + left_out_halves > 0 {
+        if all.weight_halves + left_out_halves > 0 {
             self.recent.push_back(Recent {
                 at_ns: now_ns,
-                sum_halves_ns: sum_halves,
-                weight_halves,
-                bound_halves: tally(&self.delta).bound_halves,
+                all,
+                low_halves: self.delta.low.weight_halves,
                 left_out_halves,
-                server: server(&self.delta),
             });
         }
         let oldest = now_ns.saturating_sub(RECENT_NS);
@@ -155,15 +157,15 @@ impl RealCounters {
     /// What the controller wants to know of the last interval.
     pub(crate) fn measured(&self) -> Measured {
         Measured {
-            responses: Reading {
-                latency_sum_halves_ns: self.delta.latency_sum_halves_ns,
-                latency_weight_halves: self.delta.latency_weight_halves,
+            good: self.delta.good,
+            low: self.delta.low,
+            bound_halves: self.delta.bound_weight_halves,
+            counts: Reading {
                 requests: self.delta.requests_seen,
                 all_requests: self.delta.requests,
                 active: self.active(),
-                path_ns: 0,
+                ..Reading::default()
             },
-            server: server(&self.delta),
         }
     }
 
@@ -190,25 +192,27 @@ impl RealCounters {
     /// Latency for people.
     pub fn latency(&self) -> LatencyView {
         let sum = |part: fn(&Recent) -> u64| self.recent.iter().map(part).sum::<u64>();
-        let weight_halves = sum(|of| of.weight_halves);
-        let path_weight_halves = sum(|of| of.server.weight_halves);
+        let weight_halves = sum(|of| of.all.weight_halves);
+        let path_weight_halves = sum(|of| of.all.path_weight_halves);
+        let (low_halves, left_out_halves) = (sum(|of| of.low_halves), sum(|of| of.left_out_halves));
         let lately = self.latest.since(&self.window);
         let quantile_us = |q| lately.quantile(q).map(|ns| ns as f64 / 1e3);
         let tally = Tally {
-            sum_halves_ns: sum(|of| of.sum_halves_ns),
+            sum_halves_ns: sum(|of| of.all.sum_halves_ns),
             weight_halves,
-            bound_halves: sum(|of| of.bound_halves),
+            bound_halves: low_halves + left_out_halves,
             window: WINDOW,
         };
         LatencyView {
             last_us: self.last_us,
-            mean_us: mean_us(sum(|of| of.sum_halves_ns), weight_halves),
+            mean_us: mean_us(tally.sum_halves_ns, weight_halves),
             samples: weight_halves / 2,
-            bounds: sum(|of| of.left_out_halves) / 2,
+            low: low_halves / 2,
+            bounds: left_out_halves / 2,
             quality: tally.confidence().quality.name().to_owned(),
             one_in: 1 << self.sampling().opening,
-            server_us: mean_us(sum(|of| of.server.sum_halves_ns), path_weight_halves),
-            path_us: mean_us(sum(|of| of.server.path_sum_halves_ns), path_weight_halves),
+            server_us: mean_us(sum(|of| of.all.server_sum_halves_ns), path_weight_halves),
+            path_us: mean_us(sum(|of| of.all.path_sum_halves_ns), path_weight_halves),
             path_samples: path_weight_halves / 2,
             p50_us: quantile_us(0.50),
             p90_us: quantile_us(0.90),
@@ -217,20 +221,13 @@ impl RealCounters {
     }
 }
 
-fn server(delta: &RealStats) -> ServerLatency {
-    ServerLatency {
-        sum_halves_ns: delta.server_sum_halves_ns,
-        path_sum_halves_ns: delta.path_sum_halves_ns,
-        weight_halves: delta.path_weight_halves,
-    }
-}
-
 /// What samples are worth: the sums, and the bounds that are in them or were left out.
 pub(super) fn tally(delta: &RealStats) -> Tally {
+    let all = delta.latencies();
     Tally {
-        sum_halves_ns: delta.latency_sum_halves_ns,
-        weight_halves: delta.latency_weight_halves,
-        bound_halves: delta.bound_weight_halves + delta.systematic_weight_halves,
+        sum_halves_ns: all.sum_halves_ns,
+        weight_halves: all.weight_halves,
+        bound_halves: delta.bound_weight_halves + delta.low.weight_halves,
         window: WINDOW,
     }
 }
@@ -253,20 +250,22 @@ pub(crate) fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
 /// Differences; a counter that fell belongs to a slot that was made anew.
 pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
     let minus = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new);
+    let sums = |new: LatencySums, old: LatencySums| LatencySums {
+        sum_halves_ns: minus(new.sum_halves_ns, old.sum_halves_ns),
+        weight_halves: minus(new.weight_halves, old.weight_halves),
+        server_sum_halves_ns: minus(new.server_sum_halves_ns, old.server_sum_halves_ns),
+        path_sum_halves_ns: minus(new.path_sum_halves_ns, old.path_sum_halves_ns),
+        path_weight_halves: minus(new.path_weight_halves, old.path_weight_halves),
+    };
     RealStats {
         packets: minus(new.packets, old.packets),
         bytes: minus(new.bytes, old.bytes),
         conns_opened: minus(new.conns_opened, old.conns_opened),
         conns_closed: minus(new.conns_closed, old.conns_closed),
         requests: minus(new.requests, old.requests),
-        latency_sum_halves_ns: minus(new.latency_sum_halves_ns, old.latency_sum_halves_ns),
-        latency_weight_halves: minus(new.latency_weight_halves, old.latency_weight_halves),
-        latency_at_ns: new.latency_at_ns,
-        server_sum_halves_ns: minus(new.server_sum_halves_ns, old.server_sum_halves_ns),
-        path_sum_halves_ns: minus(new.path_sum_halves_ns, old.path_sum_halves_ns),
-        path_weight_halves: minus(new.path_weight_halves, old.path_weight_halves),
+        good: sums(new.good, old.good),
+        low: sums(new.low, old.low),
         bound_weight_halves: minus(new.bound_weight_halves, old.bound_weight_halves),
-        systematic_weight_halves: minus(new.systematic_weight_halves, old.systematic_weight_halves),
         requests_seen: minus(new.requests_seen, old.requests_seen),
         conns_measured: minus(new.conns_measured, old.conns_measured),
         ..RealStats::default()
@@ -283,8 +282,11 @@ mod tests {
         RealStats {
             conns_opened: opened,
             conns_closed: closed,
-            latency_sum_halves_ns: sum_halves,
-            latency_weight_halves: weight_halves,
+            good: LatencySums {
+                sum_halves_ns: sum_halves,
+                weight_halves,
+                ..LatencySums::default()
+            },
             ..RealStats::default()
         }
     }
@@ -338,20 +340,22 @@ mod tests {
 
     #[test]
     fn bounds_lower_the_grade() {
-        let grade = |bounds, systematic| {
+        let grade = |bounds, low| {
             let none = RealStats::default();
             let mut counters = RealCounters::new(none, Histogram::new(), Duration::ZERO);
             let mut after = totals(0, 0, 2_000_000 * 1_000, 2_000);
             after.bound_weight_halves = bounds;
-            after.systematic_weight_halves = systematic;
+            after.low.weight_halves = low;
+            after.low.sum_halves_ns = 1_000_000 * low;
             counters.advance(S, S, after);
-            (counters.latency().quality, counters.latency().bounds)
+            let of = counters.latency();
+            (of.quality, of.samples, of.low, of.bounds)
         };
-        assert_eq!(grade(0, 0), ("high".to_owned(), 0));
-        assert_eq!(grade(20, 0), ("medium".to_owned(), 10));
-        assert_eq!(grade(200, 0), ("low".to_owned(), 100));
+        assert_eq!(grade(0, 0), ("high".to_owned(), 1_000, 0, 0));
+        assert_eq!(grade(20, 0), ("medium".to_owned(), 1_000, 0, 10));
+        assert_eq!(grade(200, 0), ("low".to_owned(), 1_000, 0, 100));
         // Those that are off alike are in the sums.
-        assert_eq!(grade(0, 2_000), ("low".to_owned(), 0));
+        assert_eq!(grade(0, 2_000), ("low".to_owned(), 2_000, 1_000, 0));
     }
 
     #[test]

@@ -106,6 +106,8 @@ fn vip(
         control: vip.control.to_string(),
         latency: vip.latency.to_string(),
         latency_fallbacks: pool.in_force().fallbacks,
+        takes_low: pool.in_force().takes_low,
+        low_grade_intervals: pool.in_force().low_intervals,
         reals_up: engine.reals_up(pool),
         min_healthy: vip.min_healthy,
         ready: engine.reals_up(pool) >= vip.min_healthy,
@@ -167,6 +169,7 @@ fn real(
         requests: totals.requests,
         latency: counters.map_or_else(LatencyView::default, RealCounters::latency),
         latency_bounds: totals.bound_weight_halves / 2,
+        latency_low: totals.low.weight_halves / 2,
         agent: agent(engine, pool, config),
         slow_start_s: (member.warms_ns > 0).then_some(member.warms_ns as f64 / 1e9),
     }

@@ -199,8 +199,8 @@ mod tests {
         for (s, ms) in [(2, 5), (4, 80)] {
             histogram.record_n(ms * 1_000_000, 200);
             totals.requests += 200;
-            totals.latency_sum_halves_ns += 400 * ms * 1_000_000;
-            totals.latency_weight_halves += 400;
+            totals.good.sum_halves_ns += 400 * ms * 1_000_000;
+            totals.good.weight_halves += 400;
             steps.end(at(s), (&totals, &histogram), STANDING, 10);
         }
         // Nothing came in the last.

@@ -61,6 +61,9 @@ fn text(of: &Explanation) -> String {
     if let Some(parts) = parts(&of.measured) {
         let _ = writeln!(text, "{parts}\n");
     }
+    if let Some(grades) = grades(of) {
+        let _ = writeln!(text, "{grades}\n");
+    }
     if of.latency == "client" {
         let heard = match of.report_age_s {
             Some(s) => format!("{s:.1} s ago"),
@@ -95,6 +98,20 @@ fn parts(of: &LatencyView) -> Option<String> {
         _ => format!(
             "responses of the last 10 s took {mean_ms:.2} ms{sampled}, over paths that are not known"
         ),
+    })
+}
+
+/// How many of its latencies say little about it, if there are any.
+fn grades(of: &Explanation) -> Option<String> {
+    let low_pct = 100.0 * of.measured.low as f64 / of.measured.samples.max(1) as f64;
+    let counts = match of.takes_low {
+        true => "they count, because hardly any others of the vip come",
+        false => "they do not count",
+    };
+    (of.measured.low > 0).then(|| {
+        format!(
+            "{low_pct:.0} % of them are graded low, all of their connection off alike: {counts}"
+        )
     })
 }
 
@@ -194,6 +211,7 @@ mod tests {
             connections_active: 3,
             latency: "client".into(),
             latency_fallbacks: 7,
+            takes_low: false,
             report_age_s: Some(0.4),
             measured: LatencyView {
                 mean_us: Some(54_000.0),
@@ -201,6 +219,7 @@ mod tests {
                 server_us: Some(4_000.0),
                 path_us: Some(50_000.0),
                 path_samples: 40,
+                low: 5,
                 ..LatencyView::default()
             },
             decisions: vec![
@@ -217,6 +236,14 @@ mod tests {
         assert!(text.contains(
             "took 54.00 ms; of 80 % the path is known: it took 50.00 ms, the server 4.00 ms"
         ));
+        assert!(text.contains(
+            "10 % of them are graded low, all of their connection off alike: they do not count"
+        ));
+        let takes_low = Explanation {
+            takes_low: true,
+            ..explanation
+        };
+        assert!(super::text(&takes_low).contains("off alike: they count, because"));
         assert!(text.contains("2.0 s"));
     }
 }

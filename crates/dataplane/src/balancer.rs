@@ -42,7 +42,7 @@ pub use limits::{TableLimits, TableMemory, possible_cpus, ring_bytes};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use sources::{Prefix, SourceRing};
-pub use stats::RealStats;
+pub use stats::{LatencySums, RealStats};
 pub use sweep::{FlowIdle, FlowSweep, FlowTotals};
 pub use trace::{Traced, destination_of, trace};
 pub(crate) use vips::pinned_pool;

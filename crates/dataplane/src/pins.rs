@@ -23,7 +23,7 @@ use crate::map::{Table, io_error};
 /// The layout of what the maps hold. Raise it whenever bytes in a pinned map get
 /// another meaning, also when sizes stay the same: an estimator's state, a flag, the
 /// order of verdicts.
-pub const LAYOUT: u32 = 10;
+pub const LAYOUT: u32 = 11;
 
 /// The pin that holds [`LAYOUT`] and the kind of data plane.
 const LAYOUT_PIN: &str = "layout";

@@ -344,8 +344,9 @@ fn the_balancer_feels_what_the_client_waits_for() {
         server.join().expect("the server");
         let (real, stats) = planes.lb.real_stats().expect("counters")[0];
         assert!(stats.requests >= 39, "{stats:?}");
-        assert!(stats.latency_weight_halves >= 20, "{stats:?}");
-        let mean_ns = stats.latency_sum_halves_ns as f64 / stats.latency_weight_halves as f64;
+        assert!(stats.latencies().weight_halves >= 20, "{stats:?}");
+        let mean_ns =
+            stats.latencies().sum_halves_ns as f64 / stats.latencies().weight_halves as f64;
         let client_ns = waited.iter().sum::<f64>() / 40.0;
         let error = (mean_ns / client_ns - 1.0).abs();
         assert!(error < 0.1, "estimate {mean_ns} ns, clients {client_ns} ns");

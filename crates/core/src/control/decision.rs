@@ -67,6 +67,12 @@ pub enum Reason {
     Drained,
     /// No estimate yet, or none for too long.
     Unknown,
+    /// No estimate, because next to all its latencies are graded low: it has its configured
+    /// weight.
+    LowQuality {
+        /// Their part of its answers.
+        low: f64,
+    },
     /// Too few new samples to act on: the weight is held.
     FewSamples {
         /// Samples gathered since the last estimate.
@@ -139,6 +145,7 @@ impl Reason {
         match self {
             Self::Drained => "drained",
             Self::Unknown => "unknown",
+            Self::LowQuality { .. } => "low_quality",
             Self::FewSamples { .. } => "few_samples",
             Self::Steady => "steady",
             Self::High { .. } => "high",
@@ -163,6 +170,11 @@ impl fmt::Display for Reason {
         match self {
             Self::Drained => f.write_str("takes no new connections"),
             Self::Unknown => f.write_str("no estimate"),
+            Self::LowQuality { low } => write!(
+                f,
+                "no estimate: {:.1} % of its latencies are graded low",
+                low * 100.0
+            ),
             Self::FewSamples { have, need } => write!(f, "held: {have} of {need} samples"),
             Self::Steady => f.write_str("steady"),
             Self::High {

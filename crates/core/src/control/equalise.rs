@@ -384,7 +384,10 @@ impl Controller {
                     silent_ns,
                 },
                 _ if change.abs() <= 1e-9 * configured => match reasons[index] {
-                    Reason::Floor | Reason::FewSamples { .. } | Reason::Unknown => continue,
+                    Reason::Floor
+                    | Reason::FewSamples { .. }
+                    | Reason::LowQuality { .. }
+                    | Reason::Unknown => continue,
                     _ if weight >= self.params.cap * configured * (1.0 - 1e-9) => Reason::Cap,
                     _ => Reason::Steady,
                 },

@@ -17,9 +17,9 @@ use super::Reading;
 use crate::hist::{BUCKETS, Histogram};
 
 /// First byte of an encoded share.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 /// Bytes before the histogram.
-const HEAD: usize = 1 + 8 * 8;
+const HEAD: usize = 1 + 8 * 9;
 /// Bytes of one bucket that holds something.
 const BUCKET: usize = 2 + 8;
 
@@ -37,6 +37,8 @@ pub struct Share {
     pub latency_sum_halves_ns: u64,
     /// Number of samples, doubled.
     pub latency_weight_halves: u64,
+    /// Answers whose latency is graded low or an upper bound, doubled; in no sum.
+    pub low_weight_halves: u64,
     /// Requests that went in.
     pub requests: u64,
     /// Connections that picked the real.
@@ -91,7 +93,7 @@ impl Share {
         }
         let short = BadShare::Length(bytes.len());
         let (head, buckets) = rest.split_at_checked(HEAD - 1).ok_or(short)?;
-        let mut numbers = [0; 8];
+        let mut numbers = [0; 9];
         for (number, bytes) in numbers.iter_mut().zip(head.chunks_exact(8)) {
             *number = bytes
                 .try_into()
@@ -117,6 +119,7 @@ impl Share {
             at_ns,
             latency_sum_halves_ns,
             latency_weight_halves,
+            low_weight_halves,
             requests,
             opened,
             active,
@@ -128,6 +131,7 @@ impl Share {
             at_ns,
             latency_sum_halves_ns,
             latency_weight_halves,
+            low_weight_halves,
             requests,
             opened,
             active,
@@ -136,12 +140,13 @@ impl Share {
         })
     }
 
-    fn numbers(&self) -> [u64; 8] {
+    fn numbers(&self) -> [u64; 9] {
         [
             self.epoch,
             self.at_ns,
             self.latency_sum_halves_ns,
             self.latency_weight_halves,
+            self.low_weight_halves,
             self.requests,
             self.opened,
             self.active,
@@ -214,6 +219,11 @@ impl Merged {
                 now.latency_weight_halves,
                 then.latency_weight_halves,
             );
+            add(
+                &mut reading.low_weight_halves,
+                now.low_weight_halves,
+                then.low_weight_halves,
+            );
             add(&mut reading.requests, now.requests, then.requests);
         }
         reading
@@ -248,6 +258,7 @@ mod tests {
             at_ns,
             latency_sum_halves_ns: 2 * samples * latency_ns,
             latency_weight_halves: 2 * samples,
+            low_weight_halves: samples,
             requests: samples,
             opened: 3,
             active: 2,
@@ -315,7 +326,10 @@ mod tests {
         ]);
         let reading = now.since(&before);
         assert_eq!(reading.requests, 60 + 20);
-        assert_eq!(reading.latency_weight_halves, 2 * 80);
+        assert_eq!(
+            (reading.latency_weight_halves, reading.low_weight_halves),
+            (2 * 80, 80)
+        );
         assert_eq!(reading.latency_sum_halves_ns, 2 * (60 * 5_000 + 20 * 8_000));
         assert_eq!(reading.active, 6);
         assert_eq!(now.histogram().count(), 1_180);

@@ -38,6 +38,9 @@ pub struct Reading {
     pub latency_sum_halves_ns: u64,
     /// Number of samples, doubled.
     pub latency_weight_halves: u64,
+    /// Answers whose latency is graded low or an upper bound, doubled: they show that the real
+    /// answers, and not how fast.
+    pub low_weight_halves: u64,
     /// Requests of measured connections that went in.
     pub requests: u64,
     /// Requests of all connections, by estimate; 0: all connections are measured.

@@ -46,7 +46,7 @@ pub(super) struct Survey {
     pub heard: Vec<bool>,
     /// Which reals are faster than any other has been, if not yet surely.
     pub doubtful: Vec<bool>,
-    /// Samples per request among the reals that answer.
+    /// Answers per request among the reals that answer.
     pub yield_ratio: f64,
     /// How much latencies vary, as a part of what independent exponential ones do.
     pub dispersion: f64,
@@ -195,7 +195,7 @@ impl Controller {
             .min_by(|a, b| a.1.latency_ns.total_cmp(&b.1.latency_ns))
     }
 
-    /// Samples per request among the reals that answer.
+    /// Answers per request among the reals that answer.
     fn pool_yield(&self, now_ns: u64) -> f64 {
         let (samples, requests) = self
             .reals
@@ -261,7 +261,10 @@ impl Controller {
             .map(|(real, standing)| match standing {
                 Standing::Drained => Reason::Drained,
                 Standing::Unknown if real.tracker.pending() > 0 => self.few_samples(real),
-                Standing::Unknown => Reason::Unknown,
+                Standing::Unknown => match real.tracker.low_quality() {
+                    Some(low) => Reason::LowQuality { low },
+                    None => Reason::Unknown,
+                },
                 Standing::High | Standing::Lingering | Standing::Suspect { .. } => {
                     match real.room_down(&self.params) {
                         room if room <= 1e-9 * real.member.configured => Reason::Floor,

@@ -19,6 +19,12 @@ const VARIES_PRIOR: f64 = 4.0;
 const VARIES_PRIOR_WEIGHT: f64 = 4.0;
 /// What one interval may say at most, however far off it was.
 const VARIES_MOST: f64 = 30.0;
+/// Time over which the part of answers graded low is taken.
+const GRADED_NS: f64 = 10e9;
+/// Answers in that time below which it says nothing.
+const GRADED_LEAST: f64 = 20.0;
+/// Part of the answers that are graded better below which there is next to nothing to go by.
+const GOOD_LEAST: f64 = 0.01;
 /// No more samples are asked for, however small the difference.
 const SAMPLES_TO_TELL_MAX: f64 = 1e6;
 /// Mean square of the distance of the middle one of three independent normal values from the
@@ -39,7 +45,7 @@ pub(super) struct Tracker {
     /// Samples that do not make an estimate yet.
     pending_sum_halves: u64,
     pending_weight_halves: u64,
-    /// Requests since the last sample, and the time of the first of them.
+    /// Requests since the last answer, and the time of the first of them.
     silent_requests: u64,
     silent_since_ns: Option<u64>,
     /// Smoothed numerator and denominator of the freshness.
@@ -49,6 +55,9 @@ pub(super) struct Tracker {
     /// Requests of all connections for one of a measured one; 0 before the first.
     scale: f64,
     answered: f64,
+    /// Answers of late that are graded better than low, and those that are not.
+    good: f64,
+    low: f64,
     last_sample_ns: u64,
     /// The path's part of responses, by the last interval with samples.
     path_ns: u64,
@@ -192,15 +201,21 @@ impl Tracker {
         }
         self.requests = smooth(self.requests, reading.requests);
         self.active = smooth(self.active, reading.active);
-        let samples = reading.latency_weight_halves / 2;
-        self.samples_seen = smooth(self.samples_seen, samples);
-        self.answered += ANSWERED * (samples as f64 * self.scale.max(1.0) - self.answered);
+        // What is off has been answered, too.
+        let answers = answers_halves(reading) / 2;
+        self.samples_seen = smooth(self.samples_seen, answers);
+        self.answered += ANSWERED * (answers as f64 * self.scale.max(1.0) - self.answered);
+        let kept = (-(params.interval_ns as f64) / GRADED_NS).exp();
+        self.good = kept * self.good + reading.latency_weight_halves as f64 / 2.0;
+        self.low = kept * self.low + reading.low_weight_halves as f64 / 2.0;
     }
 
     fn listen(&mut self, now_ns: u64, reading: &Reading, params: &ControlParams) {
         if reading.latency_weight_halves > 0 {
             self.last_sample_ns = now_ns;
             self.path_ns = reading.path_ns;
+        }
+        if answers_halves(reading) > 0 {
             self.silent_requests = 0;
             self.silent_since_ns = None;
         } else if reading.requests > 0 {
@@ -272,17 +287,23 @@ impl Tracker {
         self.requests * self.scale.max(1.0) / self.active.max(1.0)
     }
 
-    /// Samples and requests of late, both smoothed.
+    /// The part of its answers that is graded low, if that is next to all of them.
+    pub(super) fn low_quality(&self) -> Option<f64> {
+        let all = self.good + self.low;
+        (all >= GRADED_LEAST && self.good < GOOD_LEAST * all).then(|| self.low / all)
+    }
+
+    /// Answers and requests of late, both smoothed.
     pub(super) fn yield_parts(&self) -> (f64, f64) {
         (self.samples_seen, self.requests)
     }
 
-    /// Samples per interval, of the last few, were all connections measured.
+    /// Answers per interval, of the last few, were all connections measured.
     pub(super) fn answered(&self) -> f64 {
         self.answered
     }
 
-    /// Requests since the last sample, and for how long the first of them has waited for more
+    /// Requests since the last answer, and for how long the first of them has waited for more
     /// than the path.
     pub(super) fn silence(&self, now_ns: u64) -> (u64, u64) {
         match self.silent_since_ns {
@@ -336,6 +357,13 @@ pub(super) fn samples_to_tell(ratio: f64, errors: f64) -> f64 {
         samples *= 1.1;
     }
     samples
+}
+
+/// Answers of an interval, doubled, however their latencies are graded.
+fn answers_halves(reading: &Reading) -> u64 {
+    reading
+        .latency_weight_halves
+        .saturating_add(reading.low_weight_halves)
 }
 
 /// How far two latencies are from each other, as a logarithm.

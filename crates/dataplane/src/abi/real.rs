@@ -51,6 +51,19 @@ plain! {
         /// Zero.
         pad: [u32; 3],
     }
+    /// Sums of latency samples, in half samples.
+    "latency_sums" LatencySums {
+        /// Sum of the samples, ns.
+        sum_halves_ns: u64,
+        /// Number of half samples.
+        weight_halves: u64,
+        /// Of samples whose path is known the sum of what the server added, ns.
+        server_sum_halves_ns: u64,
+        /// Of the same samples the sum of the path's round trips, ns.
+        path_sum_halves_ns: u64,
+        /// Number of their half samples.
+        path_weight_halves: u64,
+    }
     /// Counters of one real on one CPU.
     "real_stats" RealStats {
         /// Packets.
@@ -61,31 +74,23 @@ plain! {
         conns_opened: u64,
         /// Flows with a FIN or RST from the client.
         conns_closed: u64,
+        /// Of `conns_opened` those that are measured.
+        conns_measured: u64,
         /// Data packets that start a burst or follow a short one; an estimate, unless all
         /// connections are measured.
         requests: u64,
-        /// Sum of latency samples in half samples, ns.
-        latency_sum_halves_ns: u64,
-        /// Number of half samples.
-        latency_weight_halves: u64,
-        /// Packet time of the last sample, ns.
-        latency_at_ns: u64,
-        /// Of samples whose path is known the sum of what the server added, in half samples, ns.
-        server_sum_halves_ns: u64,
-        /// Of the same samples the sum of the path's round trips.
-        path_sum_halves_ns: u64,
-        /// Number of their half samples.
-        path_weight_halves: u64,
-        /// Half samples in groups with upper bounds among them, which no sum has.
-        bound_weight_halves: u64,
-        /// Of `latency_weight_halves` those of flows whose latencies are all bounds.
-        systematic_weight_halves: u64,
         /// Of the requests those that were seen, of measured connections.
         requests_seen: u64,
-        /// Of `conns_opened` those that are measured.
-        conns_measured: u64,
+        /// Half samples in groups with upper bounds among them, which no sum has.
+        bound_weight_halves: u64,
+        /// Latencies but those graded low.
+        good: LatencySums,
         /// Zero.
-        pad: u64,
+        pad: [u64; 3],
+        /// Latencies of flows that are all off alike: graded low.
+        low: LatencySums,
+        /// Zero.
+        pad2: [u64; 3],
     }
     /// Value of `ctl`: next hop and outer header.
     "ctl" Ctl {

@@ -10,8 +10,8 @@ use super::*;
 use crate::abi::{PacketsBytes, Plain as _, Verdict};
 use crate::map::io_error;
 
-/// Counters of one real.
-pub use crate::abi::RealStats;
+/// Counters of one real, and its sums of latencies.
+pub use crate::abi::{LatencySums, RealStats};
 
 impl LoadBalancer {
     /// What became of all packets.
@@ -74,24 +74,37 @@ impl PacketsBytes {
     }
 }
 
+impl LatencySums {
+    /// Adds others.
+    pub fn add(&mut self, more: &Self) {
+        self.sum_halves_ns += more.sum_halves_ns;
+        self.weight_halves += more.weight_halves;
+        self.server_sum_halves_ns += more.server_sum_halves_ns;
+        self.path_sum_halves_ns += more.path_sum_halves_ns;
+        self.path_weight_halves += more.path_weight_halves;
+    }
+}
+
 impl RealStats {
     /// Adds another CPU's share.
-    fn add(&mut self, more: &Self) {
+    pub fn add(&mut self, more: &Self) {
         self.packets += more.packets;
         self.bytes += more.bytes;
         self.conns_opened += more.conns_opened;
         self.conns_closed += more.conns_closed;
-        self.requests += more.requests;
-        self.latency_sum_halves_ns += more.latency_sum_halves_ns;
-        self.latency_weight_halves += more.latency_weight_halves;
-        self.latency_at_ns = self.latency_at_ns.max(more.latency_at_ns);
-        self.server_sum_halves_ns += more.server_sum_halves_ns;
-        self.path_sum_halves_ns += more.path_sum_halves_ns;
-        self.path_weight_halves += more.path_weight_halves;
-        self.bound_weight_halves += more.bound_weight_halves;
-        self.systematic_weight_halves += more.systematic_weight_halves;
-        self.requests_seen += more.requests_seen;
         self.conns_measured += more.conns_measured;
+        self.requests += more.requests;
+        self.requests_seen += more.requests_seen;
+        self.bound_weight_halves += more.bound_weight_halves;
+        self.good.add(&more.good);
+        self.low.add(&more.low);
+    }
+
+    /// All latencies, those graded low among them.
+    pub fn latencies(&self) -> LatencySums {
+        let mut all = self.good;
+        all.add(&self.low);
+        all
     }
 }
 

@@ -525,8 +525,8 @@ fn the_latency_of_clients_that_pause_is_seen_under_cookies() {
         &[10, 5000, 60, hour, 300],
     ] {
         let stats = measured_of_thinkers(pauses_ms, None);
-        assert!(stats.latency_weight_halves >= 2 * 100, "{stats:?}");
-        let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
+        assert!(stats.latencies().weight_halves >= 2 * 100, "{stats:?}");
+        let mean_ns = stats.latencies().sum_halves_ns / stats.latencies().weight_halves;
         // Where the client pauses each time, one echo of the handshake dates all others, and
         // was itself sent anywhere in a tick of 1 ms.
         assert!(
@@ -542,11 +542,11 @@ fn an_echo_of_a_clock_that_stood_still_dates_nothing() {
     // value. What the packets' times say is a bound, and no sample.
     let stats = measured_of_thinkers(&[10], Some(cookie::Kind::ReceivingAck));
     assert!(
-        stats.bound_weight_halves > stats.latency_weight_halves,
+        stats.bound_weight_halves > stats.latencies().weight_halves,
         "{stats:?}"
     );
     // The others follow an acknowledgement that moved the clock.
-    let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
+    let mean_ns = stats.latencies().sum_halves_ns / stats.latencies().weight_halves;
     assert!((2 * MS..3 * MS).contains(&mean_ns), "{mean_ns} ns");
 }
 

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use causeway_dataplane::RealStats;
 use causeway_dataplane::abi::{RealValue, SamplingValue, Verdict};
 use causeway_dataplane::skel::lb::types::wc_state;
+use causeway_dataplane::{LatencySums, RealStats};
 
 use crate::frame::{ACK, FIN, RST, Tcp, Tuple, arriving, timestamp};
 use crate::rig::{Rig, TCP, tunnel_real};
@@ -75,8 +75,8 @@ fn ask_of_before(rig: &mut Rig) {
 }
 
 /// Mean of what the server added, ns.
-fn server_ns(stats: &RealStats) -> u64 {
-    stats.server_sum_halves_ns / stats.path_weight_halves
+fn server_ns(sums: &LatencySums) -> u64 {
+    sums.server_sum_halves_ns / sums.path_weight_halves
 }
 
 verdict_tests! { Rig, Verdict:
@@ -85,23 +85,23 @@ verdict_tests! { Rig, Verdict:
         send(rig, Tcp::syn(0));
         rig.now_ns += 50 * MS;
         ask(rig, 0..40, 52 * MS, |_| Vec::new());
-        let fast = rig.real_stats(1);
+        let fast = rig.real_stats(1).latencies();
         ask(rig, 40..80, 70 * MS, |_| Vec::new());
-        let both = rig.real_stats(1);
-        let slow = RealStats {
+        let both = rig.real_stats(1).latencies();
+        let slow = LatencySums {
             server_sum_halves_ns: both.server_sum_halves_ns - fast.server_sum_halves_ns,
             path_weight_halves: both.path_weight_halves - fast.path_weight_halves,
-            ..RealStats::default()
+            ..LatencySums::default()
         };
         // A sample or two of the second kind may have been of the first.
         assert!(server_ns(&fast).abs_diff(2 * MS) < MS / 50, "{} ns", server_ns(&fast));
         assert!(server_ns(&slow).abs_diff(20 * MS) < MS, "{} ns", server_ns(&slow));
         let path_ns = both.path_sum_halves_ns / both.path_weight_halves;
         assert!(path_ns.abs_diff(50 * MS) < MS / 50, "{path_ns} ns");
-        assert_eq!(both.path_weight_halves, both.latency_weight_halves);
+        assert_eq!(both.path_weight_halves, both.weight_halves);
         assert_eq!(
             both.server_sum_halves_ns + both.path_sum_halves_ns,
-            both.latency_sum_halves_ns
+            both.sum_halves_ns
         );
     }
     Established a_response_sooner_than_the_handshake_shows_the_path(rig) {
@@ -110,16 +110,16 @@ verdict_tests! { Rig, Verdict:
         // The SYN-ACK was lost; a second later came another one.
         rig.now_ns += 1_050 * MS;
         ask(rig, 0..40, 52 * MS, |_| Vec::new());
-        let stats = rig.real_stats(1);
-        assert!(stats.path_weight_halves >= 2 * 35, "{stats:?}");
-        assert!(stats.path_sum_halves_ns / stats.path_weight_halves < 53 * MS, "{stats:?}");
+        let sums = rig.real_stats(1).latencies();
+        assert!(sums.path_weight_halves >= 2 * 35, "{sums:?}");
+        assert!(sums.path_sum_halves_ns / sums.path_weight_halves < 53 * MS, "{sums:?}");
     }
     Adopted of_a_connection_from_before_no_path_is_known(rig) {
         serve(rig);
         ask_of_before(rig);
-        let stats = rig.real_stats(1);
-        assert!(stats.latency_weight_halves >= 2 * 30, "{stats:?}");
-        assert_eq!((stats.path_weight_halves, stats.server_sum_halves_ns, stats.path_sum_halves_ns), (0, 0, 0));
+        let sums = rig.real_stats(1).latencies();
+        assert!(sums.weight_halves >= 2 * 30, "{sums:?}");
+        assert_eq!((sums.path_weight_halves, sums.server_sum_halves_ns, sums.path_sum_halves_ns), (0, 0, 0));
     }
     Established what_may_be_a_pause_is_no_sample(rig) {
         serve(rig);
@@ -139,30 +139,32 @@ verdict_tests! { Rig, Verdict:
             rig.now_ns += 5 * MS;
         }
         let stats = rig.real_stats(1);
-        let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
+        let mean_ns = stats.latencies().sum_halves_ns / stats.latencies().weight_halves;
         assert!(mean_ns.abs_diff(5 * MS) < 5 * MS / 50, "mean {mean_ns} ns");
         let longest = rig.histogram(1).iter().rposition(|&count| count > 0);
         // 134 ms begin octave 27.
         assert!(longest < Some((27 - HIST_MIN_BITS) * 16), "{longest:?}");
-        assert_eq!((stats.bound_weight_halves, stats.systematic_weight_halves), (2, 0), "{stats:?}");
+        assert_eq!((stats.bound_weight_halves, stats.low.weight_halves), (2, 0), "{stats:?}");
     }
     Established a_closed_loop_client_shows_the_latency(rig) {
         serve(rig);
         ask_in_turn(rig, 50, 5 * MS, |_| Vec::new());
         let stats = rig.real_stats(1);
         assert_eq!(stats.requests, 50);
-        let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
-        assert!(stats.latency_weight_halves >= 2 * 40, "{} half samples", stats.latency_weight_halves);
+        let all = stats.latencies();
+        let mean_ns = all.sum_halves_ns / all.weight_halves;
+        assert!(all.weight_halves >= 2 * 40, "{all:?}");
         assert!(mean_ns.abs_diff(5 * MS) < 5 * MS / 100, "mean {mean_ns} ns");
         // Without timestamps nothing tells a pause from a response: all are off alike.
-        assert!(stats.systematic_weight_halves * 10 >= stats.latency_weight_halves * 9, "{stats:?}");
+        assert!(stats.low.weight_halves * 10 >= all.weight_halves * 9, "{stats:?}");
+        // Their path is known as that of any others.
+        assert_eq!(stats.low.path_weight_halves, stats.low.weight_halves);
         let histogram = rig.histogram(1);
         let samples: u64 = histogram.iter().sum();
-        assert!(samples.abs_diff(stats.latency_weight_halves / 2) <= 1, "{samples} samples");
+        assert!(samples.abs_diff(all.weight_halves / 2) <= 1, "{samples} samples");
         // 5 ms lies in octave 22 (4.19 ms), sub-bucket 3 of 16.
         let bucket = (22 - HIST_MIN_BITS) * 16 + 3;
         assert!(histogram[bucket] >= samples * 9 / 10, "{histogram:?}");
-        assert!(stats.latency_at_ns <= rig.now_ns && stats.latency_at_ns + 20 * MS > rig.now_ns);
     }
     Established a_second_measurement_starts_with_the_next_connection(rig) {
         serve(rig);
@@ -246,7 +248,7 @@ verdict_tests! { Rig, Verdict:
         ask(rig, 100..110, 5 * MS, |_| Vec::new());
         let after = rig.real_stats(1);
         assert_eq!(after.packets, before.packets + 10);
-        assert_eq!(after.latency_weight_halves, before.latency_weight_halves);
+        assert_eq!(after.latencies().weight_halves, before.latencies().weight_halves);
         assert_eq!(after.bound_weight_halves, before.bound_weight_halves);
     }
     Established a_request_ends_with_a_short_packet(rig) {
@@ -304,7 +306,7 @@ fn without_measurement_nothing_is_estimated() {
     ask_in_turn(&mut rig, 20, 5 * MS, |turn| timestamp(turn, turn));
     let stats = rig.real_stats(1);
     assert_eq!((stats.packets, stats.conns_opened), (21, 1));
-    assert_eq!((stats.requests, stats.latency_weight_halves), (0, 0));
+    assert_eq!((stats.requests, stats.latencies().weight_halves), (0, 0));
     assert_eq!(rig.flow(client(), TCP).expect("entry").chain, [0; 16]);
 }
 
@@ -346,7 +348,10 @@ fn sampled_connections_have_the_mean_and_the_requests_of_all() {
             (client, MS * (2 + number / 64 % 8 + number % 5))
         })
         .collect();
-    let mean = |of: &RealStats| of.latency_sum_halves_ns as f64 / of.latency_weight_halves as f64;
+    let mean = |of: &RealStats| {
+        let sums = of.latencies();
+        sums.sum_halves_ns as f64 / sums.weight_halves as f64
+    };
     let all = mean_of_sampled(0, &clients);
     assert_eq!(all.conns_measured, 2_048);
     assert_eq!(all.requests, all.requests_seen);

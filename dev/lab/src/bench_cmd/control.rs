@@ -190,10 +190,10 @@ impl Source {
         let sums = self.sums.entry(id).or_default();
         sums.0 += 2 * sum as u64;
         sums.1 += REQUESTS;
-        totals.latency_sum_halves_ns += sums.0;
-        totals.latency_weight_halves += 2 * sums.1;
-        totals.server_sum_halves_ns += sums.0;
-        totals.path_weight_halves += 2 * sums.1;
+        totals.good.sum_halves_ns += sums.0;
+        totals.good.weight_halves += 2 * sums.1;
+        totals.good.server_sum_halves_ns += sums.0;
+        totals.good.path_weight_halves += 2 * sums.1;
         totals.requests += sums.1;
         totals.conns_opened += sums.1 / 4;
         totals.conns_closed += (sums.1 / 4).saturating_sub(20);

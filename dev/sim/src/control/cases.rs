@@ -164,6 +164,32 @@ pub const ALL: &[Case] = &[
         judge: |_, out| vec![gained(out, 0), starved(out, &[0])],
     },
     Case {
+        name: "low_one",
+        about: "half of one server's estimates are five times too high, and graded low",
+        required: 0.99,
+        build: |of| of.troubles = vec![trouble(Some(0), TroubleKind::Low(5.0), u64::MAX)],
+        judge: |_, out| vec![drifted(out), starved(out, &[])],
+    },
+    Case {
+        name: "low_step",
+        about: "the same, and that server becomes 10x slower",
+        required: 0.95,
+        build: |of| {
+            of.troubles = vec![
+                trouble(Some(0), TroubleKind::Low(5.0), u64::MAX),
+                slow(Some(0), 10.0, u64::MAX),
+            ];
+        },
+        judge: |_, out| vec![reaction(out), starved(out, &[0])],
+    },
+    Case {
+        name: "low_all",
+        about: "half of all servers' estimates are five times too high, and graded low",
+        required: 0.99,
+        build: |of| of.troubles = vec![trouble(None, TroubleKind::Low(5.0), u64::MAX)],
+        judge: |_, out| vec![drifted(out), starved(out, &[])],
+    },
+    Case {
         name: "all_slow",
         about: "all servers become 2x slower, then fast again",
         required: 0.99,

@@ -33,6 +33,9 @@ pub enum TroubleKind {
     FailFast,
     /// Its estimator gives no samples.
     Blind,
+    /// Half of its estimates are this many times too high, and graded low: its clients pause,
+    /// and nothing they send tells.
+    Low(f64),
 }
 
 /// Something that is wrong for some time.
@@ -108,6 +111,8 @@ pub struct Experiment {
     pub path_ns: (u64, u64),
     /// Whether the controller goes by what servers add to it; else by whole responses.
     pub by_servers: bool,
+    /// Whether the controller goes by estimates graded better than low alone.
+    pub by_grade: bool,
     /// Objects of a page, from and to.
     pub objects: (usize, usize),
     /// CPU time of a request, on the mean: half of it fixed, half exponential.
@@ -152,6 +157,7 @@ impl Default for Experiment {
             outstanding: 4,
             path_ns: (0, 0),
             by_servers: true,
+            by_grade: true,
             objects: (4, 12),
             work_ns: MS / 3,
             wait: Wait::Workers,

@@ -164,3 +164,22 @@ fn behind_a_path_it_takes_what_servers_add_to_see_a_slow_one() {
     assert!(by_servers <= 1_500.0, "{by_servers} ms");
     assert!(by_responses > 10_000.0, "{by_responses} ms");
 }
+
+/// A server is not worse because its clients let its latency be measured badly: where samples
+/// graded low count as any others, it loses weight.
+#[test]
+fn a_server_whose_clients_tell_badly_keeps_its_weight_by_grade_alone() {
+    let case = cases::ALL.iter().find(|case| case.name == "low_one");
+    let case = case.expect("the case of one server's low grades");
+    let drifted = |by_grade| {
+        let change = |world: &mut Experiment| world.by_grade = by_grade;
+        let run =
+            |seed| case.run_in(seed, Law::default(), &ControlParams::default(), change)[0].value;
+        let mut all: Vec<f64> = (1..=9).map(run).collect();
+        all.sort_by(f64::total_cmp);
+        all[4]
+    };
+    let (by_grade, by_all) = (drifted(true), drifted(false));
+    assert!(by_grade <= 0.1, "{by_grade}");
+    assert!(by_all > 0.15, "{by_all}");
+}

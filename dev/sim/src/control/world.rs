@@ -95,8 +95,33 @@ struct Server {
     /// Period of the quotas; `None`: a worker has its share of a CPU at every instant.
     quota_ns: Option<u64>,
     reading: Reading,
-    /// Sum of the samples' paths, as handshakes showed them, in halves.
+    samples: Samples,
+    /// Those graded low.
+    low: Samples,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Samples {
+    sum_halves_ns: u64,
+    weight_halves: u64,
+    /// Sum of the paths, as handshakes showed them.
     path_sum_halves_ns: u64,
+}
+
+impl Samples {
+    fn take(&mut self, latency_ns: u64, path_ns: u64) {
+        self.sum_halves_ns += 2 * latency_ns;
+        self.weight_halves += 2;
+        self.path_sum_halves_ns += 2 * path_ns.min(latency_ns);
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            sum_halves_ns: self.sum_halves_ns + other.sum_halves_ns,
+            weight_halves: self.weight_halves + other.weight_halves,
+            path_sum_halves_ns: self.path_sum_halves_ns + other.path_sum_halves_ns,
+        }
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -351,7 +376,7 @@ impl World<'_> {
                 TroubleKind::Slow(times) => factor *= times,
                 TroubleKind::Delay(ns) => delay += ns,
                 TroubleKind::FailFast => fails = true,
-                TroubleKind::Blind => {}
+                TroubleKind::Blind | TroubleKind::Low(_) => {}
             }
         }
         let of = &mut self.servers[server];
@@ -389,17 +414,22 @@ impl World<'_> {
             self.outcome.latencies.record_n(latency, 1);
             self.outcome.requests += 1;
         }
-        let blind = self
-            .scenario
-            .troubles_at(server, now)
-            .any(|kind| kind == TroubleKind::Blind);
+        let (mut blind, mut low) = (false, None);
+        for kind in self.scenario.troubles_at(server, now) {
+            match kind {
+                TroubleKind::Blind => blind = true,
+                TroubleKind::Low(times) => low = Some(times),
+                _ => {}
+            }
+        }
         if !blind && self.scenario.noise.samples(&mut self.rng) {
             let connection = self.users[user].connection.as_ref();
             let path_ns = connection.map_or(0, |connection| connection.handshake_ns);
             let of = &mut self.servers[server];
-            of.reading.latency_sum_halves_ns += 2 * latency;
-            of.reading.latency_weight_halves += 2;
-            of.path_sum_halves_ns += 2 * path_ns.min(latency);
+            match low.filter(|_| self.rng.random_bool(0.5)) {
+                Some(times) => of.low.take((latency as f64 * times) as u64, path_ns),
+                None => of.samples.take(latency, path_ns),
+            }
         }
         let of = &mut self.users[user];
         if let Some(connection) = of.connection.as_mut() {
@@ -435,15 +465,24 @@ impl World<'_> {
         let mut readings = Vec::with_capacity(self.servers.len());
         for server in &mut self.servers {
             let factor = self.scenario.noise.factor(&mut self.rng);
-            let mut reading = server.reading;
-            reading.latency_sum_halves_ns = (reading.latency_sum_halves_ns as f64 * factor) as u64;
-            let path_sum_halves_ns = std::mem::take(&mut server.path_sum_halves_ns);
+            let good = std::mem::take(&mut server.samples);
+            let low = std::mem::take(&mut server.low);
+            let (of, low_weight_halves) = match self.scenario.by_grade {
+                true => (good, low.weight_halves),
+                false => (good.and(low), 0),
+            };
+            let sum_halves_ns = (of.sum_halves_ns as f64 * factor) as u64;
+            let mut reading = Reading {
+                latency_sum_halves_ns: sum_halves_ns,
+                latency_weight_halves: of.weight_halves,
+                low_weight_halves,
+                ..server.reading
+            };
             if self.scenario.by_servers {
-                let sum_halves_ns = reading.latency_sum_halves_ns;
                 let server = ServerLatency {
-                    sum_halves_ns: sum_halves_ns.saturating_sub(path_sum_halves_ns),
-                    path_sum_halves_ns: path_sum_halves_ns.min(sum_halves_ns),
-                    weight_halves: reading.latency_weight_halves,
+                    sum_halves_ns: sum_halves_ns.saturating_sub(of.path_sum_halves_ns),
+                    path_sum_halves_ns: of.path_sum_halves_ns.min(sum_halves_ns),
+                    weight_halves: of.weight_halves,
                 };
                 reading = server.in_place_of_responses(reading);
             }

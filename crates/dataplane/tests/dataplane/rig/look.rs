@@ -58,25 +58,10 @@ impl Rig {
 
     pub(crate) fn real_stats(&self, id: u32) -> RealStats {
         let cpus: Vec<RealStats> = read_percpu(&self.skel.maps.real_stats, id);
-        cpus.into_iter()
-            .fold(RealStats::default(), |a, b| RealStats {
-                packets: a.packets + b.packets,
-                bytes: a.bytes + b.bytes,
-                conns_opened: a.conns_opened + b.conns_opened,
-                conns_closed: a.conns_closed + b.conns_closed,
-                requests: a.requests + b.requests,
-                latency_sum_halves_ns: a.latency_sum_halves_ns + b.latency_sum_halves_ns,
-                latency_weight_halves: a.latency_weight_halves + b.latency_weight_halves,
-                latency_at_ns: a.latency_at_ns.max(b.latency_at_ns),
-                server_sum_halves_ns: a.server_sum_halves_ns + b.server_sum_halves_ns,
-                path_sum_halves_ns: a.path_sum_halves_ns + b.path_sum_halves_ns,
-                path_weight_halves: a.path_weight_halves + b.path_weight_halves,
-                bound_weight_halves: a.bound_weight_halves + b.bound_weight_halves,
-                systematic_weight_halves: a.systematic_weight_halves + b.systematic_weight_halves,
-                requests_seen: a.requests_seen + b.requests_seen,
-                conns_measured: a.conns_measured + b.conns_measured,
-                ..RealStats::default()
-            })
+        cpus.iter().fold(RealStats::default(), |mut sum, cpu| {
+            sum.add(cpu);
+            sum
+        })
     }
 
     pub(crate) fn vip_stats(&self, id: u32) -> PacketsBytes {
