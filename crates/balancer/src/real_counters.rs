@@ -358,6 +358,26 @@ mod tests {
         assert_eq!(grade(0, 2_000), ("low".to_owned(), 2_000, 1_000, 0));
     }
 
+    /// Of a real whose samples are graded low no fewer connections are measured while its VIP
+    /// waits for better ones.
+    #[test]
+    fn samples_graded_low_are_samples_where_they_count() {
+        let one_in_2_to_the = |takes_low| {
+            let none = RealStats::default();
+            let mut counters = RealCounters::new(none, Histogram::new(), Duration::ZERO);
+            let mut after = none;
+            for interval in 1..=100 {
+                after.requests += 10_000;
+                after.requests_seen += 10_000;
+                after.low.weight_halves += 20_000;
+                counters.advance(interval * S / 10, S / 10, after);
+                counters.sample(interval * S / 10, None, 100.0, takes_low);
+            }
+            counters.sampling().opening
+        };
+        assert_eq!((one_in_2_to_the(false), one_in_2_to_the(true)), (0, 6));
+    }
+
     #[test]
     fn a_slot_made_anew_counts_from_zero() {
         let mut counters = RealCounters::new(totals(50, 0, 0, 0), Histogram::new(), Duration::ZERO);

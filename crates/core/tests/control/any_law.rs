@@ -12,7 +12,7 @@ proptest! {
         pool in prop::collection::vec(0u32..100, 1..8),
         later in prop::collection::vec(0u32..100, 1..8),
         intervals in prop::collection::vec(
-            prop::collection::vec((any::<u32>(), 0u64..50, 0u64..500, 0u64..50), 0..8),
+            prop::collection::vec((any::<u32>(), 0u64..50, 0u64..50, 0u64..500, 0u64..50), 0..8),
             1..60,
         ),
     ) {
@@ -26,9 +26,10 @@ proptest! {
             }
             let readings: Vec<Reading> = interval
                 .iter()
-                .map(|&(sum, weight_halves, requests, active)| Reading {
+                .map(|&(sum, weight_halves, low_weight_halves, requests, active)| Reading {
                     latency_sum_halves_ns: u64::from(sum) * weight_halves,
                     latency_weight_halves: weight_halves,
+                    low_weight_halves,
                     requests,
                     active,
                     ..Reading::default()
@@ -59,6 +60,35 @@ fn no_law_gives_more_to_what_fails_fast_even_while_another_is_slow() {
         }
         let slow = controller.weights().nth(1).map(|(_, weight)| weight);
         assert!(slow.is_some_and(|weight| weight < 0.3), "{law}: {slow:?}");
+    }
+}
+
+/// What is graded low shows that a real answers, and at what rate: it is not suspect, and its
+/// weight does not depend on how many of its answers are. Without such answers it is.
+#[test]
+fn answers_graded_low_are_answers_under_every_law() {
+    for law in Law::ALL {
+        let last = |low: u64| {
+            let (mut controller, mut now) = (by(law, &[1.0; 4]), 0);
+            let mut readings = [reading(5.0, 50); 4];
+            hold(&mut controller, &mut now, &readings, 20);
+            readings[0] = Reading {
+                low_weight_halves: 2 * low,
+                requests: 50,
+                active: 10,
+                ..Reading::default()
+            };
+            // Until what was known of it has expired.
+            let early = hold(&mut controller, &mut now, &readings, 20).reals[0].clone();
+            let late = hold(&mut controller, &mut now, &readings, 400).reals[0].clone();
+            (early.reason.word(), late.reason.word(), late.weight)
+        };
+        let (early, late, weight) = last(50);
+        assert_ne!(early, "suspect", "{law}");
+        assert_eq!((late, weight), ("low_quality", 1.0), "{law}");
+        let (_, late, weight) = last(0);
+        assert!(["suspect", "floor"].contains(&late), "{law}: {late}");
+        assert!(weight < 0.1, "{law}: {weight}");
     }
 }
 
