@@ -146,19 +146,25 @@ fn turns_are_shares_without_chance() {
     }
 }
 
+/// Median over nine seeds of a case's first figure, in a world that `change` makes another.
+fn median_in(name: &str, change: impl Fn(&mut Experiment)) -> f64 {
+    let case = cases::ALL.iter().find(|case| case.name == name);
+    let case = case.expect("a case of that name");
+    let params = ControlParams::default();
+    let run = |seed| case.run_in(seed, Law::default(), &params, &change)[0].value;
+    let mut all: Vec<f64> = (1..=9).map(run).collect();
+    all.sort_by(f64::total_cmp);
+    all[4]
+}
+
 /// Behind 50 ms of path, responses of a server ten times slower take 1.35 times as long, which
 /// is within the tolerance: what it adds is not.
 #[test]
 fn behind_a_path_it_takes_what_servers_add_to_see_a_slow_one() {
-    let case = cases::ALL.iter().find(|case| case.name == "path");
-    let case = case.expect("the case of paths");
     let reaction_ms = |by_servers| {
-        let change = |world: &mut Experiment| world.by_servers = by_servers;
-        let run =
-            |seed| case.run_in(seed, Law::default(), &ControlParams::default(), change)[0].value;
-        let mut all: Vec<f64> = (1..=9).map(run).collect();
-        all.sort_by(f64::total_cmp);
-        all[4]
+        median_in("path", |world: &mut Experiment| {
+            world.by_servers = by_servers
+        })
     };
     let (by_servers, by_responses) = (reaction_ms(true), reaction_ms(false));
     assert!(by_servers <= 1_500.0, "{by_servers} ms");
@@ -169,15 +175,10 @@ fn behind_a_path_it_takes_what_servers_add_to_see_a_slow_one() {
 /// graded low count as any others, it loses weight.
 #[test]
 fn a_server_whose_clients_tell_badly_keeps_its_weight_by_grade_alone() {
-    let case = cases::ALL.iter().find(|case| case.name == "low_one");
-    let case = case.expect("the case of one server's low grades");
     let drifted = |by_grade| {
-        let change = |world: &mut Experiment| world.by_grade = by_grade;
-        let run =
-            |seed| case.run_in(seed, Law::default(), &ControlParams::default(), change)[0].value;
-        let mut all: Vec<f64> = (1..=9).map(run).collect();
-        all.sort_by(f64::total_cmp);
-        all[4]
+        median_in("low_one", |world: &mut Experiment| {
+            world.by_grade = by_grade
+        })
     };
     let (by_grade, by_all) = (drifted(true), drifted(false));
     assert!(by_grade <= 0.1, "{by_grade}");
