@@ -13,7 +13,6 @@
 
 #include "lb/admit.h"
 #include "lb/cookie.h"
-#include "lb/cookie_echo.h"
 #include "lb/encap.h"
 #include "lb/flow_table.h"
 #include "lb/maps.h"
@@ -24,6 +23,7 @@
 #include "packet/icmp.h"
 #include "packet/parse.h"
 #include "packet/tcp_options.h"
+#include "shared/cookie_echo.h"
 
 /* Set by the loader before loading; the verifier removes what they switch off. */
 const volatile u32 cfg_clock = CLOCK_KTIME;

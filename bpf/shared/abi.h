@@ -195,7 +195,7 @@ struct flow {
 	u8 sampling;  /* k of its real when it was made, see struct sampling */
 	u16 token;    /* what its timestamps end in, see struct conn_free_ring */
 	u32 packets;  /* of a connection in its own slot, after the SYN */
-	u32 echo_ms;  /* the server's clock in the newest cookie, see lb/cookie_echo.h */
+	u32 echo_ms;  /* the server's clock in the newest cookie, see cookie_echo.h */
 	struct wc_state chain; /* the estimator's */
 };
 ABI_SIZE(struct flow, 192);

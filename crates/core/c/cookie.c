@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What src/cookie calls of bpf/shared/cookie.h and cookie_clock.h.
+// What src/cookie calls of bpf/shared/cookie.h, cookie_clock.h and cookie_echo.h.
 
 #include "cookie.h"
 #include "cookie_clock.h"
+#include "cookie_echo.h"
 #include "mix.h"
 
 u64 causeway_cookie_hash(const u64 *words, u32 count, const u64 *key)
@@ -69,4 +70,19 @@ void causeway_cookie_clock_resume(struct cookie_clock *clock, u32 o, u32 t)
 u32 causeway_cookie_clock_echo(struct cookie_clock *clock, u32 t, u32 now_o)
 {
 	return cookie_clock_echo(clock, t, now_o);
+}
+
+u32 causeway_flow_size(void)
+{
+	return sizeof(struct flow);
+}
+
+// What lb.bpf.c does of a measured packet with a cookie.
+void causeway_cookie_echo_packet(struct flow *flow, const struct est_packet *packet, u32 bits,
+				 struct est_samples *out)
+{
+	struct est_packet dated = *packet;
+
+	date_echo(flow, &dated, bits);
+	wc_packet(&flow->chain, &dated, out);
 }

@@ -3,10 +3,11 @@
 //! "A High-Speed Load-Balancer Design with Guaranteed Per-Connection-Consistency").
 //!
 //! The codec is `bpf/shared/cookie.h`, the clock of timestamp cookies
-//! `bpf/shared/cookie_clock.h`: the kernel and the tests run the same C.
+//! `bpf/shared/cookie_clock.h`, and what dates its echoes `cookie_echo.h`: the kernel and the tests run the same C.
 
 mod clock;
 mod digest;
+mod echo;
 mod format;
 pub mod ids;
 mod key;
@@ -16,6 +17,7 @@ mod tests;
 
 pub use clock::{Clock, Kind};
 pub use digest::Digest;
+pub use echo::EchoFlow;
 pub use format::{CookieLayout, CookieLayoutError, CookieMode};
 pub use key::{CookieKey, CookieKeyError, KeyEpoch, Keys};
 

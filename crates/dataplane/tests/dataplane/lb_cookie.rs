@@ -425,6 +425,9 @@ fn flags_of_a_syn_ack_open_nothing() {
     rig.expect_untouched(Verdict::CookieForged, &arriving(&stray));
 }
 
+/// As long as the machine has been up, mostly.
+const UPTIME_MS: u64 = 100_000;
+
 /// A client under cookies: its connection's clock at the server, and what it echoes.
 struct Thinker {
     clock: cookie::Clock,
@@ -441,7 +444,6 @@ impl Thinker {
 
     /// A handshake of 1 ms.
     fn open(rig: &mut Rig) -> Self {
-        rig.now_ns = 100_000 * MS;
         rig.send(&arriving(&syn(client(4000), 0, SYN_OPTIONS[0])));
         let synack = Self::server_ms(rig) & 0xffff;
         rig.now_ns += MS;
@@ -495,9 +497,15 @@ impl Thinker {
     }
 }
 
-/// What is known of a real whose client pauses so long by turns.
-fn measured_of_thinkers(pauses_ms: &[u64], acknowledged: Option<cookie::Kind>) -> RealStats {
+/// What is known of a real whose client pauses so long by turns. The machine has been up for
+/// `uptime_ms`.
+fn measured_of_thinkers(
+    uptime_ms: u64,
+    pauses_ms: &[u64],
+    acknowledged: Option<cookie::Kind>,
+) -> RealStats {
     let mut rig = Rig::with(true);
+    rig.now_ns = uptime_ms * MS;
     set_up(&mut rig);
     rig.ring(5, &[0]);
     rig.change_vip(VIP, 80, TCP, |vip| vip.ring_size = 1);
@@ -524,7 +532,7 @@ fn the_latency_of_clients_that_pause_is_seen_under_cookies() {
         &[100_000],
         &[10, 5000, 60, hour, 300],
     ] {
-        let stats = measured_of_thinkers(pauses_ms, None);
+        let stats = measured_of_thinkers(UPTIME_MS, pauses_ms, None);
         assert!(stats.latencies().weight_halves >= 2 * 100, "{stats:?}");
         let mean_ns = stats.latencies().sum_halves_ns / stats.latencies().weight_halves;
         // Where the client pauses each time, one echo of the handshake dates all others, and
@@ -536,11 +544,31 @@ fn the_latency_of_clients_that_pause_is_seen_under_cookies() {
     }
 }
 
+/// The balancer's clock of milliseconds has 32 bits: it wraps after 49.7 days.
+#[test]
+fn the_latency_of_clients_that_pause_is_seen_on_a_balancer_that_has_been_up_for_months() {
+    let wrap_ms = 1 << 32;
+    for uptime_ms in [
+        wrap_ms - 100_000,
+        wrap_ms + 100_000,
+        2 * wrap_ms + 100_000,
+        5 * wrap_ms + 100_000,
+    ] {
+        let stats = measured_of_thinkers(uptime_ms, &[300, 10, 5000, 1000], None);
+        assert!(stats.latencies().weight_halves >= 2 * 100, "{stats:?}");
+        let mean_ns = stats.latencies().sum_halves_ns / stats.latencies().weight_halves;
+        assert!(
+            mean_ns.abs_diff(2 * MS) < MS * 3 / 10,
+            "up for {uptime_ms} ms: {mean_ns} ns"
+        );
+    }
+}
+
 #[test]
 fn an_echo_of_a_clock_that_stood_still_dates_nothing() {
     // The receiving CPU acknowledged a request, so that the answer repeats the clock's last
     // value. What the packets' times say is a bound, and no sample.
-    let stats = measured_of_thinkers(&[10], Some(cookie::Kind::ReceivingAck));
+    let stats = measured_of_thinkers(UPTIME_MS, &[10], Some(cookie::Kind::ReceivingAck));
     assert!(
         stats.bound_weight_halves > stats.latencies().weight_halves,
         "{stats:?}"
