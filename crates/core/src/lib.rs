@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod agent_report;
+pub mod ages;
 pub mod announce;
 pub mod capture;
 pub mod certes;

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use causeway_core::ages::SlotAge;
 use causeway_core::cookie::Tuple;
 
 use super::RealId;
@@ -145,13 +146,6 @@ pub struct Swept {
     pub freed: u32,
 }
 
-/// When a slot last changed.
-#[derive(Clone, Copy, Default)]
-struct Age {
-    traffic: u32,
-    since_ms: u32,
-}
-
 /// The slots of all connections. One per balancer: it is what the rings' other side
 /// relies on.
 pub struct ConnTable {
@@ -162,7 +156,7 @@ pub struct ConnTable {
     reserve: Vec<Vec<u16>>,
     /// What each ring was asked for in the end.
     demands: Vec<Demand>,
-    ages: Vec<Age>,
+    ages: Vec<SlotAge>,
     cursor: usize,
 }
 
@@ -189,7 +183,7 @@ impl ConnTable {
     ) -> Result<Self> {
         let slots: Mapped<Slot> = Mapped::new(conns)?;
         let mut table = Self {
-            ages: vec![Age::default(); slots.len()],
+            ages: vec![SlotAge::default(); slots.len()],
             slots,
             demands: Vec::new(),
             rings: Mapped::new(rings)?,
@@ -277,27 +271,20 @@ impl ConnTable {
     /// Looks at the next `count` slots and takes back those that have been silent for
     /// longer than `timeouts`. `now` is on any clock that does not go back.
     pub fn sweep(&mut self, now: Duration, count: usize, timeouts: &ConnTimeouts) -> Swept {
-        let now_ms = now.as_millis() as u32;
         let mut swept = Swept::default();
         for _ in 0..count.min(self.slots.len()) {
             let number = self.cursor;
             self.cursor = (number + 1) % self.slots.len();
             swept.seen += 1;
             let Some(slot) = self.slots.get(number).filter(|slot| slot.in_use()) else {
-                self.ages[number] = Age::default();
+                self.ages[number] = SlotAge::default();
                 continue;
             };
             swept.used += 1;
             let traffic = slot.packets();
-            let age = &mut self.ages[number];
-            if age.since_ms == 0 || age.traffic != traffic {
-                *age = Age {
-                    traffic,
-                    since_ms: now_ms.max(1),
-                };
+            let Some(silent) = self.ages[number].silent(now, traffic) else {
                 continue;
-            }
-            let silent = Duration::from_millis(now_ms.wrapping_sub(age.since_ms).into());
+            };
             let limit = match (slot.closed(), traffic) {
                 (true, _) => timeouts.closed,
                 (false, 0) => timeouts.half_open,
@@ -380,14 +367,14 @@ impl ConnTable {
         };
         reserve.remove(at);
         self.slots[number as usize].write(&tuple, token, route);
-        self.ages[number as usize] = Age::default();
+        self.ages[number as usize] = SlotAge::default();
         Learned::Placed
     }
 
     fn free(&mut self, number: usize) {
         let size = self.layout.partition_size() as usize;
         self.slots[number].clear();
-        self.ages[number] = Age::default();
+        self.ages[number] = SlotAge::default();
         self.reserve[number / size].push((number % size) as u16);
     }
 

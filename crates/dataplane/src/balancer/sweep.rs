@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use causeway_core::ages::SilentRounds;
 use libbpf_rs::MapHandle;
 
 use super::RealId;
@@ -114,7 +115,7 @@ pub struct FlowTotals {
 struct Seen {
     tag: u32,
     /// Rounds without a packet.
-    silent: u16,
+    silent: SilentRounds,
     kind: Kind,
 }
 
@@ -232,9 +233,9 @@ impl FlowSweep {
 
 /// Lengths of silence, in rounds.
 struct Limits {
-    udp: u16,
-    ended: u16,
-    tcp: u16,
+    udp: u32,
+    ended: u32,
+    tcp: u32,
     /// Whether live connections are to give a sign of life from now on.
     asks_tcp: bool,
 }
@@ -242,11 +243,7 @@ struct Limits {
 impl Limits {
     /// In round number `round`.
     fn of(idle: &FlowIdle, round: u64) -> Self {
-        let round_ns = idle.round().as_nanos().max(1);
-        let rounds = |length: Duration| {
-            let rounds = length.as_nanos().div_ceil(round_ns).max(1);
-            u16::try_from(rounds).unwrap_or(u16::MAX)
-        };
+        let rounds = |length| SilentRounds::of(length, idle.round());
         // As seldom as will do: a sign of life is a write to the table.
         let apart = (u64::from(rounds(idle.tcp)) / u64::from(LOOKS)).max(1);
         Self {
@@ -310,8 +307,8 @@ impl Table {
         };
         // A live one may have been heard of, again and again.
         let silent = match tag == former.tag && age != LIVE {
-            true => former.silent.saturating_add(1),
-            false => 0,
+            true => former.silent.and_one(),
+            false => SilentRounds::default(),
         };
         let closed = kind == Kind::Tcp && age != LIVE && flow.is_closed();
         let (limit, end) = match kind {
@@ -320,7 +317,7 @@ impl Table {
             _ => (limits.tcp, Judged::TcpIdle),
         };
         let is_drained = kind == Kind::Udp && drained.is_some_and(|drained| drained(flow.real()));
-        if is_drained || silent >= limit {
+        if is_drained || silent.get() >= limit {
             self.seen[at] = Seen::default();
             // A packet that comes this very moment wins.
             return match exchange(slot, tag, GONE) {

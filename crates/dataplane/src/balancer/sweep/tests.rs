@@ -221,3 +221,26 @@ fn what_the_data_plane_is_writing_is_left_alone() {
     assert_eq!(world.tag(1, 9).load(Ordering::Relaxed), CLAIMED);
     assert_eq!(world.sweep.totals().flows, 0);
 }
+
+/// The most that a file may ask for, beside the times that it has by default.
+#[test]
+fn a_connection_is_kept_for_a_week() {
+    let mut world = World::new();
+    world.idle = FlowIdle {
+        tcp: Duration::from_secs(168 * 3600),
+        ..FlowIdle::default()
+    };
+    world.open(0, 0, TCP, 3);
+    world.packet(0, 0, LIVE);
+    let round = world.idle.round();
+    let mut wait = |hours: u32| {
+        let end = world.now + hours * Duration::from_secs(3600);
+        while world.now < end {
+            world.now += round;
+            world.sweep.step(world.now, &world.idle, &[]);
+        }
+        world.age(0, 0)
+    };
+    assert_ne!(wait(167), GONE);
+    assert_eq!(wait(24), GONE);
+}
