@@ -1,31 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * How many new flows a client prefix may open at a VIP. The generic cell rate algorithm
- * (ITU-T I.371): a prefix has a time when its next flow is due; each flow moves it on by
- * an interval, and one that comes too early for the tolerance is not let in. One entry
- * a prefix, in an array of 65,536: a full bucket evicts the one with the least debt.
+ * How many new flows a client prefix may open at a VIP (shared/limit.h), in an array of 65,536
+ * prefixes.
  */
 #ifndef CAUSEWAY_LB_LIMIT_H
 #define CAUSEWAY_LB_LIMIT_H
 
+#include "../shared/limit.h"
 #include "flow_table.h"
-
-#define LIMIT_TIME_BITS 40
-#define LIMIT_TIME_MASK ((1ull << LIMIT_TIME_BITS) - 1)
-/* Units of time are 1024 ns. */
-#define LIMIT_UNIT_SHIFT 10
-
-/*
- * No prefix owes more: interval and tolerance are 32 bits each. A time that is further
- * ahead was written when the clock's 40 bits had not gone round yet.
- */
-#define LIMIT_AHEAD_MAX (2ll << 32)
-
-/* `a` - `b` of two times, as a signed number. */
-static __always_inline s64 limit_ahead(u64 a, u64 b)
-{
-	return (s64)((a - b) << (64 - LIMIT_TIME_BITS)) >> (64 - LIMIT_TIME_BITS);
-}
 
 /* The `bits` first bits of four integers in network byte order. */
 static __always_inline void keep_prefix(u32 addr_be[4], u32 bits)
@@ -58,38 +40,14 @@ prefix_hash(const struct packet *pkt, const int family, u32 vip_id, const struct
 	return mix_words(words, 3, seed);
 }
 
-/* The way of a prefix, else of the entry with the least debt. */
-static __always_inline u32 limit_way(const struct limit_bucket *bucket, u64 tag, u64 now)
-{
-	s64 least = 0x7fffffffffffffffll;
-	u32 way = 0;
-
-#pragma unroll
-	for (u32 i = 0; i < LIMIT_WAYS; i++) {
-		u64 entry = bucket->entry[i];
-		s64 ahead = entry ? limit_ahead(entry & LIMIT_TIME_MASK, now) : -0x7fffffffffffffffll;
-
-		if (ahead > LIMIT_AHEAD_MAX)
-			ahead = -LIMIT_AHEAD_MAX;
-		if (entry >> LIMIT_TIME_BITS == tag)
-			ahead = -0x7fffffffffffffffll - 1;
-		if (ahead < least) {
-			least = ahead;
-			way = i;
-		}
-	}
-	return way;
-}
-
 /* Whether a new flow is beyond its prefix's limit; counts it if not. */
 static __always_inline int is_beyond_limit(const struct packet *pkt, const int family, u32 vip_id)
 {
 	struct vip_limit *limit = bpf_map_lookup_elem(&vip_limits, &vip_id);
-	u64 hash, tag, now, entry, due;
+	u64 hash, tag, now, entry, next;
 	struct limit_bucket *bucket;
 	struct ctl *control = get_ctl();
 	u32 index, way;
-	s64 ahead;
 
 	if (!limit || !limit->interval || !control)
 		return 0;
@@ -99,22 +57,15 @@ static __always_inline int is_beyond_limit(const struct packet *pkt, const int f
 	if (!bucket)
 		return 0;
 	tag = hash >> LIMIT_TIME_BITS ?: 1;
-	now = bpf_ktime_get_coarse_ns() >> LIMIT_UNIT_SHIFT & LIMIT_TIME_MASK;
+	now = limit_time(bpf_ktime_get_coarse_ns());
 	way = CW_MASKED(limit_way(bucket, tag, now), LIMIT_WAYS - 1);
 	entry = *(volatile u64 *)&bucket->entry[way];
-	due = now;
-	if (entry >> LIMIT_TIME_BITS == tag) {
-		ahead = limit_ahead(entry & LIMIT_TIME_MASK, now);
-		/* More than that it cannot owe: the limit was another, or the time went round. */
-		if (ahead > 0 && ahead <= (s64)limit->tolerance + limit->interval)
-			due = entry & LIMIT_TIME_MASK;
-	}
-	if (limit_ahead(due, now) > (s64)limit->tolerance)
+	next = limit_next(entry, tag, now, limit);
+	if (!next)
 		return 1;
 	/* Two CPUs at once may count one flow for two. */
 	if (!cfg_dry)
-		__sync_val_compare_and_swap(&bucket->entry[way], entry,
-					    tag << LIMIT_TIME_BITS | ((due + limit->interval) & LIMIT_TIME_MASK));
+		__sync_val_compare_and_swap(&bucket->entry[way], entry, next);
 	return 0;
 }
 

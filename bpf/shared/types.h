@@ -72,6 +72,13 @@ typedef int64_t s64;
 #define CW_CLAMPED(i, max) CW_MIN((u32)(i), (u32)(max))
 #endif
 
+/* Before a loop that the verifier is to see unrolled. */
+#ifdef __clang__
+#define CW_UNROLL _Pragma("unroll")
+#else
+#define CW_UNROLL
+#endif
+
 /* Before a loop whose unrolled form would need more stack than the kernel has. */
 #ifdef __clang__
 #define CW_NO_UNROLL _Pragma("clang loop unroll(disable)")

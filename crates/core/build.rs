@@ -3,7 +3,14 @@
 //! for each header that Rust calls.
 
 /// Names in `c/`.
-const SHIMS: &[&str] = &["certes.c", "cookie.c", "estimate.c", "hist.c", "quic_lb.c"];
+const SHIMS: &[&str] = &[
+    "certes.c",
+    "cookie.c",
+    "estimate.c",
+    "hist.c",
+    "limit.c",
+    "quic_lb.c",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=../../bpf/shared");

@@ -18,6 +18,7 @@ pub mod fleet;
 pub mod flow;
 pub mod health;
 pub mod hist;
+pub mod limit;
 pub mod rtt;
 pub mod select;
 pub mod wire;
