@@ -561,7 +561,7 @@ CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, struct w
 		if ((s->flags & WC_SYN_SEEN) && (p->tcp_flags & EST_TCP_ACK))
 			wc_first_ack(s, now);
 		if (p->has_ts)
-			r->lag_ns = wc_echo_lag(s, now, p->tsecr);
+			r->lag_ns = wc_echo_lag(s, now, p);
 	} else {
 		wc_silence(s, now);
 	}

@@ -8,6 +8,18 @@
 
 #include "window_chain_state.h"
 
+/* Ticks of both clocks, and what a queue on the way adds. */
+#define WC_LAG_SLACK_NS (5ull * CW_MS_NS)
+
+/* Whether the client cannot have had for so long, in 1.024 us, what this acknowledges first. */
+CW_INLINE int wc_is_too_long(const struct wc_state *s, u64 now_ns, u32 ack, u32 lag)
+{
+	int both = (s->flags & (WC_DATA_SEEN | WC_ACK_SEEN)) == (WC_DATA_SEEN | WC_ACK_SEEN);
+
+	return both && est_after(ack, s->tcp.ack_max) &&
+	       (u64)lag << 10 > now_ns - s->last_ns + WC_LAG_SLACK_NS;
+}
+
 /*
  * TSecr is the server's clock, in milliseconds, when it sent what is
  * acknowledged here. Arrival minus TSecr is therefore a constant, plus the way
@@ -15,12 +27,16 @@
  * minimum is taken for the first two; it rises by about 10 ns per packet so
  * that clocks may drift. In units of 1.024 us, modulo 2^32 (73 minutes).
  *
+ * After a pause of 55 to 73 minutes the minimum may be of another round, and too low. It
+ * shows where the client acknowledges something new: it has not had that for longer than
+ * since its last request.
+ *
  * Returns the time that the client sat on the data in ns, or -1 for unknown.
  */
-CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, u32 tsecr)
+CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packet *p)
 {
 	u32 arrival = (u32)(now_ns >> 10);
-	u32 echoed = (u32)(((u64)tsecr * 15625) >> 4); /* 1 ms = 15625/16 units */
+	u32 echoed = (u32)(((u64)p->tsecr * 15625) >> 4); /* 1 ms = 15625/16 units */
 	u32 offset = arrival - echoed;
 	/* One packet in 128, spread whatever the clock's resolution. */
 	int rise = ((u32)now_ns * 2654435761u) >> 25 == 0;
@@ -37,7 +53,8 @@ CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, u32 tsecr)
 	if (est_after(s->tcp.clock_min, offset))
 		s->tcp.clock_min = offset;
 	lag = offset - s->tcp.clock_min;
-	if (lag >> 30) { /* the server's clock has wrapped */
+	/* Or the server's clock has wrapped. */
+	if (lag >> 30 || wc_is_too_long(s, now_ns, p->ack, lag)) {
 		s->tcp.clock_min = offset;
 		return -1;
 	}

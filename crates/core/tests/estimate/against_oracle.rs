@@ -125,7 +125,10 @@ fn nonsense_neither_crashes_nor_gives_absurd_latencies() {
         let first = packets.iter().map(|p| p.t_ns).min().expect("packets");
         for (epoch, (sum_halves, weight_halves)) in by_the_c(&packets) {
             assert!(epoch >= first / EPOCH_NS);
-            assert!(weight_halves > 0);
+            if weight_halves == 0 {
+                assert_eq!(sum_halves, 0, "an epoch of bounds alone");
+                continue;
+            }
             // The ring holds 258 s; requests may come up to 69 s after their burst's start.
             assert!(
                 sum_halves / weight_halves < 327_000_000_000,

@@ -9,6 +9,7 @@ mod datagrams;
 mod everyday;
 mod evidence;
 mod golden;
+mod hours;
 mod oracle;
 mod upload;
 mod workload;
