@@ -191,10 +191,16 @@ CW_INLINE u32 cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 	u32 since = o - clock->last_o, late = clock->last_o - o, ticks, step;
 
 	if (late - 1 < COOKIE_LATE_MS * unit) {
-		/* Stamped earlier than one that went before: back on the same segment. */
+		/*
+		 * Stamped earlier than one that went before: back on the same segment. Or O has gone
+		 * round meanwhile, in microseconds after 71.6 minutes: then the client has echoed
+		 * the newest T, mostly, and takes no older one.
+		 */
 		u32 back = late / unit, most = (clock->t - clock->now.t) & mask;
+		u32 ahead = (clock->t - clock->echoed_t) & mask;
 
-		return (clock->t - (back < most ? back : most)) & mask;
+		most = CW_MIN(most, ahead);
+		return (clock->t - CW_MIN(back, most)) & mask;
 	}
 	ticks = since / unit;
 	step = ticks & (cookie_period(clock->bits) - 1);

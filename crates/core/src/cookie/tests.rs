@@ -325,6 +325,16 @@ fn late_stamps_go_back_on_the_same_segment() {
 }
 
 #[test]
+fn a_clock_of_microseconds_that_has_gone_round_is_not_late() {
+    let mut clock = Clock::start(1_000_000, 5, 1000, 16);
+    let t = clock.stamp(1_500_000);
+    clock.echo(t, 1_500_100);
+    // After 71.6 minutes less half a second: the client would take an older T for a segment of
+    // long ago (PAWS).
+    assert_eq!(clock.stamp(1_000_000), t);
+}
+
+#[test]
 fn bare_acknowledgements_move_the_clock_seldom() {
     use Kind::{Ack, Data, Moves};
     let mut clock = Clock::start(1000, 5, 1, 16);
