@@ -11,3 +11,4 @@ pub mod fleet;
 pub mod queue;
 pub mod races;
 pub mod rules;
+pub mod weeks;

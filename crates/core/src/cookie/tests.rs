@@ -177,6 +177,14 @@ fn keys_are_read_and_never_printed() {
 }
 
 #[test]
+fn a_flow_has_the_size_of_the_c_struct() {
+    assert_eq!(
+        size_of::<EchoFlow>(),
+        super::echo::causeway_flow_size() as usize
+    );
+}
+
+#[test]
 fn the_clock_has_the_size_of_the_c_struct() {
     assert_eq!(
         size_of::<Clock>(),

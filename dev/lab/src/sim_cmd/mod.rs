@@ -9,6 +9,7 @@ mod fleet;
 mod page;
 mod races;
 mod rules;
+mod weeks;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,8 @@ enum SimCommand {
     Races(races::RacesArgs),
     /// The rules of a fleet in every order of events
     Rules(rules::RulesArgs),
+    /// Weeks of each state machine that has a time or a counter that wraps in it
+    Weeks(weeks::WeeksArgs),
 }
 
 impl SimArgs {
@@ -45,6 +48,7 @@ impl SimArgs {
             SimCommand::Fleet(args) => args.run(),
             SimCommand::Races(args) => args.run(),
             SimCommand::Rules(args) => args.run(),
+            SimCommand::Weeks(args) => args.run(),
         }
     }
 }
