@@ -97,7 +97,7 @@ pub fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|b| format!("{b:02x}")).join(":")
 }
 
-const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 fn back_node(netns: Netns, host: u8) -> Node {
     Node {

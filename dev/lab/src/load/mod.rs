@@ -13,6 +13,7 @@
 
 mod client;
 pub mod flood;
+pub mod frame_flood;
 pub mod get;
 pub mod http;
 pub mod log;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use causeway_dataplane::Protocol;
 use tempfile::TempDir;
 
 use super::bench::{Bench, PORT, pin_dir};
@@ -75,10 +76,17 @@ impl CookieKit {
 
 /// Gives a VIP cookies, and each of its reals the id that its agent has. Its reals are
 /// the bench's servers, in order.
-pub(super) fn with_cookies(mut vip: VipEntry) -> VipEntry {
-    vip.keys.push("cookie = \"timestamp\"".to_owned());
+pub(super) fn with_cookies(vip: VipEntry) -> VipEntry {
+    with_ids(vip, server_id)
+}
+
+/// The same with ids of another choice; of a VIP for QUIC only the ids.
+pub(super) fn with_ids(mut vip: VipEntry, id_of: impl Fn(usize) -> usize) -> VipEntry {
+    if vip.protocol == Protocol::Tcp {
+        vip.keys.push("cookie = \"timestamp\"".to_owned());
+    }
     for (index, real) in vip.reals.iter_mut().enumerate() {
-        real.keys.push(format!("id = {}", server_id(index)));
+        real.keys.push(format!("id = {}", id_of(index)));
     }
     vip
 }

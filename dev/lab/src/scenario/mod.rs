@@ -6,6 +6,7 @@ mod accept_queue;
 mod accuracy;
 mod accuracy_web;
 mod agent_cost;
+mod attack;
 mod bench;
 mod bifrost;
 mod certes;
@@ -160,6 +161,7 @@ pub fn all() -> &'static [Scenario] {
         accept_queue::ACCEPT_QUEUE,
         client_latency::CLIENT_LATENCY,
         agent_cost::AGENT_COST,
+        attack::ATTACK,
         pcc_scale::PCC_SCALE,
         fct::FCT,
         fleet::FLEET,

@@ -111,7 +111,8 @@ fn set_up(
         vip.forwarding = ServerForwarding::Gue;
         vip.keys.push("stateful = true".to_owned());
         head.push(format!(
-            "[stateful]\nconnections = \"{}\"",
+            // Else no connection of the first ten seconds gets a slot.
+            "[stateful]\nconnections = \"{}\"\nlearn_period = \"0s\"",
             context.param::<u32>("flows")?
         ));
     }

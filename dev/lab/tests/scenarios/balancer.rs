@@ -127,3 +127,29 @@ fn a_syn_flood_breaks_no_connection() {
         assert!(run["syns_sent"].as_u64() > Some(1000), "{run}");
     }
 }
+
+/// A flood that pushes nothing out, one whose packets a cookie's check refuses, and rubbish from
+/// servers and API clients. What breaks, is evicted or ends without a name fails the scenario.
+#[test]
+fn attacks_break_no_connection() {
+    let floods = "floods=forged-cookies+icmp-too-big+collisions";
+    let report = run("attack", &["seconds=0.5", "rate=20000", "slots=4", floods]);
+    let rows = report["floods"].as_array().expect("floods");
+    assert_eq!(rows.len(), 3, "{report}");
+    for row in rows {
+        assert!(row["sent"].as_u64() > Some(1000), "{row}");
+        assert_eq!(row["broken_connections"], 0, "{row}");
+        assert_eq!(
+            row["clients"].as_object().map(|kinds| kinds.len()),
+            Some(4),
+            "{row}"
+        );
+    }
+    assert_eq!(number(&report, "/hostile/held_connections"), 648.0);
+}
+
+#[test]
+fn the_attack_finds_a_table_that_is_too_small() {
+    let report = run("attack", &["planted=evict-live", "seconds=1", "rate=60000"]);
+    assert_eq!(report["planted_found"], "evict-live");
+}

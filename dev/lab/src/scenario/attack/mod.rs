@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Floods of every kind beside live connections of every kind, and what else strangers
+//! may do to a balancer: hold its API's connections, and answer its probes with rubbish.
+//!
+//! Each flood has a balancer of its own, three phases of equal length, and connections that
+//! are open through all of them. First they are alone. Then as many packets as the flood has,
+//! as long, come to a port that no VIP has: what they cost is the sender's and the wire's
+//! share of two cores. Then comes the flood. Latencies under the flood are judged beside those
+//! under the second phase. Frames are written into the balancer's port of the router, past
+//! queues, and servers drop what claims to come from the flood's addresses: neither the
+//! router nor the servers are under test.
+
+mod captured;
+mod floods;
+mod hostile;
+mod live;
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use causeway_api::balancer::Stats;
+use causeway_dataplane::Protocol;
+use serde_json::{Value, json};
+
+use self::floods::{COOKIES, FLOODS, FloodKind, Frames, Plan, QUIC, STATEFUL, TABLE, UDP_PORT};
+use self::live::Live;
+use super::bench::{Bench, QUIC_PORT, pin_dir};
+use super::connections::{SharedKeys, cid, server_id};
+use super::cookie_kit::with_ids;
+use super::{Context, Scenario, param};
+use crate::agent::AgentProcess;
+use crate::api;
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
+use crate::load::frame_flood::{FrameFlood, FrameMaker, Sent};
+use crate::load::report;
+use crate::quic::{Server, ServerConfig, Stack};
+use crate::topology::vip4;
+
+/// The router's port to the balancer.
+const BALANCER_PORT: &str = "lb";
+const SERVERS: usize = 3;
+/// Where agents report.
+const REPORTS_PORT: u16 = 9472;
+/// Until a balancer has filled the rings of slots.
+const LEARNING: Duration = Duration::from_millis(1300);
+/// Tuples that share buckets under a guessed seed.
+const COLLIDING: usize = 8192;
+/// Requests of a phase from which on it has a p99 worth the name.
+const JUDGED_FROM: u64 = 50;
+/// How much slower live connections may be than under the control.
+const SLOWER: f64 = 2.0;
+/// What the daemon's memory may grow by in one flood.
+const RSS_GROWTH_KIB: u64 = 32 * 1024;
+
+pub(super) const ATTACK: Scenario = Scenario {
+    name: "attack",
+    about: "floods of every kind, slow API clients and hostile answers to probes, beside live connections",
+    params: &[
+        param("seconds", "3", "length of each of a flood's three phases"),
+        param("rate", "200000", "frames a second"),
+        param("slots", "12", "users of each kind, one connection each"),
+        param(
+            "flows",
+            "1048576",
+            "flows that the balancer's table is made for",
+        ),
+        param("floods", "all", "names of floods, joined by +, or none"),
+        param(
+            "hostile",
+            "true",
+            "whether slow API clients and hostile answers to probes follow",
+        ),
+        param(
+            "planted",
+            "",
+            "evict-live: a table for 1,024 flows under pairs, which the campaign must find",
+        ),
+    ],
+    run,
+    table: |result| {
+        let rows = result["interface"]["floods"].as_array()?;
+        let mut lines = vec![format!(
+            "{:<17} {:>9} {:>7} {:>6} {:>7} {:>8}  verdicts",
+            "flood", "packets/s", "broken", "p99 x", "evicted", "flows"
+        )];
+        lines.extend(rows.iter().map(|row| {
+            let whole = |key: &str| row[key].to_string();
+            format!(
+                "{:<17} {:>9} {:>7} {:>6.2} {:>7} {:>8}  {}",
+                row["flood"].as_str().unwrap_or_default(),
+                whole("received_per_s"),
+                whole("broken_connections"),
+                row["worst_p99_ratio"].as_f64().unwrap_or(f64::NAN),
+                whole("evicted_live"),
+                whole("flows"),
+                row["verdicts"]
+            )
+        }));
+        Some(lines.join("\n"))
+    },
+};
+
+fn run(context: &Context) -> Result<Value> {
+    let planted: String = context.param("planted")?;
+    let world = World::build(context, &planted)?;
+    let chosen: String = context.param("floods")?;
+    let chosen = match planted.as_str() {
+        "" => chosen,
+        "evict-live" => "pairs".to_owned(),
+        other => bail!("{other:?} is no planted fault; there is evict-live"),
+    };
+    let mut rows = Vec::new();
+    for kind in choose(&chosen)? {
+        rows.push(
+            world
+                .run(kind)
+                .with_context(|| format!("flood {}", kind.name))?,
+        );
+    }
+    let faults: Vec<&Value> = rows
+        .iter()
+        .filter(|row| row["fault"] != Value::Null)
+        .collect();
+    if !planted.is_empty() {
+        ensure!(
+            !faults.is_empty(),
+            "the planted fault was not found: {rows:?}"
+        );
+        return Ok(json!({ "interface": { "floods": rows, "planted_found": planted } }));
+    }
+    ensure!(faults.is_empty(), "{}", json!(faults));
+    let hostile = match context.param("hostile")? {
+        true => hostile::run(context, &world)?,
+        false => Value::Null,
+    };
+    let count = |key: &str| rows.iter().filter(|row| row[key] == true).count();
+    let summary = json!({
+        "floods": rows.len(), "within_twice": count("within_twice"),
+        "fast_enough": count("fast_enough"),
+    });
+    Ok(json!({ "interface": { "summary": summary, "floods": rows, "hostile": hostile } }))
+}
+
+fn choose(names: &str) -> Result<Vec<&'static FloodKind>> {
+    match names {
+        "all" => return Ok(FLOODS.iter().collect()),
+        "none" => return Ok(Vec::new()),
+        _ => {}
+    }
+    let of = |name: &str| {
+        let found = FLOODS.iter().find(|kind| kind.name == name);
+        let known = || FLOODS.iter().map(|kind| kind.name).collect::<Vec<_>>();
+        found.with_context(|| format!("no flood is called {name:?}; there are {:?}", known()))
+    };
+    names.split('+').map(of).collect()
+}
+
+/// What all floods share: machines, servers, agents and keys.
+struct World<'a> {
+    context: &'a Context,
+    bench: Bench,
+    keys: SharedKeys,
+    flows: u32,
+    plan: Plan,
+    _agents: Vec<AgentProcess>,
+    _quic: Vec<Server>,
+}
+
+/// What is held against each other before and after a phase.
+struct Look {
+    stats: Stats,
+    process: Process,
+    /// Connections in slots.
+    slots: usize,
+}
+
+/// What the daemon's process holds.
+#[derive(Debug, Clone, Copy)]
+struct Process {
+    rss_kib: u64,
+    descriptors: usize,
+    maps: usize,
+    maps_bytes: u64,
+}
+
+impl<'a> World<'a> {
+    fn build(context: &'a Context, planted: &str) -> Result<Self> {
+        let bench = Bench::build(context.sandbox, 3, SERVERS)?;
+        let keys = SharedKeys::new(&context.binary)?;
+        keys.make_cookies()?;
+        prepare(&bench)?;
+        let servers = bench.topology.servers.iter().enumerate();
+        let agents = servers
+            .clone()
+            .map(|(index, node)| {
+                let lines = agent_lines(&bench, &keys, index);
+                AgentProcess::start_with(&context.binary, node, &pin_dir(node), &lines)
+            })
+            .collect::<Result<_>>()?;
+        let quic = servers
+            .map(|(index, node)| {
+                let config = ServerConfig {
+                    cid: Some(cid(0, index)),
+                    ..ServerConfig::new(&node.ipv4.to_string(), QUIC_PORT)?
+                };
+                Server::start(&node.netns, Stack::Quinn, &config)
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            context,
+            plan: Plan {
+                balancer_mac: bench.topology.balancer.mac,
+                seed: context.seed,
+            },
+            bench,
+            keys,
+            flows: match planted {
+                "evict-live" => 1024,
+                _ => context.param("flows")?,
+            },
+            _agents: agents,
+            _quic: quic,
+        })
+    }
+
+    /// A VIP for each way of remembering, and one for datagrams.
+    fn vips(&self) -> Result<Vec<VipEntry>> {
+        let tcp = |vip| self.bench.vip4(vip, "round-robin", ServerForwarding::Ipip);
+        let mut stateful = with_ids(tcp(STATEFUL), server_id);
+        stateful.forwarding = ServerForwarding::Gue;
+        stateful.keys.push("stateful = true".to_owned());
+        let quic = self
+            .bench
+            .quic_vip4(QUIC, "round-robin", ServerForwarding::Ipip);
+        let mut udp = quic.clone();
+        udp.port = UDP_PORT;
+        udp.protocol = Protocol::Udp;
+        let mut quic = with_ids(quic, server_id);
+        quic.keys = vec![format!("quic_cid = [{}]", self.keys.quic_cid(0)?)];
+        let mut table = tcp(TABLE);
+        table.keys.push("cookie = \"none\"".to_owned());
+        let cookies = with_ids(tcp(COOKIES), server_id);
+        Ok(vec![cookies, table, stateful, quic, udp])
+    }
+
+    fn settings(&self) -> Result<BalancerSettings> {
+        let head = vec![
+            format!("[cookie]\nkeys = \"{}\"", self.keys.cookies().display()),
+            // No slot is given out before that.
+            "[stateful]\nconnections = \"64Ki\"\nlearn_period = \"1s\"".to_owned(),
+            format!(
+                "[agent_reports]\nlisten = \"{}\"",
+                reports_address(&self.bench)
+            ),
+        ];
+        Ok(BalancerSettings {
+            vips: self.vips()?,
+            flows: Some(self.flows),
+            head,
+            ..BalancerSettings::default()
+        })
+    }
+
+    fn balancer(&self) -> Result<Balancer> {
+        self.bench.balancer(&self.context.binary, &self.settings()?)
+    }
+
+    fn run(&self, kind: &FloodKind) -> Result<Value> {
+        let seconds: f64 = self.context.param("seconds")?;
+        let phase = Duration::from_secs_f64(seconds);
+        let mut balancer = self.balancer()?;
+        sleep(LEARNING);
+        let live = Live::start(self, phase)?;
+        sleep(live::WARM_UP);
+        let frames = self.frames(kind)?;
+        let length = self.frame_length(kind, &frames);
+        let flood = match frames {
+            Made::Maker(maker) => maker,
+            Made::Packet(packet) => Plan::replay(packet),
+        };
+        let start = look(&balancer)?;
+        let calm_ns = crate::clock::monotonic_ns();
+        sleep(phase);
+        let calm = look(&balancer)?;
+        let control_ns = crate::clock::monotonic_ns();
+        self.send(self.plan.unserved(length), phase)?;
+        let before = look(&balancer)?;
+        let flood_ns = crate::clock::monotonic_ns();
+        let sent = self.send(flood, phase)?;
+        let end_ns = crate::clock::monotonic_ns();
+        let after = look(&balancer)?;
+        let logs = live.finish()?;
+        let adopted = api::verdict(&after.stats.verdicts, "adopted");
+        let flows = flows_seen(kind, &balancer, adopted)?;
+        let end = look(&balancer)?;
+        balancer.terminate()?;
+        balancer.detach()?;
+
+        let mut clients = serde_json::Map::new();
+        let (mut broken, mut worst) = (0, None);
+        for (name, log) in &logs {
+            let of = |from, to| report::summary(log, from, to);
+            let (alone, control) = (of(calm_ns, control_ns), of(control_ns, flood_ns));
+            let under = of(flood_ns, end_ns);
+            ensure!(
+                alone.requests > 0,
+                "no {name} client was served: {:?}",
+                alone.faults
+            );
+            let judged = control.requests.min(under.requests) >= JUDGED_FROM;
+            let ratio = judged.then_some(under.p99_ms / control.p99_ms);
+            worst = worst.into_iter().chain(ratio).reduce(f64::max);
+            broken += under.broken_connections;
+            clients.insert(
+                (*name).to_owned(),
+                json!({
+                    "connections": under.connections, "broken": under.broken_connections,
+                    "faults": under.faults, "p99_ratio": ratio, "requests": under.requests,
+                    "p50_ms": under.p50_ms, "p99_ms": under.p99_ms,
+                    "control_p99_ms": control.p99_ms, "alone_p99_ms": alone.p99_ms,
+                }),
+            );
+        }
+        let verdicts = changed(&after.stats, &before.stats);
+        let usual = changed(&calm.stats, &start.stats);
+        let live_packets: u64 = usual.values().sum();
+        let counted: u64 = verdicts.values().sum();
+        let received = counted.saturating_sub(live_packets);
+        let astray: Vec<&str> = verdicts
+            .keys()
+            .copied()
+            .filter(|name| !kind.verdicts.contains(name) && !OF_THE_HOST.contains(name))
+            .collect();
+        let adopts = kind.verdicts.contains(&"adopted");
+        // Only live TCP connections of the table can be adopted where the flood's packets are not.
+        let evicted = (!adopts).then(|| verdicts.get("adopted").copied().unwrap_or(0));
+        let fault = [
+            (broken > 0).then(|| format!("{broken} connections broke")),
+            evicted
+                .filter(|&n| n > 0)
+                .map(|n| format!("{n} live flows were evicted")),
+            (!astray.is_empty()).then(|| format!("packets ended as {astray:?}")),
+            (counted < sent.frames).then(|| format!("{} sent, {counted} counted", sent.frames)),
+            // A flood may take free ones, and none of those that are open.
+            (after.slots.min(before.slots) < live::slots(self)?)
+                .then(|| format!("of connections in slots {} are left", after.slots)),
+            (end.process.maps_bytes != start.process.maps_bytes).then(|| "maps grew".to_owned()),
+            (end.process.rss_kib > start.process.rss_kib + RSS_GROWTH_KIB)
+                .then(|| "the daemon grew".to_owned()),
+            wrong_spread(kind, flows, adopted),
+        ];
+        let fault: Vec<String> = fault.into_iter().flatten().collect();
+        let rate = (received as f64 / sent.seconds) as u64;
+        self.context.say(format!(
+            "{}: {rate} packets/s, {broken} broken, p99 {:.2} of the control's {fault:?}",
+            kind.name,
+            worst.unwrap_or(f64::NAN)
+        ));
+        let reports = |look: &Look| json!(look.stats.agent_reports);
+        Ok(json!({
+            "flood": kind.name, "sent": sent.frames, "received": received,
+            "received_per_s": rate, "fast_enough": rate >= 150_000, "sender_cpu_s": sent.cpu_s,
+            "frame_bytes": length, "clients": clients, "broken_connections": broken,
+            "worst_p99_ratio": worst, "within_twice": worst.is_some_and(|ratio| ratio <= SLOWER),
+            "verdicts": verdicts, "evicted_live": evicted, "flows": flows,
+            "slots": [before.slots, after.slots],
+            "agent_reports": [reports(&before), reports(&after)],
+            "rss_kib": [start.process.rss_kib, end.process.rss_kib],
+            "descriptors": [start.process.descriptors, end.process.descriptors],
+            "maps": [start.process.maps, end.process.maps],
+            "maps_bytes": [start.process.maps_bytes, end.process.maps_bytes],
+            "fault": if fault.is_empty() { Value::Null } else { json!(fault) },
+        }))
+    }
+
+    fn frames(&self, kind: &FloodKind) -> Result<Made> {
+        let router = &self.bench.topology.router.netns;
+        Ok(match kind.frames {
+            Frames::Made(frame) => Made::Maker(self.plan.maker(frame)),
+            Frames::Collisions => Made::Maker(self.plan.collisions(COLLIDING)),
+            Frames::ReplayOfClient => Made::Packet(captured::frame(router, |frame| {
+                // TCP to the VIP with cookies, with data.
+                let to = vip4(COOKIES).octets();
+                frame.len() > 100
+                    && frame[12..14] == [8, 0]
+                    && frame[23] == 6
+                    && frame[30..34] == to
+            })?),
+            Frames::ReplayOfReport => Made::Packet(captured::frame(router, |frame| {
+                frame.len() > 42 && frame[23] == 17 && frame[36..38] == REPORTS_PORT.to_be_bytes()
+            })?),
+        })
+    }
+
+    fn frame_length(&self, kind: &FloodKind, frames: &Made) -> usize {
+        match (kind.frames, frames) {
+            (_, Made::Packet(packet)) => packet.len(),
+            (Frames::Made(make), _) => {
+                make(&self.plan, 1, &mut [0; crate::load::frame_flood::FRAME_MAX])
+            }
+            _ => 54,
+        }
+    }
+
+    fn send(&self, frames: FrameMaker, phase: Duration) -> Result<Sent> {
+        let router = &self.bench.topology.router.netns;
+        let flood = FrameFlood::start(router, BALANCER_PORT, self.context.param("rate")?, frames);
+        sleep(phase);
+        flood.finish()
+    }
+}
+
+/// Flows in the table by the next whole look at it, where the row is about them.
+fn flows_seen(kind: &FloodKind, balancer: &Balancer, adopted: u64) -> Result<u64> {
+    let flows = || anyhow::Ok(api::stats(&balancer.socket())?.flow_table.flows);
+    for _ in 0..100 {
+        if wrong_spread(kind, flows()?, adopted).is_none() {
+            break;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    flows()
+}
+
+/// Tuples that collide under a guessed seed must have room each under the true one.
+fn wrong_spread(kind: &FloodKind, flows: u64, adopted: u64) -> Option<String> {
+    let tuples = adopted.min(COLLIDING as u64);
+    let crowded = matches!(kind.frames, Frames::Collisions) && flows < tuples * 9 / 10;
+    crowded.then(|| format!("{tuples} tuples left {flows} entries"))
+}
+
+enum Made {
+    Maker(FrameMaker),
+    Packet(Vec<u8>),
+}
+
+/// What packets of live connections, and of hosts beside them, end as.
+const OF_THE_HOST: [&str; 4] = ["established", "not_ip", "not_vip", "icmp_other"];
+
+fn reports_address(bench: &Bench) -> String {
+    format!("{}:{REPORTS_PORT}", bench.topology.balancer.ipv4)
+}
+
+fn agent_lines(bench: &Bench, keys: &SharedKeys, index: usize) -> String {
+    let vip = |vip: usize| {
+        format!(
+            "[[agent.cookie.vip]]\naddress = \"{}\"\nport = {}\nid = {}\ncookie = \"timestamp\"\n",
+            vip4(vip),
+            super::bench::PORT,
+            server_id(index)
+        )
+    };
+    format!(
+        "[agent.cookie]\nkeys = \"{keys}\"\n{}{}[agent.report]\nload = true\nto = [\"{}\"]\nkeys = \"{keys}\"\n",
+        vip(COOKIES),
+        vip(STATEFUL),
+        reports_address(bench),
+        keys = keys.cookies().display(),
+    )
+}
+
+/// Servers drop what floods bring them, the router what they and the balancer answer.
+fn prepare(bench: &Bench) -> Result<()> {
+    let topology = &bench.topology;
+    for server in &topology.servers {
+        // Local addresses are looked up first unless the rule says otherwise.
+        server.netns.ip(&format!(
+            "rule add pref 100 lookup local\n\
+             rule add pref 10 from {} blackhole\n\
+             rule del pref 0\n",
+            floods::SOURCES
+        ))?;
+    }
+    let router = &topology.router.netns;
+    router.ip(&format!("route add blackhole {}\n", floods::SOURCES))?;
+    topology.clients[live::PLAIN]
+        .netns
+        .sysctl("net/ipv4/tcp_timestamps", "0")
+}
+
+fn look(balancer: &Balancer) -> Result<Look> {
+    let pid = balancer.pid().context("the balancer does not run")?;
+    let connections: Value = api::get(&balancer.socket(), "/v1/connections?count=1&ms=0")?;
+    Ok(Look {
+        stats: api::stats(&balancer.socket())?,
+        process: Process::of(pid)?,
+        slots: connections["open"].as_u64().unwrap_or(0) as usize,
+    })
+}
+
+impl Process {
+    fn of(pid: u32) -> Result<Self> {
+        let root = Path::new("/proc").join(pid.to_string());
+        let status = std::fs::read_to_string(root.join("status"))?;
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let rss_kib = rss.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        let (mut descriptors, mut maps, mut maps_bytes) = (0, 0, 0);
+        for entry in std::fs::read_dir(root.join("fdinfo"))? {
+            descriptors += 1;
+            // It may have been closed meanwhile.
+            let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
+            let memlock = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+            if text.contains("map_type:")
+                && let Some(bytes) = memlock.and_then(|rest| rest.trim().parse::<u64>().ok())
+            {
+                maps += 1;
+                maps_bytes += bytes;
+            }
+        }
+        Ok(Self {
+            rss_kib: rss_kib.context("no VmRSS")?,
+            descriptors,
+            maps,
+            maps_bytes,
+        })
+    }
+}
+
+/// Packets of each verdict between two looks.
+fn changed<'s>(now: &'s Stats, before: &Stats) -> std::collections::BTreeMap<&'s str, u64> {
+    let verdicts = now.verdicts.iter();
+    verdicts
+        .map(|v| {
+            let earlier = api::verdict(&before.verdicts, &v.verdict);
+            (v.verdict.as_str(), v.packets - earlier)
+        })
+        .filter(|(_, packets)| *packets > 0)
+        .collect()
+}
