@@ -26,11 +26,11 @@ const TICK: Duration = Duration::from_micros(500);
 pub type FrameMaker = Box<dyn FnMut(u64, &mut [u8; FRAME_MAX]) -> usize + Send>;
 
 /// A flood that is under way.
-pub struct FrameFlood(Background<Sent>);
+pub struct FrameFlood(Background<SentFrames>);
 
 /// What was sent.
 #[derive(Debug, Clone, Copy)]
-pub struct Sent {
+pub struct SentFrames {
     /// Frames that the device took.
     pub frames: u64,
     /// From the first to the last.
@@ -49,12 +49,12 @@ impl FrameFlood {
     }
 
     /// Ends it.
-    pub fn finish(self) -> Result<Sent> {
+    pub fn finish(self) -> Result<SentFrames> {
         self.0.finish()
     }
 }
 
-fn run(device: &str, rate: u64, mut frame: FrameMaker, stop: &AtomicBool) -> Result<Sent> {
+fn run(device: &str, rate: u64, mut frame: FrameMaker, stop: &AtomicBool) -> Result<SentFrames> {
     let socket = open(device).with_context(|| format!("opening a packet socket on {device}"))?;
     let mut buffers = vec![[0; FRAME_MAX]; BATCH];
     let start = Instant::now();
@@ -75,7 +75,7 @@ fn run(device: &str, rate: u64, mut frame: FrameMaker, stop: &AtomicBool) -> Res
         number = due;
         sleep(TICK);
     }
-    Ok(Sent {
+    Ok(SentFrames {
         frames,
         seconds: start.elapsed().as_secs_f64(),
         cpu_s: clock::thread_cpu_ns() as f64 / 1e9,

@@ -33,7 +33,7 @@ use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
-use crate::load::frame_flood::{FrameFlood, FrameMaker, Sent};
+use crate::load::frame_flood::{FrameFlood, FrameMaker, SentFrames};
 use crate::load::report;
 use crate::quic::{Server, ServerConfig, Stack};
 use crate::topology::vip4;
@@ -404,7 +404,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn send(&self, frames: FrameMaker, phase: Duration) -> Result<Sent> {
+    fn send(&self, frames: FrameMaker, phase: Duration) -> Result<SentFrames> {
         let router = &self.bench.topology.router.netns;
         let flood = FrameFlood::start(router, BALANCER_PORT, self.context.param("rate")?, frames);
         sleep(phase);
