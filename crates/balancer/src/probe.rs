@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_api::Moment;
+use causeway_core::health::{dns_code, http_status};
 use causeway_dataplane::probe::aim_at;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
@@ -24,11 +25,7 @@ mod tls;
 const NAP: Duration = Duration::from_millis(100);
 /// Enough of an HTTP answer to see its status, and of a DNS answer its head.
 const HEAD: usize = 512;
-/// Head of a DNS message (RFC 1035, section 4.1.1).
-const DNS_HEAD: usize = 12;
-const DNS_RESPONSE: u8 = 0x80;
 const DNS_RECURSION_DESIRED: u8 = 0x01;
-const DNS_RCODE: u8 = 0x0f;
 const DNS_NXDOMAIN: u8 = 3;
 
 type Outcome = Result<String, String>;
@@ -128,20 +125,9 @@ async fn get(
             break;
         }
     }
-    let got = parse_status(&head).context("the answer is not HTTP")?;
+    let got = http_status(&head).context("the answer is not HTTP")?;
     anyhow::ensure!(got == status, "status {got} instead of {status}");
     Ok(format!("status {got}"))
-}
-
-/// The status of an answer that begins with these bytes.
-fn parse_status(head: &[u8]) -> Option<u16> {
-    let line = std::str::from_utf8(head.split(|c| *c == b'\r' || *c == b'\n').next()?).ok()?;
-    let (version, rest) = line.split_once(' ')?;
-    let digits = rest.get(..3)?;
-    match version.starts_with("HTTP/1.") {
-        true => digits.parse().ok(),
-        false => None,
-    }
 }
 
 async fn dns(order: &ProbeOrder, name: &str) -> anyhow::Result<String> {
@@ -193,30 +179,9 @@ fn dns_query(id: [u8; 2], name: &str) -> Vec<u8> {
     query
 }
 
-/// The response code of an answer to `id`; `None` if it is none.
-fn dns_code(answer: &[u8], id: [u8; 2]) -> Option<u8> {
-    let head = answer.get(..DNS_HEAD)?;
-    (head[..2] == id && head[2] & DNS_RESPONSE != 0).then_some(head[3] & DNS_RCODE)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_status_line_is_read_and_nothing_else() {
-        assert_eq!(parse_status(b"HTTP/1.1 204 No Content\r\nA: b"), Some(204));
-        assert_eq!(parse_status(b"HTTP/1.0 503\n"), Some(503));
-        for bad in [
-            &b""[..],
-            b"HTTP/2 200",
-            b"SSH-2.0-x",
-            b"HTTP/1.1 2",
-            b"HTTP/1.1 \xff\xff\xff",
-        ] {
-            assert_eq!(parse_status(bad), None);
-        }
-    }
 
     #[test]
     fn a_query_is_what_rfc_1035_says() {
@@ -225,10 +190,5 @@ mod tests {
             b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x07example\x00\x00\x01\x00\x01"
         );
         assert_eq!(dns_query([0, 0], ".").len(), 12 + 5);
-        let answer = |id, flags| [id, 0x34, flags, 0x83, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(dns_code(&answer(0x12, 0x80), [0x12, 0x34]), Some(3));
-        assert_eq!(dns_code(&answer(0x13, 0x80), [0x12, 0x34]), None);
-        assert_eq!(dns_code(&answer(0x12, 0x00), [0x12, 0x34]), None);
-        assert_eq!(dns_code(b"short", [0x12, 0x34]), None);
     }
 }

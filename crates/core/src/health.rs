@@ -12,11 +12,13 @@
 //! starts must not empty the pool of one that ran. It does not count for what the
 //! service needs. One that a former balancer had out of its ring may begin down.
 
+mod answer;
 mod silence;
 
 use std::collections::VecDeque;
 use std::fmt;
 
+pub use answer::{dns_code, http_status};
 pub use silence::{Silence, SilenceCounts};
 
 /// How often to probe and what to conclude.

@@ -11,6 +11,8 @@ use std::path::Path;
 
 #[path = "../../../fuzz/entry.rs"]
 mod entry;
+#[path = "../../../fuzz/words.rs"]
+mod words;
 
 /// Mutations of each input.
 const VARIANTS: u64 = 60;
@@ -89,4 +91,14 @@ fn frames() {
 #[test]
 fn filters() {
     run("filter", entry::filter);
+}
+
+#[test]
+fn reports() {
+    run("report", words::report);
+}
+
+#[test]
+fn answers() {
+    run("answer", words::answer);
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What comes from the network to the daemons: agents' reports, a balancer's questions,
+//! and answers to probes.
+
+#![allow(deprecated, reason = "std has SipHash-2-4 under no other name")]
+
+use std::hash::{Hasher as _, SipHasher};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use causeway_core::agent_report::{
+    Body, Boot, Question, Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
+};
+use causeway_core::cookie::{CookieKey, KeyEpoch};
+use causeway_core::health::{dns_code, http_status};
+
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const BALANCER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 9472);
+const BOOT: Boot = Boot {
+    time_s: 1000,
+    id: 7,
+};
+const HEAD: usize = 48;
+
+/// Datagrams, each behind two octets of length and one of flags: 1 signs it, 2 makes it one
+/// of the known server's boot, 4 has it be a balancer's.
+pub(crate) fn report(data: &[u8]) {
+    let keys = keys();
+    let Ok(secret) = "5".repeat(32).parse::<CookieKey>() else {
+        return;
+    };
+    let mut receiver = ReportReceiver::new(secret);
+    let mut agent = ReportSender::new(BOOT, 0);
+    prove(&mut receiver, &mut agent, &keys);
+    let mut rest = data;
+    let mut now_ns = 1_000_000;
+    while let Some((&[high, low, flags], after)) = rest.split_first_chunk() {
+        let length = usize::from(u16::from_be_bytes([high, low])).min(after.len());
+        let (datagram, next) = after.split_at(length);
+        rest = next;
+        now_ns += u64::from(flags) << 20;
+        let mut datagram = datagram.to_vec();
+        sign(&mut datagram, flags, &keys);
+        let first = receiver.receive(&datagram, Some(&keys), now_ns);
+        if let Err(Reception::Unproven) = first {
+            assert!(receiver.challenge(&datagram, &keys, now_ns).is_some());
+        }
+        // A replay counts for nothing.
+        assert!(receiver.receive(&datagram, Some(&keys), now_ns).is_err());
+        assert!(receiver.receive(&datagram, None, now_ns).is_err());
+        let asked = agent.question(&datagram, BALANCER, &[SERVER], &keys);
+        if asked.is_some() {
+            assert_eq!(agent.question(&datagram, BALANCER, &[SERVER], &keys), None);
+        }
+        let _ = receiver.load(SERVER, now_ns);
+    }
+}
+
+fn keys() -> ReportKeys {
+    ReportKeys {
+        current: KeyEpoch::Zero,
+        secrets: ReportSecrets::Root(["7", "8"].map(|digit| digit.repeat(32).parse().ok())),
+    }
+}
+
+/// The server's boot responds to a challenge, so that its datagrams count.
+fn prove(receiver: &mut ReportReceiver, agent: &mut ReportSender, keys: &ReportKeys) {
+    let hello = agent.datagram(SERVER, Vec::new(), keys);
+    assert!(receiver.receive(&hello, Some(keys), 0).is_err());
+    let challenge = receiver.challenge(&hello, keys, 0).unwrap_or_default();
+    let question = agent.question(&challenge, BALANCER, &[SERVER], keys);
+    let Some(Question::Challenge(server, number)) = question else {
+        unreachable!("a challenge is asked by one");
+    };
+    let response = agent.datagram(server, vec![Body::Response(number)], keys);
+    assert!(receiver.receive(&response, Some(keys), 0).is_ok());
+}
+
+/// Magic, version, length and tag as the flags want them.
+fn sign(datagram: &mut [u8], flags: u8, keys: &ReportKeys) {
+    if datagram.len() < HEAD {
+        return;
+    }
+    if flags & 2 != 0 {
+        datagram[16..32].copy_from_slice(&Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets());
+        datagram[32..36].copy_from_slice(&BOOT.time_s.to_be_bytes());
+        datagram[36..40].copy_from_slice(&BOOT.id.to_be_bytes());
+        datagram[40..46].fill(0);
+    }
+    if flags & 1 == 0 {
+        return;
+    }
+    datagram[..4].copy_from_slice(b"CWAR");
+    datagram[5] = 0;
+    let length = datagram.len() as u16;
+    datagram[6..8].copy_from_slice(&length.to_be_bytes());
+    datagram[8..16].fill(0);
+    let label = if flags & 4 == 0 {
+        *b"agent   "
+    } else {
+        *b"balancer"
+    };
+    let secret = keys.of_server(SERVER, KeyEpoch::Zero);
+    let Some(key) = secret.map(|secret| secret.derive(label, [0; 16]).to_hex()) else {
+        return;
+    };
+    let half = |digits: &str| u64::from_str_radix(digits, 16).unwrap_or(0).swap_bytes();
+    let mut hasher = SipHasher::new_with_keys(half(&key[..16]), half(&key[16..]));
+    let whole = datagram.len() / 8 * 8;
+    hasher.write(&datagram[..whole]);
+    let tag = hasher.finish();
+    datagram[8..16].copy_from_slice(&tag.to_le_bytes());
+}
+
+/// An answer to a probe: of HTTP, and of DNS to the question with its first two octets.
+pub(crate) fn answer(data: &[u8]) {
+    if let Some(status) = http_status(data) {
+        assert!(status < 1000 && data.starts_with(b"HTTP/1."));
+        // What follows the first line changes nothing.
+        let line = data.split(|&c| c == b'\r' || c == b'\n').next();
+        assert_eq!(http_status(line.unwrap_or_default()), Some(status));
+    }
+    if let Some((&id, _)) = data.split_first_chunk() {
+        assert!(dns_code(data, id).is_none_or(|code| code < 16));
+        assert_eq!(dns_code(data, [id[0], !id[1]]), None);
+    }
+}
