@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::bench::Bench;
 use super::{Context, Scenario, param};
+use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::load::log::{ConnectionFault, Log};
 use crate::load::{LoadConfig, RunningLoad, report};
@@ -20,7 +21,6 @@ use crate::quic::client::QuicClientOptions;
 use crate::quic::{self, Cid, Server, ServerConfig, Stack};
 use crate::scenario::bench::QUIC_PORT;
 use crate::topology::Node;
-use crate::{api, clock};
 
 const SERVERS: usize = 4;
 /// Octets of the nonce: ids of all configurations have one length.
@@ -190,11 +190,7 @@ impl World<'_> {
     fn run(&mut self) -> Result<Value> {
         let step = Duration::from_millis(self.context.param("step_ms")?);
         let name = if self.with_ids { "quic-cid" } else { "hash" };
-        let mut events: Vec<(&str, u64)> = Vec::new();
-        let mut say = |what: &'static str| {
-            self.context.say(format!("{name}: {what}"));
-            events.push((what, clock::monotonic_ns()));
-        };
+        let say = |what: &str| self.context.say(format!("{name}: {what}"));
         let three = self.settings(SERVERS - 1, None, &[0])?;
         self.bench
             .topology
@@ -227,7 +223,6 @@ impl World<'_> {
         for (kind, load) in loads {
             let part = load.finish()?;
             self.count_broken(&kind, &part, &mut broken);
-            self.tell_unopened(&kind, &part, &events);
             (log.start_ns, log.end_ns) = (part.start_ns, part.end_ns);
             log.append(part);
         }
@@ -261,25 +256,6 @@ impl World<'_> {
             *broken
                 .entry(format!("{kind} to {stack}: {}", fault.name()))
                 .or_default() += 1;
-        }
-    }
-
-    /// Connections that had no handshake in time: when they began, beside what happened.
-    fn tell_unopened(&self, kind: &str, log: &Log, events: &[(&str, u64)]) {
-        let unopened = |fault| fault == Some(ConnectionFault::ConnectTimeout);
-        for connection in log.connections.iter().filter(|c| unopened(c.fault)) {
-            let began = connection.open_ns;
-            let seconds = |at: u64| (at as f64 - began as f64) / 1e9;
-            let around: Vec<String> = events
-                .iter()
-                .map(|(what, at)| format!("{what} {:+.3} s", seconds(*at)))
-                .collect();
-            self.context.say(format!(
-                "{kind}: no handshake from {}, which began {:.3} s after the load: {}",
-                connection.local,
-                -seconds(log.start_ns),
-                around.join(", ")
-            ));
         }
     }
 
