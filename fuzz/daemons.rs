@@ -64,6 +64,7 @@ pub(crate) fn request(data: &[u8]) {
         has_keys: true,
         tiers: 1,
         kept: None,
+        may_be_empty: true,
     };
     let _ = serde_json::from_value::<VipChange>(value.clone());
     let _ = serde_json::from_value::<RealChange>(value.clone());

@@ -247,9 +247,14 @@ pub(crate) fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
     (weight_halves > 0).then(|| sum_halves_ns as f64 / weight_halves as f64 / 1e3)
 }
 
-/// Differences; a counter that fell belongs to a slot that was made anew.
+/// Differences; a counter that fell belongs to a slot that was made anew. One that fell by more
+/// than half its range has gone round, as sums of half nanoseconds do: after seven months at
+/// 10,000 requests of 50 ms a second.
 pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
-    let minus = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new);
+    let minus = |new: u64, old: u64| match new.checked_sub(old) {
+        None if old - new <= 1 << 63 => new,
+        _ => new.wrapping_sub(old),
+    };
     let sums = |new: LatencySums, old: LatencySums| LatencySums {
         sum_halves_ns: minus(new.sum_halves_ns, old.sum_halves_ns),
         weight_halves: minus(new.weight_halves, old.weight_halves),
@@ -289,6 +294,17 @@ mod tests {
             },
             ..RealStats::default()
         }
+    }
+
+    #[test]
+    fn a_sum_that_goes_round_is_a_difference_all_the_same() {
+        let before = totals(0, 0, u64::MAX - 5_999, 1 << 40);
+        let mut counters = RealCounters::new(before, Histogram::new(), Duration::ZERO);
+        counters.advance(S, S, totals(0, 0, 2_000, (1 << 40) + 4));
+        assert_eq!(counters.delta().good.sum_halves_ns, 8_000);
+        // A slot that was made anew.
+        counters.advance(2 * S, S, totals(0, 0, 1_000, 2));
+        assert_eq!(counters.delta().good.sum_halves_ns, 1_000);
     }
 
     #[test]

@@ -75,12 +75,16 @@ impl PacketsBytes {
 }
 
 impl LatencySums {
-    /// Adds others.
+    /// Adds others. Sums of half nanoseconds go round in months.
     pub fn add(&mut self, more: &Self) {
-        self.sum_halves_ns += more.sum_halves_ns;
+        for (sum, more) in [
+            (&mut self.sum_halves_ns, more.sum_halves_ns),
+            (&mut self.server_sum_halves_ns, more.server_sum_halves_ns),
+            (&mut self.path_sum_halves_ns, more.path_sum_halves_ns),
+        ] {
+            *sum = sum.wrapping_add(more);
+        }
         self.weight_halves += more.weight_halves;
-        self.server_sum_halves_ns += more.server_sum_halves_ns;
-        self.path_sum_halves_ns += more.path_sum_halves_ns;
         self.path_weight_halves += more.path_weight_halves;
     }
 }
