@@ -123,8 +123,14 @@ fn a_vip_is_added_with_all_that_a_file_can_say() {
         assert_eq!(vip["min_healthy"], 2);
         assert_eq!(vip["reals"][0]["mac"], "02:00:00:00:00:03");
         assert_eq!(vip["reals"][0]["weight"], 2);
-        assert!(vip["reals"][0]["health"].is_object(), "{vip}");
         assert_eq!(vip["sources"][0]["from"][0], "203.0.113.0/24");
+        // Health is told from the first probes on.
+        let health = || machine.json(&["vip", "show", "shop"])["reals"][0]["health"].clone();
+        let deadline = Instant::now() + PATIENCE;
+        while !health().is_object() {
+            assert!(Instant::now() < deadline, "{vip}");
+            thread::sleep(Duration::from_millis(50));
+        }
         // What does not fit together is the balancer's sentence.
         let words = "vip add 192.0.2.9:81 -r 10.0.0.3 --forwarding l2";
         let words: Vec<&str> = words.split_whitespace().collect();
