@@ -43,11 +43,10 @@ sim: build-dev ## models in virtual time: make sim ARGS="control --seeds 3"
 
 test: setup ## build and run every test (needs root and BPF)
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --exclude causeway-bpf-build --all-targets --locked -- -D warnings
-	$(CARGO) check --package causeway --locked # the product without the laboratory's features
 	scripts/layers
 	scripts/names
 	scripts/page check
+	$(CARGO) check --package causeway --locked # the product without the laboratory's features
 	CARGO="$(CARGO)" $(SUDO) scripts/test
 
 test-long: setup build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
