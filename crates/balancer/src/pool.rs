@@ -50,7 +50,7 @@ pub struct Pool {
     in_force: InForce,
     /// Settles who begins in rings of turns.
     seed: u64,
-    /// The digest of the configured weights, once somebody has asked for it: it looks at every
+    /// The digest of the configured weights, once a request has asked for it: it looks at every
     /// real, and the VIP does not change as long as the pool is there.
     weights_digest: OnceCell<String>,
 }

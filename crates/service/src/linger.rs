@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that close without taking the last answer away: what a kernel has received
-//! and nobody read makes it close by a reset, which may overtake the answer at the client.
+//! Connections that close without taking the last answer away: what was received and
+//! not read makes the kernel close by a reset, which may overtake the answer at the client.
 
 use std::io;
 use std::pin::{Pin, pin};

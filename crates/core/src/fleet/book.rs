@@ -88,9 +88,9 @@ pub enum IdPhase {
     Known,
     /// Members that have read so pick its real.
     Live,
-    /// Nobody shall pick its real any more.
+    /// Its real is to be picked no more.
     Leaving,
-    /// A tombstone: nobody picks its real, and connections of former times may live.
+    /// A tombstone: its real is not picked, and connections of former times may live.
     Resting,
 }
 

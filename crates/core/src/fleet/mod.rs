@@ -13,7 +13,7 @@
 //! has in service, heard of or not, and every agent that writes cookies. So a member that lags or
 //! is cut off keeps the last good book and holds changes up; it breaks nothing. It is passed by
 //! only where it gets no packets any more, which [`LeaseTerms`] or an operator vouches for.
-//! Whoever was out of service comes back by a compare-and-set, and so with the newest book.
+//! A member that was out of service comes back by a compare-and-set, and so with the newest book.
 //!
 //! [`FleetMember`] is a balancer, [`FleetAgent`] what a server's agent goes by. `dev/sim` tries
 //! all orders of their steps (`sim rules`).

@@ -17,7 +17,7 @@ use crate::cookie::ids::{self, Held, Wanted};
 /// watched it all the time; a balancer that starts begins to watch anew.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FleetRest {
-    /// An id whose real nobody picks any more, until no connection of the real sends a packet.
+    /// An id whose real is picked no more, until no connection of the real sends a packet.
     Id {
         /// The id.
         id: IdKey,
@@ -91,7 +91,7 @@ pub(super) fn advance(
 ) -> Option<FleetBook> {
     let mut next = book.clone();
     next.position = book.position.next();
-    // By whoever knows it: a newcomer must not wait for ever for the last that served.
+    // By any member that knows it: a newcomer must not wait for ever for the last that served.
     pass_by(&mut next, changer, evidence);
     come_in(&mut next, changer, acks);
     let record = next.members.get(&changer.name);
@@ -108,7 +108,7 @@ pub(super) fn advance(
     changed.then_some(next)
 }
 
-/// Joins, then serves once all that serve know it, so that whoever puts a lost book back names
+/// Joins, then serves once all that serve know it, so that a member that puts a lost book back names
 /// it. One that was out of service comes back by a change, too: that it knows the newest book is
 /// certain then, and what others have seen of its absence counts no more.
 fn come_in(book: &mut FleetBook, changer: Changer, acks: &Acknowledged) {

@@ -129,7 +129,7 @@ fn one_that_lags_holds_a_new_real_up_and_is_named() {
     let (_, known) = small.book().of_vip(WEB).next().expect("an id");
     let missing = small.stored.acks.missing(small.book(), known.since);
     assert_eq!(missing, (vec![2], vec![]));
-    // Its lease may be over: nobody goes on without it before it is said to be gone.
+    // Its lease may be over: no member goes on without it before it is said to be gone.
     small.tell(1, FleetEvent::LeaseOver);
     assert!(small.members[1].in_service(), "it goes on with what it has");
     (0..20).for_each(|_| small.read(0));

@@ -163,7 +163,7 @@ fn syn_slots(life: &mut Life) -> Result<(), BrokenProperty> {
     Ok(())
 }
 
-/// Agents that report each second, start anew each hour and boot each day; somebody sends again
+/// Agents that report each second, start anew each hour and boot each day; an attacker sends again
 /// what they sent.
 fn reports(life: &mut Life) -> Result<(), BrokenProperty> {
     let server = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1));

@@ -67,7 +67,7 @@ fn health(life: &mut Life) -> Result<(), BrokenProperty> {
     Ok(())
 }
 
-/// Three reals; now and then one is slow for minutes, and at night nobody asks.
+/// Three reals; now and then one is slow for minutes, and at night there are no requests.
 fn controller(life: &mut Life) -> Result<(), BrokenProperty> {
     let params = ControlParams::default();
     let members = [0, 1, 2].map(|id| Member {
