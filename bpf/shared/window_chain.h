@@ -257,7 +257,8 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 	} else if (s->silence) {
 		u64 silent = r->gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
 
-		if (silent > WC_IDLE_MIN_NS || r->ends)
+		/* A delayed ACK is late itself, and a request may follow it at once. */
+		if (silent > WC_IDLE_MIN_NS || r->ends || r->lag_ns > (s64)WC_DELAYED_MIN_NS)
 			idle = lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
 	}
 	return idle > r->gap_ns ? 0 : idle;

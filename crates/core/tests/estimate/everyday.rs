@@ -231,6 +231,20 @@ fn a_pause_of_5_ms_shows_in_the_timestamps() {
 }
 
 #[test]
+fn a_request_just_after_a_delayed_ack_is_dated_by_its_echo() {
+    let mut client = Client::new(true);
+    client.asks(20);
+    for i in 0..200 {
+        client.asks(1);
+        client.pauses(40 * MS);
+        client.acknowledges();
+        client.pauses(10 * US + i * 9 * US);
+    }
+    let off = off_pct(&client.measured(), SERVICE_NS);
+    assert!(off.abs() < 12.0, "{off} %");
+}
+
+#[test]
 fn a_connection_of_one_request_is_measured() {
     type Close = fn(&mut Client);
     let closes: [(&str, Close); 5] = [

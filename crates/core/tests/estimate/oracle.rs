@@ -488,7 +488,9 @@ impl Oracle {
         let sat = if dated { sat } else { 0 };
         let idle = match (acked, self.silence_since) {
             (Some(acked), _) if lag.is_some_and(|lag| lag > least) && acked <= 1460 => sat,
-            (None, Some(since)) if ends || t - since > 2 * MS => {
+            (None, Some(since))
+                if ends || t - since > 2 * MS || lag.is_some_and(|lag| lag > 36_000_000) =>
+            {
                 let silent = t - since;
                 if sat > silent + MS { sat } else { silent }
             }
