@@ -33,11 +33,11 @@ static __always_inline u64 segment_time(const struct __sk_buff *skb)
 	return cfg_clock == CLOCK_KTIME ? bpf_ktime_get_ns() : skb->tstamp;
 }
 
-static __always_inline void step(struct syn_entry *entry, u32 event, u32 isn, u64 now_ns)
+static __always_inline void step(struct syn_entry *entry, u32 event, u32 seq, u64 now_ns)
 {
 	struct syn_outcome out;
 
-	syn_track(&entry->conn, event, isn, now_ns, &out);
+	syn_track(&entry->conn, event, seq, now_ns, &out);
 	count_outcome(entry->category, &out);
 }
 
@@ -59,7 +59,11 @@ asking(struct __sk_buff *skb, const struct syn_segment *seg, u64 now_ns)
 	entry->seq = next;
 	if (is_tls_handshake(skb, seg))
 		event = SYN_EVENT_HANDSHAKE;
-	step(entry, event, 0, now_ns);
+	else if (seg->payload_len <= SYN_SHORT_BYTES)
+		event = SYN_EVENT_SHORT;
+	else if (seg->payload_len >= SYN_STREAMS_BYTES)
+		event = SYN_EVENT_LONG;
+	step(entry, event, seg->ack, now_ns);
 	return true;
 }
 
@@ -175,13 +179,14 @@ static __always_inline void answering(const struct syn_segment *seg, u64 now_ns)
 	if (!entry || seg->ack != entry->conn.isn + 1)
 		return;
 	entry->seq = seg->seq;
-	step(entry, SYN_EVENT_SYNACK, 0, now_ns);
+	step(entry, SYN_EVENT_SYNACK, seg->seq, now_ns);
 }
 
 SEC("tc")
 int causeway_syn_out(struct __sk_buff *skb)
 {
 	struct syn_segment seg = {};
+	u32 event = SYN_EVENT_SERVED;
 	struct syn_outcome out;
 	struct syn_entry *entry;
 	u64 now_ns;
@@ -201,7 +206,9 @@ int causeway_syn_out(struct __sk_buff *skb)
 	if (!entry)
 		return TC_GO_ON;
 	now_ns = segment_time(skb);
-	syn_track(&entry->conn, seg.payload_len ? SYN_EVENT_DATA : SYN_EVENT_SERVED, 0, now_ns, &out);
+	if (seg.payload_len && !is_interim(skb, &seg))
+		event = SYN_EVENT_DATA;
+	syn_track(&entry->conn, event, seg.seq + seg.payload_len, now_ns, &out);
 	if (out.count != SYN_COUNT_NOTHING)
 		count_outcome(entry->category, &out);
 	if (seg.flags & FIN)

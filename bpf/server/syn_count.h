@@ -4,7 +4,7 @@
  * category of clients. A slot is time / length; whoever comes first with a newer
  * time empties it, under the slot's lock, so that nothing is counted in between.
  *
- * Memory: slots are 240 bytes; a category has cfg_ring of them. Attempts that are not
+ * Memory: slots are 256 bytes; a category has cfg_ring of them. Attempts that are not
  * connected and connections each have a table of fixed size, in which the one that
  * was silent longest gives way: a flood fills the first and leaves the second alone.
  */
@@ -206,6 +206,11 @@ static __always_inline bool enter_slot(struct syn_slot *slot, u64 number)
 
 static __always_inline void add_outcome(struct syn_slot *slot, const struct syn_outcome *out, u32 retry)
 {
+	if (out->timed == SYN_TIMED_KNOWN) {
+		slot->timed += 1;
+		slot->server_ns += out->server_ns;
+	}
+	slot->overlapping += out->timed == SYN_TIMED_OVERLAPS;
 	switch (out->count) {
 	case SYN_COUNT_OFFERED:
 		slot->offered[retry] += 1;

@@ -22,6 +22,10 @@
 #define TLS_CHANGE_CIPHER_SPEC 20
 #define TLS_HANDSHAKE 22
 #define TLS_MAJOR 3
+/* A record of ChangeCipherSpec, and one with Finished by the longest hash: RFC 8446, 5.2, 4.4.4. */
+#define TLS_FINISHED_MAX (6 + 5 + 4 + 48 + 1 + 16)
+/* `HTTP/1.1 100 Continue` and two ends of lines. */
+#define HTTP_CONTINUE_BYTES 25
 
 #define SYN_HEADERS_MAX (ETH_HLEN + 60 + sizeof(struct tcphdr))
 
@@ -120,15 +124,32 @@ read_syn_segment(struct __sk_buff *skb, struct syn_segment *seg, const bool in)
 	return read_syn_headers(skb, seg, in);
 }
 
-/* Whether the payload begins with a record of a TLS handshake, or of the change of ciphers
- * within one. */
+/*
+ * Whether the payload is of a TLS handshake: it begins with a record of one, or with the change
+ * of ciphers and the client's Finished, and no request follows in the same segment.
+ */
 static __always_inline bool is_tls_handshake(struct __sk_buff *skb, const struct syn_segment *seg)
 {
 	u8 head[2];
 
 	if (seg->payload_len < 5 || bpf_skb_load_bytes(skb, seg->payload_at, head, sizeof(head)))
 		return false;
-	return (head[0] == TLS_HANDSHAKE || head[0] == TLS_CHANGE_CIPHER_SPEC) && head[1] == TLS_MAJOR;
+	if (head[1] != TLS_MAJOR)
+		return false;
+	return head[0] == TLS_HANDSHAKE ||
+	       (head[0] == TLS_CHANGE_CIPHER_SPEC && seg->payload_len <= TLS_FINISHED_MAX);
+}
+
+/* Whether it is an interim response of HTTP/1.1, which ends nothing: RFC 9110, 15.2.1. */
+static __always_inline bool is_interim(struct __sk_buff *skb, const struct syn_segment *seg)
+{
+	static const char status[12] = "HTTP/1.1 100";
+	char head[12];
+
+	if (seg->payload_len != HTTP_CONTINUE_BYTES ||
+	    bpf_skb_load_bytes(skb, seg->payload_at, head, sizeof(head)))
+		return false;
+	return !__builtin_memcmp(head, status, sizeof(status));
 }
 
 #endif

@@ -678,6 +678,7 @@ struct syn_slot {
 	u64 conn_fail_ns;
 	u64 stalled_ns; /* sum over the stalled: first SYN to end */
 	u64 later_ns;   /* sum over the later ones: request to end */
+	u64 server_ns;  /* sum over the timed: what the server took */
 	u32 offered[SYN_RETRIES];
 	u32 accepted[SYN_RETRIES];
 	u32 refused;        /* answered with a RST; not in offered */
@@ -694,11 +695,13 @@ struct syn_slot {
 	u32 established_first;
 	u32 later;  /* transactions that did not begin with a SYN */
 	u32 unused; /* connections that asked nothing */
+	u32 timed;  /* transactions of which it is known what the server took */
+	u32 overlapping; /* of which it is not, as their client asked before it had its answers */
 };
-ABI_SIZE(struct syn_slot, 232);
+ABI_SIZE(struct syn_slot, 248);
 
 /* In the kernel behind a lock. */
-#define SYN_SLOT_LOCKED 240
+#define SYN_SLOT_LOCKED 256
 
 /* Entries of the accounting's tables. */
 #define SYN_SERVICES 256
@@ -741,7 +744,7 @@ struct syn_entry {
 	u32 seq; /* of the latest SYN-ACK; once connected, behind the client's data */
 	u32 category;
 };
-ABI_SIZE(struct syn_entry, 56);
+ABI_SIZE(struct syn_entry, 72);
 
 /* Key of client prefixes; IPv4 as IPv4-mapped. */
 struct syn_prefix {

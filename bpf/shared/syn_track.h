@@ -15,6 +15,13 @@
  * the first transaction: the handshake is waited for, and asks for nothing by itself. A
  * connection that asked nothing is UNUSED, however it ended.
  *
+ * What the server took for a transaction runs from its first request to its last new data: neither
+ * the way to the client nor what the network lost is in it. It is known where the client asks for one thing at a time: a request that
+ * acknowledges less than was sent left before the client had its answer, and whose answer the next
+ * data are cannot be told from then on (OVERLAPS). Streams of HTTP/2 on a short path may never
+ * show that way; within TLS they show by requests shorter than any of HTTP/1.1 beside packets
+ * that hold many.
+ *
  * Each call takes one event and says which one counter it moves. A SYN is OFFERED
  * unless it was answered already; the first answer makes the last SYN ACCEPTED, in
  * the slot in which that SYN came; OFFERED - ACCEPTED were dropped. A SYN with the
@@ -52,6 +59,14 @@
 /* A client that asks later than this after it could have opened its connection in advance. */
 #define SYN_ASK_MAX_NS (1000 * CW_MS_NS)
 
+/*
+ * A packet so short may ask for nothing, as WINDOW_UPDATE of HTTP/2 in a record of TLS: one that
+ * nothing answers before the next is none.
+ */
+#define SYN_SHORT_BYTES 48
+/* A packet of HTTP/2 so long holds more than one request. */
+#define SYN_STREAMS_BYTES 248
+
 /* Later retries count as this one. No stack sends more SYNs than this. */
 #define SYN_RETRY_MAX 15
 
@@ -68,6 +83,8 @@ enum syn_event {
 	SYN_EVENT_REQUEST = 9,      /* from the client, with payload that comes for the first time */
 	SYN_EVENT_HANDSHAKE = 10,   /* the same; it belongs to a handshake of TLS */
 	SYN_EVENT_SILENCE = 11,     /* no packet: the agent's search */
+	SYN_EVENT_SHORT = 12,       /* a request of at most SYN_SHORT_BYTES */
+	SYN_EVENT_LONG = 13,        /* a request of at least SYN_STREAMS_BYTES */
 };
 
 enum syn_state {
@@ -102,6 +119,12 @@ enum syn_count {
 #define SYN_MARK_ASKED 4u     /* the client has asked in this transaction */
 #define SYN_MARK_HANDSHAKE 8u /* it has sent nothing but a handshake of TLS */
 #define SYN_MARK_LATER 16u    /* the transaction did not begin with the SYN */
+#define SYN_MARK_SHORT 32u    /* this transaction began with a SHORT request */
+#define SYN_MARK_OVERLAPS 64u /* the client has asked before it had its answer */
+#define SYN_MARK_TLS 128u     /* the connection began with a handshake of TLS */
+#define SYN_MARK_WAS_SHORT 256u /* some request was a SHORT one */
+#define SYN_MARK_WAS_LONG 512u  /* some request was a LONG one */
+#define SYN_MARK_STREAMS (SYN_MARK_TLS | SYN_MARK_WAS_SHORT | SYN_MARK_WAS_LONG)
 
 struct syn_conn {
 	u64 first_syn_ns;
@@ -117,8 +140,18 @@ struct syn_conn {
 	u8 answers;       /* SYN-ACKs sent before the client's ACK; stops at 255 */
 	u8 served;        /* the server has sent more than SYN-ACKs */
 	u32 marks;        /* SYN_MARK_* */
+	u64 asked_ns;     /* the first request of this transaction; 0: none */
+	u32 sent;         /* sequence number behind the server's data */
+	u32 took_us;      /* from asked_ns to the last new data; 0: none */
 };
-_Static_assert(sizeof(struct syn_conn) == 48, "struct syn_conn");
+_Static_assert(sizeof(struct syn_conn) == 64, "struct syn_conn");
+
+/* Whether the time that the server took is known. */
+enum syn_timed {
+	SYN_TIMED_NOTHING = 0, /* there was no answer */
+	SYN_TIMED_KNOWN = 1,
+	SYN_TIMED_OVERLAPS = 2,
+};
 
 struct syn_outcome {
 	u64 at_ns;         /* belongs to the slot of this time */
@@ -127,13 +160,15 @@ struct syn_outcome {
 	u64 syn_to_end_ns; /* COMPLETED, LATER: last SYN or request to the server's last data */
 	u64 rtt_ns;        /* ESTABLISHED, COMPLETED, LATER */
 	u64 first_syn_ns;
+	u64 server_ns;     /* COMPLETED, LATER, if KNOWN: request to the server's last data */
 	u8 count;          /* enum syn_count */
 	u8 retry;
 	u8 answers;        /* ESTABLISHED: more than 1 if a round trip was lost */
 	u8 heard;          /* the client is heard of for the first time after its first SYN */
-	u8 pad[4];
+	u8 timed;          /* enum syn_timed */
+	u8 pad[3];
 };
-_Static_assert(sizeof(struct syn_outcome) == 56, "struct syn_outcome");
+_Static_assert(sizeof(struct syn_outcome) == 64, "struct syn_outcome");
 
 CW_INLINE void syn_track_heard(struct syn_conn *c, struct syn_outcome *out)
 {
@@ -192,6 +227,12 @@ CW_INLINE void syn_track_ack(struct syn_conn *c, u64 now_ns, struct syn_outcome 
 	out->count = SYN_COUNT_ESTABLISHED;
 }
 
+CW_INLINE void syn_track_sent(struct syn_conn *c, u32 seq)
+{
+	if ((s32)(seq - c->sent) > 0)
+		c->sent = seq;
+}
+
 CW_INLINE void syn_track_served(struct syn_conn *c, struct syn_outcome *out)
 {
 	if (c->state != SYN_STATE_ESTABLISHED || c->served)
@@ -227,6 +268,13 @@ CW_INLINE void syn_track_over(struct syn_conn *c, u64 end_ns, u64 now_ns, struct
 {
 	bool later = c->marks & SYN_MARK_LATER;
 
+	if (c->took_us) {
+		out->timed = c->marks & SYN_MARK_OVERLAPS ? SYN_TIMED_OVERLAPS : SYN_TIMED_KNOWN;
+		out->server_ns = (u64)c->took_us * CW_US_NS;
+	}
+	c->asked_ns = 0;
+	c->took_us = 0;
+
 	out->count = later ? SYN_COUNT_LATER : SYN_COUNT_COMPLETED;
 	out->at_ns = syn_track_client_end_ns(c, end_ns, now_ns);
 	out->accepted_ns = c->last_syn_ns;
@@ -259,14 +307,21 @@ CW_INLINE bool syn_track_was_silent(const struct syn_conn *c, u64 now_ns)
 	       (s64)(now_ns - c->last_data_ns) > (s64)SYN_SILENCE_NS;
 }
 
-CW_INLINE void syn_track_data(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+CW_INLINE void syn_track_data(struct syn_conn *c, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
+	bool new = (s32)(seq - c->sent) > 0;
+	u64 took_ns;
+
+	syn_track_sent(c, seq);
 	if (c->state == SYN_STATE_ESTABLISHED) {
 		syn_track_served(c, out);
 		if (syn_track_was_silent(c, now_ns))
 			syn_track_idle(c, now_ns, out);
 		if (syn_track_is_idle(c))
 			return;
+		took_ns = now_ns - c->asked_ns;
+		if (new && c->asked_ns && (s64)took_ns > 0)
+			c->took_us = cw_sat32(took_ns / CW_US_NS) | !(took_ns / CW_US_NS);
 	} else if (c->state != SYN_STATE_CLOSED || !c->last_data_ns) {
 		return;
 	} else if (now_ns - c->last_data_ns > SYN_RESENT_MAX_NS) {
@@ -297,13 +352,34 @@ CW_INLINE void syn_track_begin(struct syn_conn *c, u64 now_ns, struct syn_outcom
 	__sync_fetch_and_or(&c->marks, SYN_MARK_LATER);
 }
 
-CW_INLINE void syn_track_request(struct syn_conn *c, u32 event, u64 now_ns, struct syn_outcome *out)
+/* The first packet of a request counts, or the first one behind what nothing answers. */
+CW_INLINE void syn_track_asked(struct syn_conn *c, u32 event, u64 now_ns)
 {
-	u32 mark = event == SYN_EVENT_HANDSHAKE ? SYN_MARK_HANDSHAKE : SYN_MARK_ASKED;
+	if (!c->asked_ns || (c->marks & SYN_MARK_SHORT && !c->last_data_ns)) {
+		c->asked_ns = now_ns;
+		if (event == SYN_EVENT_SHORT)
+			__sync_fetch_and_or(&c->marks, SYN_MARK_SHORT | SYN_MARK_WAS_SHORT);
+		else if (c->marks & SYN_MARK_SHORT)
+			__sync_fetch_and_and(&c->marks, ~SYN_MARK_SHORT);
+	}
+	if (event == SYN_EVENT_LONG)
+		__sync_fetch_and_or(&c->marks, SYN_MARK_WAS_LONG);
+	if ((c->marks & SYN_MARK_STREAMS) == SYN_MARK_STREAMS)
+		__sync_fetch_and_or(&c->marks, SYN_MARK_OVERLAPS);
+}
+
+CW_INLINE void
+syn_track_request(struct syn_conn *c, u32 event, u32 ack, u64 now_ns, struct syn_outcome *out)
+{
+	u32 mark = event == SYN_EVENT_HANDSHAKE ? SYN_MARK_HANDSHAKE | SYN_MARK_TLS : SYN_MARK_ASKED;
 	u32 said = c->marks & (SYN_MARK_ASKED | SYN_MARK_HANDSHAKE);
 
 	if (c->state != SYN_STATE_ESTABLISHED)
 		return;
+	/* With the first one a server may also say what nobody asked for: tickets, SETTINGS. */
+	if ((said & SYN_MARK_ASKED) && (c->marks & SYN_MARK_LATER) && c->last_data_ns &&
+	    (s32)(c->sent - ack) > 0)
+		__sync_fetch_and_or(&c->marks, SYN_MARK_OVERLAPS);
 	if (!said) {
 		syn_track_begin(c, now_ns, out);
 	} else if (!(said & SYN_MARK_ASKED) && mark == SYN_MARK_ASKED) {
@@ -318,6 +394,8 @@ CW_INLINE void syn_track_request(struct syn_conn *c, u32 event, u64 now_ns, stru
 		c->last_syn_ns = now_ns;
 		mark = SYN_MARK_ASKED;
 	}
+	if (mark == SYN_MARK_ASKED)
+		syn_track_asked(c, event, now_ns);
 	__sync_fetch_and_or(&c->marks, mark);
 }
 
@@ -428,8 +506,9 @@ CW_INLINE void syn_track_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns,
 }
 
 /*
- * One event of the connection c. Times never go back. `seq` is read with a SYN, as its
- * sequence number, and with a client's FIN or RST, as that of what follows its data.
+ * One event of the connection c. Times never go back. `seq` is the sequence number of a SYN or
+ * SYN-ACK, of what follows the data, with a client's FIN or RST and with what the server sends,
+ * and what is acknowledged, with a request.
  */
 CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
@@ -439,20 +518,24 @@ CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, str
 		syn_track_syn(c, seq, now_ns, out);
 		break;
 	case SYN_EVENT_SYNACK:
+		c->sent = seq + 1;
 		syn_track_synack(c, now_ns, out);
 		break;
 	case SYN_EVENT_ACK:
 		syn_track_ack(c, now_ns, out);
 		break;
 	case SYN_EVENT_DATA:
-		syn_track_data(c, now_ns, out);
+		syn_track_data(c, seq, now_ns, out);
 		break;
 	case SYN_EVENT_SERVED:
+		syn_track_sent(c, seq);
 		syn_track_served(c, out);
 		break;
 	case SYN_EVENT_REQUEST:
 	case SYN_EVENT_HANDSHAKE:
-		syn_track_request(c, event, now_ns, out);
+	case SYN_EVENT_SHORT:
+	case SYN_EVENT_LONG:
+		syn_track_request(c, event, seq, now_ns, out);
 		break;
 	case SYN_EVENT_SILENCE:
 		if (c->state == SYN_STATE_ESTABLISHED && syn_track_was_silent(c, now_ns))

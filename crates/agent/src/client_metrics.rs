@@ -16,7 +16,7 @@ pub(super) struct ClientsPage(pub ClientsView);
 impl Collector for ClientsPage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         type Count = fn(&CategoryView) -> f64;
-        let counters: [(&str, &str, Option<Unit>, Count); 14] = [
+        let counters: [(&str, &str, Option<Unit>, Count); 17] = [
             (
                 "syns_offered",
                 "SYNs that came and had not been answered",
@@ -91,6 +91,24 @@ impl Collector for ClientsPage {
                 "Round trips of handshakes",
                 Some(Unit::Seconds),
                 |of| of.totals.network_s,
+            ),
+            (
+                "timed",
+                "Transactions of which it is known what the server took from the request on",
+                None,
+                |of| of.totals.timed as f64,
+            ),
+            (
+                "timed_server",
+                "What the server took for the timed ones, from the request to its last data",
+                Some(Unit::Seconds),
+                |of| of.totals.timed_s,
+            ),
+            (
+                "overlapping",
+                "Transactions that cannot be timed: their clients asked before they had their answers",
+                None,
+                |of| of.totals.overlapping as f64,
             ),
         ];
         for (name, help, unit, value) in counters {

@@ -143,6 +143,20 @@ pub struct CategoryView {
     /// How long transactions took, since the kernel counts.
     #[serde(default)]
     pub responses: HistogramView,
+    /// What the server took, in the window.
+    #[serde(default)]
+    pub server: ServerTimeView,
+}
+
+/// What a server took for transactions, from the first packet of a request to its last data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ServerTimeView {
+    /// The mean, seconds.
+    pub mean_s: Option<f64>,
+    /// Transactions of which it is known.
+    pub timed: f64,
+    /// Those of which it cannot be told: their clients asked before they had their answers.
+    pub overlapping: f64,
 }
 
 /// Response times by bucket.
@@ -189,6 +203,15 @@ pub struct ClientTotals {
     pub server_s: f64,
     /// Round trips.
     pub network_s: f64,
+    /// Transactions of which it is known what the server took from the request on.
+    #[serde(default)]
+    pub timed: u64,
+    /// That, seconds.
+    #[serde(default)]
+    pub timed_s: f64,
+    /// Those of which it cannot be told: their clients asked before they had their answers.
+    #[serde(default)]
+    pub overlapping: u64,
 }
 
 /// A mean in parts, over the window.

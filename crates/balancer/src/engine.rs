@@ -24,7 +24,7 @@ use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
 use super::timeline::{DropSteps, STEP_NS, Standing};
 use super::{by_hand, latency_source, loads, rings, timeline};
-use crate::config::{BalancerConfig, Control, LatencySource, VipConfig, needs_restart};
+use crate::config::{BalancerConfig, Control, VipConfig, needs_restart};
 
 /// Changes of weight that are remembered.
 const MOVES_MAX: usize = 1000;
@@ -552,10 +552,11 @@ impl Engine {
     }
 
     fn can_control(&self, vip: &VipConfig) -> Result<(), EngineError> {
-        if vip.latency == LatencySource::Client && self.config.agent_reports.is_none() {
-            return Err(EngineError::Conflict(
-                "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [agent_reports] with `listen` to its file and restart".to_owned(),
-            ));
+        if vip.latency.is_told() && self.config.agent_reports.is_none() {
+            return Err(EngineError::Conflict(format!(
+                "latency = \"{}\" goes by what agents tell, and this daemon listens to none; add [agent_reports] with `listen` to its file and restart",
+                vip.latency
+            )));
         }
         match vip.control != Control::Off && !self.config.measure {
             false => Ok(()),

@@ -5,7 +5,8 @@
 //! behind a long one a server ten times slower looks a little slower: a controller goes by
 //! what servers add. A server that drops SYNs answers those that it takes as fast as ever:
 //! by the packets that a balancer sees, it is a fast one. Its agent knows better
-//! (docs/explanation/syn-loss.md).
+//! (docs/explanation/syn-loss.md). It also sees both directions, so that it times each response
+//! without guessing, whether clients have timestamps or not.
 
 use causeway_core::agent_report::ServiceLatency;
 use causeway_core::control::{Reading, ServerLatency};
@@ -32,6 +33,10 @@ const BY_GRADE: Bar = Bar {
     leaves: 0.05,
     returns: 0.1,
 };
+
+/// The shares of transactions that agents could time below which a VIP goes by packets, and
+/// from which on by agents again.
+const BY_AGENT: Bar = BY_GRADE;
 
 /// What the data plane has told of one real's interval.
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,6 +96,7 @@ pub(crate) struct InForce {
     pub(crate) low_intervals: u64,
     by_path: Coverage,
     by_grade: Coverage,
+    by_agent: Coverage,
 }
 
 impl InForce {
@@ -100,13 +106,16 @@ impl InForce {
             source: match vip.latency {
                 LatencySource::Response => LatencySource::Response,
                 // Until agents have told something.
-                LatencySource::Server | LatencySource::Client => LatencySource::Server,
+                LatencySource::Server | LatencySource::Client | LatencySource::Agent => {
+                    LatencySource::Server
+                }
             },
             fallbacks: 0,
             takes_low: false,
             low_intervals: 0,
             by_path: Coverage::default(),
             by_grade: Coverage::default(),
+            by_agent: Coverage::default(),
         }
     }
 }
@@ -145,10 +154,11 @@ impl Coverage {
 }
 
 /// What a VIP's controller goes by in this interval. Where agents of all reals that get new
-/// connections tell, and the VIP wants that, it is the latency of clients; if one is silent,
-/// it is none's, for what its clients wait for cannot be compared with what others' servers
-/// take. In its place, and by default, it is what servers add, as long as the path of most
-/// samples is known; else whole responses.
+/// connections tell, and the VIP wants that, it is the latency of clients, or what servers took;
+/// if one is silent, it is none's, for what its clients wait for cannot be compared with what
+/// others' servers take. Nor is it what agents say where clients ask for so many things at a
+/// time that hardly any can be timed. In its place, and by default, it is what servers add, as
+/// long as the path of most samples is known; else whole responses.
 ///
 /// Samples graded low show that a server answers, and not how fast: how far they are off
 /// depends on its clients. Only where nearly all of a VIP's are, servers are compared by
@@ -182,11 +192,22 @@ pub(crate) fn readings(
         _ => LatencySource::Response,
     };
     let steers = pool.vip().control != Control::Off;
-    let asks_agents = wanted == LatencySource::Client && steers;
-    let clients = asks_agents.then(|| reported(pool, reports, now_ns));
-    let silent = clients.as_ref().and_then(|clients| silent(pool, clients));
-    let source = match (&clients, silent) {
-        (Some(_), None) => LatencySource::Client,
+    let asks_agents = wanted.is_told() && steers;
+    let told = asks_agents.then(|| reported(pool, reports, wanted, now_ns));
+    let silent = told.as_ref().and_then(|told| silent(pool, told));
+    let of_all = |count: &dyn Fn(&Told) -> f64| {
+        let told = told.iter().flatten().flatten();
+        (2.0 * share_of_second(interval_ns) * told.map(count).sum::<f64>()) as u64
+    };
+    let by_agent = before.by_agent.after(
+        of_all(&|of| of.count),
+        of_all(&|of| of.count + of.overlapping),
+        interval_ns,
+    );
+    let timed =
+        by_agent.all < COVERAGE_SAMPLES || by_agent.suffices(before.source.is_told(), &BY_AGENT);
+    let source = match (&told, silent) {
+        (Some(_), None) if timed => wanted,
         _ => by_packets,
     };
     if source != before.source && steers {
@@ -201,14 +222,15 @@ pub(crate) fn readings(
             fallbacks: before.fallbacks + u64::from(steers && source != wanted),
             takes_low,
             low_intervals: before.low_intervals
-                + u64::from(steers && takes_low && source != LatencySource::Client),
+                + u64::from(steers && takes_low && !source.is_told()),
             by_path,
             by_grade,
+            by_agent,
         },
         now_ns,
     );
-    match (source, clients) {
-        (LatencySource::Client, Some(clients)) => of_clients(pool, &clients, interval_ns, measured),
+    match told {
+        Some(told) if source.is_told() => by_told(pool, &told, interval_ns, measured),
         _ => {
             let by_servers = source == LatencySource::Server;
             let each = measured.iter();
@@ -234,9 +256,13 @@ fn tell(pool: &Pool, source: LatencySource, silent: Option<usize>) {
     let silent = silent.and_then(|index| pool.vip().reals.get(index));
     match (source, silent) {
         (LatencySource::Client, _) => info!("{name}: goes by the latency of clients"),
+        (LatencySource::Agent, _) => info!("{name}: goes by what agents see their servers take"),
         (_, Some(real)) => warn!(
             "{name}: goes by the {source} latency, because no agent tells of {}'s clients",
             real.address
+        ),
+        _ if pool.vip().latency == LatencySource::Agent => warn!(
+            "{name}: goes by the {source} latency, because its clients ask for so many things at a time that agents can time hardly any"
         ),
         (LatencySource::Server, _) => info!("{name}: goes by what servers add to the path"),
         (LatencySource::Response, _) => warn!(
@@ -245,40 +271,75 @@ fn tell(pool: &Pool, source: LatencySource, silent: Option<usize>) {
     }
 }
 
-/// What agents have reported of the VIP's clients, by real.
-fn reported(pool: &Pool, reports: &AgentReports, now_ns: u64) -> Vec<Option<ServiceLatency>> {
+/// What an agent tells of a second of its server's transactions.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    /// Transactions with a known latency.
+    count: f64,
+    /// Sum over these.
+    sum_ns: f64,
+    /// Those without.
+    overlapping: f64,
+}
+
+impl Told {
+    /// The latency of this kind; `None`: the agent does not tell it.
+    fn of(source: LatencySource, service: &ServiceLatency) -> Option<Self> {
+        match source {
+            LatencySource::Agent => service.server.map(|of| Self {
+                count: of.timed_milli as f64 / 1e3,
+                sum_ns: of.sum_ns as f64,
+                overlapping: of.overlapping_milli as f64 / 1e3,
+            }),
+            _ => Some(Self {
+                count: service.transactions_milli as f64 / 1e3,
+                sum_ns: service.response_ns as f64,
+                overlapping: 0.0,
+            }),
+        }
+    }
+}
+
+/// What agents have reported of this kind, by real.
+fn reported(
+    pool: &Pool,
+    reports: &AgentReports,
+    wanted: LatencySource,
+    now_ns: u64,
+) -> Vec<Option<Told>> {
     let service = (pool.vip().address, pool.vip().port);
+    let latency = |address| reports.latency(address, service, now_ns);
     let members = pool.members();
     members
-        .map(|(real, _)| reports.latency(real.address, service, now_ns))
+        .map(|(real, _)| Told::of(wanted, &latency(real.address)?))
         .collect()
 }
 
 /// The first real that gets new connections and whose agent does not tell.
-fn silent(pool: &Pool, clients: &[Option<ServiceLatency>]) -> Option<usize> {
-    let mut members = pool.members().zip(clients);
-    members.position(|((real, member), clients)| {
-        member.fit && configured(real) > 0.0 && clients.is_none()
-    })
+fn silent(pool: &Pool, told: &[Option<Told>]) -> Option<usize> {
+    let mut members = pool.members().zip(told);
+    members
+        .position(|((real, member), told)| member.fit && configured(real) > 0.0 && told.is_none())
 }
 
-/// A report holds until the next one and is spread over the intervals meanwhile. After a
-/// pause the last second is all that is known.
-fn of_clients(
+/// After a pause the last second is all that is known.
+fn share_of_second(interval_ns: u64) -> f64 {
+    (interval_ns as f64 / 1e9).min(1.0)
+}
+
+/// A report holds until the next one and is spread over the intervals meanwhile.
+fn by_told(
     pool: &mut Pool,
-    clients: &[Option<ServiceLatency>],
+    told: &[Option<Told>],
     interval_ns: u64,
     measured: &[Measured],
 ) -> Vec<Reading> {
-    let share = (interval_ns as f64 / 1e9).min(1.0);
-    let members = pool.members_mut().zip(clients).zip(measured);
+    let share = share_of_second(interval_ns);
+    let members = pool.members_mut().zip(told).zip(measured);
     members
-        .map(|(((_, member), clients), measured)| {
-            let clients = clients.as_ref().filter(|of| of.transactions_milli > 0);
-            let (count, mean_ns) = clients.map_or((0.0, 0.0), |of| {
-                let count = of.transactions_milli as f64 / 1e3;
-                (count, of.response_ns as f64 / count)
-            });
+        .map(|(((_, member), told), measured)| {
+            let told = told.filter(|of| of.count > 0.0);
+            let (count, mean_ns) = told.map_or((0.0, 0.0), |of| (of.count, of.sum_ns / of.count));
             let halves = 2.0 * count * share + member.latency_rest;
             member.latency_rest = halves.fract();
             Reading {

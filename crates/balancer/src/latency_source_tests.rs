@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::net::IpAddr;
 
-use causeway_core::agent_report::{AgentReport, Body, Boot, ServiceLatency};
+use causeway_core::agent_report::{AgentReport, Body, Boot, ServerTimes, ServiceLatency};
 
 use super::decisions;
 use super::tests::{Bench, MS, WEB, report_keys};
@@ -13,14 +13,20 @@ use super::tests::{Bench, MS, WEB, report_keys};
 const KEY: &str = "77777777777777777777777777777777";
 const REALS: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
 
-/// A balancer that is to go by the latency of clients, and the seconds of agents.
+/// A balancer that is to go by what agents tell, and the seconds of agents.
 struct Told {
     bench: Bench,
     second: u64,
+    /// What servers took, as agents say; `None`: they do not.
+    server: Option<fn(f64) -> ServerTimes>,
 }
 
 impl Told {
     fn new() -> Self {
+        Self::going_by("client")
+    }
+
+    fn going_by(latency: &str) -> Self {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         write!(
             file,
@@ -31,10 +37,12 @@ impl Told {
             "[agent_reports]\nlisten = \"127.0.0.1:9472\"\nkeys = \"{}\"\n",
             file.path().display()
         );
-        let vip = WEB.replace("\"latency\"", "\"latency\"\nlatency = \"client\"");
+        let of_vip = format!("\"latency\"\nlatency = \"{latency}\"");
+        let vip = WEB.replace("\"latency\"", &of_vip);
         Self {
             bench: Bench::new(&(clients + &vip)),
             second: 1,
+            server: None,
         }
     }
 
@@ -48,6 +56,7 @@ impl Told {
                 port: 80,
                 transactions_milli: 200_000,
                 response_ns: (200.0 * latency_s * 1e9) as u64,
+                server: self.server.map(|of| of(latency_s)),
             }])],
         }
     }
@@ -97,6 +106,50 @@ fn a_real_that_drops_syns_loses_weight_although_it_answers_fast() {
     let mut alone = Bench::new(WEB);
     alone.run(80, &[5.0; 4]);
     assert!((alone.plane.state().share(0, 0) - 0.25).abs() < 0.01);
+}
+
+/// 150 transactions that took a tenth of what clients waited, and 50 that overlapped.
+fn mostly_timed(latency_s: f64) -> ServerTimes {
+    ServerTimes {
+        timed_milli: 150_000,
+        sum_ns: (150.0 * latency_s * 1e8) as u64,
+        overlapping_milli: 50_000,
+    }
+}
+
+#[test]
+fn a_server_that_its_agent_sees_turn_slow_loses_weight_whatever_packets_show() {
+    let mut told = Told::going_by("agent");
+    told.server = Some(mostly_timed);
+    told.run(3, [Some(0.05); 4]);
+    assert!((told.share(0) - 0.25).abs() < 0.01, "{}", told.share(0));
+    told.run(5, [Some(0.5), Some(0.05), Some(0.05), Some(0.05)]);
+    assert!(told.share(0) < 0.1, "{}", told.share(0));
+    let (kind, latency_ms, fallbacks) = told.last();
+    assert_eq!((kind.as_str(), fallbacks), ("agent", 0));
+    assert!((latency_ms - 50.0).abs() < 2.5, "{latency_ms}");
+}
+
+#[test]
+fn agents_that_do_not_time_or_cannot_are_not_gone_by() {
+    // Of the version before.
+    let mut told = Told::going_by("agent");
+    told.run(5, [Some(0.5), Some(0.05), Some(0.05), Some(0.05)]);
+    let (kind, _, fallbacks) = told.last();
+    assert_eq!((kind.as_str(), fallbacks > 0), ("server", true));
+    assert!((told.share(0) - 0.25).abs() < 0.01, "{}", told.share(0));
+    // All clients ask for several things at a time, and then hardly any.
+    told.server = Some(|_| ServerTimes {
+        overlapping_milli: 200_000,
+        ..ServerTimes::default()
+    });
+    told.run(5, [Some(0.5), Some(0.05), Some(0.05), Some(0.05)]);
+    assert_eq!(told.last().0, "server");
+    assert!((told.share(0) - 0.25).abs() < 0.01, "{}", told.share(0));
+    told.server = Some(mostly_timed);
+    told.run(20, [Some(0.5), Some(0.05), Some(0.05), Some(0.05)]);
+    assert_eq!(told.last().0, "agent");
+    assert!(told.share(0) < 0.1, "{}", told.share(0));
 }
 
 #[test]

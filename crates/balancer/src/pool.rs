@@ -13,9 +13,7 @@ use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 use super::decisions::Decisions;
 use super::latency_source::InForce;
 use super::rings;
-use crate::config::{
-    Control, Fallback, LatencySource, LoadSource, RealConfig, Scheduler, Source, VipConfig,
-};
+use crate::config::{Control, Fallback, LoadSource, RealConfig, Scheduler, Source, VipConfig};
 
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
 /// the last interval and of the number of reals, and at most.
@@ -326,8 +324,7 @@ impl Pool {
     /// one kind say nothing about those of the other.
     pub(crate) fn set_in_force(&mut self, in_force: InForce, now_ns: u64) {
         let other = in_force.source != self.in_force.source
-            || (in_force.takes_low != self.in_force.takes_low
-                && in_force.source != LatencySource::Client);
+            || (in_force.takes_low != self.in_force.takes_low && !in_force.source.is_told());
         if other && let Some(controller) = &mut self.controller {
             controller.forget_latencies(now_ns);
         }

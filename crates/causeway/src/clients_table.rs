@@ -21,6 +21,7 @@ pub(crate) fn table(view: &ClientsView) -> TextTable {
         ">LOST s",
         ">SERVER s",
         ">NETWORK s",
+        ">REQUEST s",
         "DROPS",
     ]);
     let seconds = |s: Option<f64>| s.map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
@@ -46,6 +47,7 @@ pub(crate) fn table(view: &ClientsView) -> TextTable {
             seconds(of.exact.lost_s),
             seconds(of.exact.server_s),
             seconds(of.exact.network_s),
+            seconds(of.server.mean_s),
             match of.flood_share > 0.0 {
                 true => format!("{}, flood {:.0} %", of.drops, 100.0 * of.flood_share),
                 false => of.drops.clone(),

@@ -3,7 +3,7 @@
 
 #include "syn_track.h"
 
-void causeway_syn_track(struct syn_conn *c, u32 event, u32 isn, u64 now_ns, struct syn_outcome *out)
+void causeway_syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
-	syn_track(c, event, isn, now_ns, out);
+	syn_track(c, event, seq, now_ns, out);
 }

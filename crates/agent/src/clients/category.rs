@@ -103,6 +103,7 @@ impl Category {
             network_loss: standing.loss,
             flood_share: standing.flood,
             responses: self.histogram(),
+            server: view::server_time(&exact),
             forecast_retries: second.map(|ahead| self.observer.forecast(ahead)).sum(),
         }
     }
@@ -140,6 +141,9 @@ pub(super) fn to_slot(of: &SynSlot, origins: Option<Vec<Origin>>) -> Slot {
         served_first: of.served_first.into(),
         stalled: of.stalled.into(),
         stalled_ns: of.stalled_ns,
+        timed: of.timed.into(),
+        server_ns: of.server_ns,
+        overlapping: of.overlapping.into(),
         origins: origins.unwrap_or_default(),
     }
 }

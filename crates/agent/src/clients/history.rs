@@ -102,6 +102,8 @@ impl Record {
             conn_fail_s: values[7],
             syn_to_end_s: values[8],
             rtt_s: values[9],
+            // Of these the file has nothing.
+            ..Estimate::default()
         };
         Some(Self {
             boot: word(0)?,
@@ -331,6 +333,7 @@ mod tests {
             conn_fail_s: 4.25,
             syn_to_end_s: 1.5,
             rtt_s: 0.03,
+            ..Estimate::default()
         };
         Record {
             boot: 77,

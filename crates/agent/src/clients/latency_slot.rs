@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use causeway_core::agent_report::ServiceLatency;
+use causeway_core::agent_report::{ServerTimes, ServiceLatency};
 use causeway_core::certes::Estimate;
 
 /// What clients of services waited for in the last second, until it is taken; clones
@@ -32,5 +32,10 @@ pub(super) fn service(address: Option<IpAddr>, port: u16, of: &Estimate) -> Serv
         port,
         transactions_milli: (transactions * 1e3).round() as u64,
         response_ns: (of.mean_s().unwrap_or(0.0) * transactions * 1e9).round() as u64,
+        server: Some(ServerTimes {
+            timed_milli: (of.timed * 1e3).round() as u64,
+            sum_ns: (of.timed_s * 1e9).round() as u64,
+            overlapping_milli: (of.overlapping * 1e3).round() as u64,
+        }),
     }
 }

@@ -288,6 +288,9 @@ impl Clients {
         totals.lost_s += s(slot.conn_fail_ns) + s(slot.stalled_ns);
         totals.server_s += s(slot.syn_to_end_ns) + s(slot.later_ns);
         totals.network_s += s(slot.rtt_ns);
+        totals.timed += u64::from(slot.timed);
+        totals.timed_s += s(slot.server_ns);
+        totals.overlapping += u64::from(slot.overlapping);
     }
 
     fn each_second(&mut self, second: u64) -> Result<()> {

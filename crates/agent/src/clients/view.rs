@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Client latency, as people and programs see it.
 
-use causeway_api::agent::{EstimateView, HistoryRow};
+use causeway_api::agent::{EstimateView, HistoryRow, ServerTimeView};
 use causeway_core::certes::{Estimate, Parts};
 
 use super::history::Record;
@@ -16,6 +16,15 @@ pub fn estimate(estimate: &Estimate) -> EstimateView {
         lost_s: part(|parts| parts.lost_connection_s),
         server_s: part(|parts| parts.server_s),
         network_s: part(|parts| parts.network_s),
+    }
+}
+
+/// What the server took, in the API's form.
+pub fn server_time(exact: &Estimate) -> ServerTimeView {
+    ServerTimeView {
+        mean_s: exact.server_mean_s(),
+        timed: exact.timed,
+        overlapping: exact.overlapping,
     }
 }
 

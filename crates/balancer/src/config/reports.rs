@@ -70,6 +70,7 @@ pub(super) fn of_vip(
     let needs = match (source, protocol) {
         (_, Protocol::Tcp) | (LatencySource::Response, _) => return source,
         (LatencySource::Client, _) => "agents count connection attempts",
+        (LatencySource::Agent, _) => "agents follow connections",
         (LatencySource::Server, _) => "the handshake tells the path from the server",
     };
     faults.at(
@@ -86,7 +87,7 @@ pub(super) fn check(config: &BalancerConfig, faults: &mut Faults<'_>) {
     }
     for vip in &config.vips {
         let key = match (vip.latency, vip.load) {
-            (LatencySource::Client, _) => "latency = \"client\"".to_owned(),
+            (source, _) if source.is_told() => format!("latency = \"{source}\""),
             (_, load) if load.is_told() => format!("load = \"{load}\""),
             _ => continue,
         };

@@ -13,6 +13,9 @@ words! {
         Response = "response",
         /// Client latency, connection attempts included, as the reals' agents tell.
         Client = "client",
+        /// What the server takes, from a request to the last byte of its response, as the
+        /// reals' agents tell. It needs no timestamps, and cookies do not blur it.
+        Agent = "agent",
     }
 }
 
@@ -87,6 +90,13 @@ words! {
         Cpu = "cpu",
         /// Connections whose client waits for an answer, by the server's agent.
         InFlight = "in-flight",
+    }
+}
+
+impl LatencySource {
+    /// Whether agents tell it.
+    pub fn is_told(self) -> bool {
+        matches!(self, Self::Client | Self::Agent)
     }
 }
 

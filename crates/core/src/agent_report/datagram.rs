@@ -12,7 +12,7 @@ pub const DATAGRAM_MAX: usize = 1232;
 /// Notices of a datagram that has no other body.
 pub const NOTICES_MAX: usize = (DATAGRAM_MAX - HEAD - BODY_HEAD) / NOTICE;
 /// Services of a datagram, beside a server's load.
-pub const SERVICES_MAX: usize = 28;
+pub const SERVICES_MAX: usize = 18;
 const _: () = assert!(HEAD + 2 * BODY_HEAD + LOAD + SERVICES_MAX * SERVICE <= DATAGRAM_MAX);
 
 const MAGIC: [u8; 4] = *b"CWAR";
@@ -22,7 +22,9 @@ const TAG: std::ops::Range<usize> = 8..16;
 const BODY_HEAD: usize = 8;
 /// Bytes of the entries of this version.
 const LOAD: usize = 8;
-const SERVICE: usize = 40;
+const SERVICE: usize = 64;
+/// Of an agent that does not tell what its server took, as that of the version before.
+const SERVICE_UNTIMED: usize = 40;
 const NOTICE: usize = 40;
 const CHALLENGE: usize = 8;
 
@@ -95,6 +97,33 @@ pub struct ServiceLatency {
     pub transactions_milli: u64,
     /// Sum of their response times, lost connection attempts included, nanoseconds.
     pub response_ns: u64,
+    /// What the server took for them; `None` from agents that do not tell.
+    pub server: Option<ServerTimes>,
+}
+
+/// What a server took for transactions, from the request to its last data, the path left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerTimes {
+    /// Transactions of which it is known, thousandths.
+    pub timed_milli: u64,
+    /// Sum over these, nanoseconds.
+    pub sum_ns: u64,
+    /// Those of which it cannot be told, as their clients asked before they had their answers,
+    /// thousandths.
+    pub overlapping_milli: u64,
+}
+
+impl ServerTimes {
+    /// Both together.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            timed_milli: self.timed_milli.saturating_add(other.timed_milli),
+            sum_ns: self.sum_ns.saturating_add(other.sum_ns),
+            overlapping_milli: self
+                .overlapping_milli
+                .saturating_add(other.overlapping_milli),
+        }
+    }
 }
 
 /// A connection that a stateful balancer keeps a slot for.
@@ -176,11 +205,15 @@ impl Body {
     fn encode(&self, bytes: &mut Vec<u8>) {
         let (kind, entry_len, entries): (u8, usize, Vec<Vec<u8>>) = match self {
             Self::Load(load) => (KIND_LOAD, LOAD, vec![load.encode()]),
-            Self::Latency(services) => (
-                KIND_LATENCY,
-                SERVICE,
-                services.iter().map(ServiceLatency::encode).collect(),
-            ),
+            Self::Latency(services) => {
+                let timed = services.iter().all(|of| of.server.is_some());
+                let entry_len = if timed { SERVICE } else { SERVICE_UNTIMED };
+                let mut entries: Vec<_> = services.iter().map(ServiceLatency::encode).collect();
+                entries
+                    .iter_mut()
+                    .for_each(|entry| entry.truncate(entry_len));
+                (KIND_LATENCY, entry_len, entries)
+            }
             Self::Opened(notices) => (KIND_OPENED, NOTICE, encode_all(notices)),
             Self::Closed(notices) => (KIND_CLOSED, NOTICE, encode_all(notices)),
             Self::Ask => (KIND_ASK, 0, Vec::new()),
@@ -262,8 +295,16 @@ impl ServiceLatency {
         entry.extend(self.address.map_or([0; 16], octets));
         entry.extend(self.port.to_be_bytes());
         entry.extend([0; 6]);
-        entry.extend(self.transactions_milli.to_be_bytes());
-        entry.extend(self.response_ns.to_be_bytes());
+        let server = self.server.unwrap_or_default();
+        for number in [
+            self.transactions_milli,
+            self.response_ns,
+            server.timed_milli,
+            server.sum_ns,
+            server.overlapping_milli,
+        ] {
+            entry.extend(number.to_be_bytes());
+        }
         entry
     }
 
@@ -274,6 +315,11 @@ impl ServiceLatency {
             port: number(entry, 16).map(u16::from_be_bytes)?,
             transactions_milli: number(entry, 24).map(u64::from_be_bytes)?,
             response_ns: number(entry, 32).map(u64::from_be_bytes)?,
+            server: number(entry, 56).ok().map(|overlapping| ServerTimes {
+                timed_milli: number(entry, 40).map_or(0, u64::from_be_bytes),
+                sum_ns: number(entry, 48).map_or(0, u64::from_be_bytes),
+                overlapping_milli: u64::from_be_bytes(overlapping),
+            }),
         })
     }
 }

@@ -40,7 +40,7 @@ mod tests;
 
 pub use datagram::{
     AgentReport, Body, Boot, ConnectionNotice, DATAGRAM_MAX, NOTICES_MAX, SERVICES_MAX, ServerLoad,
-    ServiceLatency,
+    ServerTimes, ServiceLatency,
 };
 pub use keys::{EpochSecrets, ReportKeys, ReportSecrets};
 pub use receiver::{LATENCY_FRESH_NS, LOAD_FRESH_NS, ReceivedReport, Reception, ReportReceiver};

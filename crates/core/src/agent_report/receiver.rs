@@ -285,6 +285,7 @@ impl ReportReceiver {
                 port,
                 transactions_milli: sum.transactions_milli.saturating_add(of.transactions_milli),
                 response_ns: sum.response_ns.saturating_add(of.response_ns),
+                server: sum.server.zip(of.server).map(|(sum, of)| sum.plus(of)),
             });
         }
         let find = |wanted: (Option<IpAddr>, u16)| {

@@ -65,6 +65,11 @@ fn latency(count: usize) -> Body {
         port: 80 + n as u16,
         transactions_milli: 1_500 * n as u64,
         response_ns: 7_000_000_000 * n as u64,
+        server: Some(ServerTimes {
+            timed_milli: n as u64,
+            sum_ns: 5_000_000 * n as u64,
+            overlapping_milli: 3,
+        }),
     };
     Body::Latency((0..count).map(service).collect())
 }
@@ -451,6 +456,10 @@ fn a_service_is_found_as_agents_find_it() {
         port,
         transactions_milli,
         response_ns: 10 * transactions_milli,
+        server: Some(ServerTimes {
+            timed_milli: transactions_milli,
+            ..ServerTimes::default()
+        }),
     };
     let services = vec![
         service(None, 80, 1),
@@ -469,6 +478,24 @@ fn a_service_is_found_as_agents_find_it() {
     assert_eq!(of(other, 80), Some(1));
     assert_eq!(of(other, 443), None);
     assert_eq!(of(other, 0), None);
+    let timed = |port| {
+        let found = balancer.0.latency(SERVER, (address, port), 0);
+        found.and_then(|of| of.server).map(|of| of.timed_milli)
+    };
+    assert_eq!((timed(80), timed(0)), (Some(4), Some(6)));
+}
+
+#[test]
+fn an_agent_may_not_tell_what_its_server_took() {
+    let Body::Latency(mut services) = latency(2) else {
+        return;
+    };
+    services[1].server = None;
+    let bytes = datagram(1, vec![Body::Latency(services.clone())]).encode(&ours());
+    services[0].server = None;
+    let read = decode(&bytes, Some(&ours())).expect("a datagram");
+    assert_eq!(read.bodies, [Body::Latency(services)]);
+    assert_eq!(bytes.len(), 48 + 8 + 2 * 40, "as long as before");
 }
 
 #[test]

@@ -25,6 +25,13 @@ pub struct Estimate {
     pub syn_to_end_s: f64,
     /// One round trip each, seconds.
     pub rtt_s: f64,
+    /// Of the completed ones those of which it is known what the server took, from the
+    /// request to its last data.
+    pub timed: f64,
+    /// That, seconds.
+    pub timed_s: f64,
+    /// Those of which it cannot be told: their clients asked before they had their answers.
+    pub overlapping: f64,
 }
 
 /// Where a mean response time goes, in seconds; the parts add up to it.
@@ -48,6 +55,9 @@ impl Estimate {
             stalled_s: slot.stalled_ns as f64 / SECOND_NS,
             syn_to_end_s: (slot.syn_to_end_ns + slot.later_ns) as f64 / SECOND_NS,
             rtt_s: slot.rtt_ns as f64 / SECOND_NS,
+            timed: slot.timed as f64,
+            timed_s: slot.server_ns as f64 / SECOND_NS,
+            overlapping: slot.overlapping as f64,
             ..Self::default()
         }
     }
@@ -88,6 +98,12 @@ impl Estimate {
         (self.completed > 0.0).then(|| self.syn_to_end_s / self.completed)
     }
 
+    /// What the server took for a request on the mean, in seconds, the path left out; `None`
+    /// where that is known of none.
+    pub fn server_mean_s(&self) -> Option<f64> {
+        (self.timed > 0.0).then(|| self.timed_s / self.timed)
+    }
+
     /// Where the mean goes; `None` without transactions.
     pub fn parts(&self) -> Option<Parts> {
         let n = self.transactions();
@@ -109,5 +125,8 @@ impl AddAssign for Estimate {
         self.conn_fail_s += other.conn_fail_s;
         self.syn_to_end_s += other.syn_to_end_s;
         self.rtt_s += other.rtt_s;
+        self.timed += other.timed;
+        self.timed_s += other.timed_s;
+        self.overlapping += other.overlapping;
     }
 }

@@ -50,7 +50,7 @@ pub use patience::PatienceLearner;
 pub use reference::ReferenceModel;
 pub use schedule::{BSD_S, LINUX_6_5_S, Mix, MixLearner, RFC_1122_S, RFC_6298_S, RetryClass};
 pub use slot::{Origin, Slot};
-pub use tracker::{ConnectionEvent, Count, TrackedEvent, Tracker};
+pub use tracker::{ConnectionEvent, Count, ServerTime, TrackedEvent, Tracker};
 
 /// Nanoseconds in a second, as the models reckon.
 const SECOND_NS: f64 = 1e9;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a server counts in one slot of time.
 
-use super::{Count, SECOND_NS, TrackedEvent};
+use super::{Count, SECOND_NS, ServerTime, TrackedEvent};
 
 /// Connections that were accepted in one slot and completed in another
 /// (ACCEPTED[p, i] of Certes, eq. 7).
@@ -55,6 +55,12 @@ pub struct Slot {
     pub served: u64,
     /// Of those the ones whose first SYN was answered.
     pub served_first: u64,
+    /// Transactions of which it is known what the server took, from the request on.
+    pub timed: u64,
+    /// That, nanoseconds.
+    pub server_ns: u64,
+    /// Those of which it cannot be told.
+    pub overlapping: u64,
     /// When the completed ones were accepted; empty where nobody kept it.
     pub origins: Vec<Origin>,
 }
@@ -107,6 +113,14 @@ impl Slot {
     /// heard of, are for the caller, who knows the numbers of slots.
     pub fn count(&mut self, outcome: &TrackedEvent) {
         let first = outcome.retry == 0;
+        match outcome.server {
+            ServerTime::Known(server_ns) => {
+                self.timed += 1;
+                self.server_ns += server_ns;
+            }
+            ServerTime::Overlaps => self.overlapping += 1,
+            ServerTime::None => {}
+        }
         match outcome.count {
             Count::Offered => {
                 self.offered += 1;

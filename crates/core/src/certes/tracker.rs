@@ -4,7 +4,7 @@
 /// State of one attempt; what the kernel keeps for each connection.
 #[repr(transparent)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tracker([u64; 6]);
+pub struct Tracker([u64; 8]);
 
 /// What the server's interface saw of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,10 @@ pub enum ConnectionEvent {
     Ack,
     /// A segment of the server without payload, SYN and RST.
     Served,
-    /// A segment of the server with payload.
+    /// A segment of the server with payload that is sent for the first time.
     Data,
+    /// One that is sent again.
+    DataAgain,
     /// The client's FIN, with the sequence number behind its data; one with ACK is an
     /// [`Ack`](Self::Ack) first.
     ClientFin(u32),
@@ -28,8 +30,15 @@ pub enum ConnectionEvent {
     ClientReset(u32),
     /// The server's RST.
     ServerReset,
-    /// Payload of the client that comes for the first time.
+    /// Payload of the client that comes for the first time, and acknowledges all data of the
+    /// server.
     Request,
+    /// The same, and some data of the server were still on their way when it left.
+    EarlyRequest,
+    /// As `Request`, so short that it may ask for nothing.
+    ShortRequest,
+    /// As `Request`, so long that of HTTP/2 it is several.
+    LongRequest,
     /// The same; it belongs to a handshake of TLS.
     Handshake,
     /// No packet: a search for answers that are over.
@@ -94,6 +103,20 @@ pub struct TrackedEvent {
     pub syn_to_end_ns: u64,
     /// Established, completed and later: SYN-ACK to ACK.
     pub rtt_ns: u64,
+    /// Completed and later: what the server took.
+    pub server: ServerTime,
+}
+
+/// What a server took for a transaction, from its first request to the server's last data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerTime {
+    /// It did not answer.
+    #[default]
+    None,
+    /// So many nanoseconds.
+    Known(u64),
+    /// It cannot be told: the client had asked before it had its answers.
+    Overlaps,
 }
 
 /// `struct syn_outcome`.
@@ -106,15 +129,17 @@ struct RawOutcome {
     syn_to_end_ns: u64,
     rtt_ns: u64,
     first_syn_ns: u64,
+    server_ns: u64,
     count: u8,
     retry: u8,
     answers: u8,
     heard: u8,
-    pad: [u8; 4],
+    timed: u8,
+    pad: [u8; 3],
 }
 
 unsafe extern "C" {
-    fn causeway_syn_track(c: *mut Tracker, event: u32, isn: u32, now_ns: u64, out: *mut RawOutcome);
+    fn causeway_syn_track(c: *mut Tracker, event: u32, seq: u32, now_ns: u64, out: *mut RawOutcome);
 }
 
 impl Tracker {
@@ -123,24 +148,30 @@ impl Tracker {
 
     /// Takes an event in. Times must not go back.
     pub fn step(&mut self, event: ConnectionEvent, now_ns: u64) -> TrackedEvent {
-        let (code, isn) = match event {
+        // What the server has sent, counted in segments, is in the last word's lower half.
+        let sent = self.0[7] as u32;
+        let (code, seq) = match event {
             ConnectionEvent::Syn(isn) => (0, isn),
             ConnectionEvent::SynAck => (1, 0),
             ConnectionEvent::Ack => (2, 0),
-            ConnectionEvent::Served => (3, 0),
-            ConnectionEvent::Data => (4, 0),
+            ConnectionEvent::Served => (3, sent),
+            ConnectionEvent::Data => (4, sent.wrapping_add(1)),
+            ConnectionEvent::DataAgain => (4, sent),
             ConnectionEvent::ClientFin(seq) => (5, seq),
             ConnectionEvent::ServerFin => (6, 0),
             ConnectionEvent::ClientReset(seq) => (7, seq),
             ConnectionEvent::ServerReset => (8, 0),
-            ConnectionEvent::Request => (9, 0),
-            ConnectionEvent::Handshake => (10, 0),
+            ConnectionEvent::Request => (9, sent),
+            ConnectionEvent::EarlyRequest => (9, sent.wrapping_sub(1)),
+            ConnectionEvent::Handshake => (10, sent),
             ConnectionEvent::Silence => (11, 0),
+            ConnectionEvent::ShortRequest => (12, sent),
+            ConnectionEvent::LongRequest => (13, sent),
         };
         let mut raw = RawOutcome::default();
         // SAFETY: both pointers come from references to types of the C layout; the
         // C function touches nothing else and keeps neither.
-        unsafe { causeway_syn_track(self, code, isn, now_ns, &mut raw) };
+        unsafe { causeway_syn_track(self, code, seq, now_ns, &mut raw) };
         TrackedEvent {
             count: match raw.count {
                 1 => Count::Offered,
@@ -166,6 +197,11 @@ impl Tracker {
             conn_fail_ns: raw.conn_fail_ns,
             syn_to_end_ns: raw.syn_to_end_ns,
             rtt_ns: raw.rtt_ns,
+            server: match raw.timed {
+                1 => ServerTime::Known(raw.server_ns),
+                2 => ServerTime::Overlaps,
+                _ => ServerTime::None,
+            },
         }
     }
 }

@@ -18,6 +18,8 @@ plain! {
         stalled_ns: u64,
         /// Sum over the later transactions: request to end.
         later_ns: u64,
+        /// Sum over the timed: request to the server's last data.
+        server_ns: u64,
         /// SYNs by retry, from 0.
         offered: [u32; 16],
         /// Of those the ones that were answered.
@@ -50,6 +52,10 @@ plain! {
         later: u32,
         /// Connections on which nothing was asked.
         unused: u32,
+        /// Transactions of which it is known what the server took.
+        timed: u32,
+        /// Those whose client had asked before it had its answers.
+        overlapping: u32,
     }
     /// How long the transactions of a category took, since counting began.
     "syn_responses" SynResponses {
@@ -108,6 +114,12 @@ plain! {
         served: u8,
         /// `SYN_MARK_*`.
         marks: u32,
+        /// The first request of its transaction; 0: none.
+        asked_ns: u64,
+        /// Sequence number behind the server's data.
+        sent: u32,
+        /// From that request to the last new data, microseconds; 0: none.
+        took_us: u32,
     }
     /// An attempt or a connection in the kernel's tables.
     "syn_entry" SynEntry {

@@ -400,6 +400,98 @@ fn a_transaction_ends_with_the_last_data_before_the_next_request() {
     assert_eq!(found, [(Count::Completed, 17), (Count::Later, 4)]);
 }
 
+/// What a server took for each transaction of a connection, ms; `None`: it overlapped.
+fn server_ms(events: &[(u64, ConnectionEvent)]) -> Vec<Option<u64>> {
+    let connected = [
+        (0, ConnectionEvent::Syn(1)),
+        (1, ConnectionEvent::SynAck),
+        (41, ConnectionEvent::Ack),
+    ];
+    let all = outcomes(&[&connected[..], events].concat());
+    let all = all.iter().filter_map(|of| match of.server {
+        ServerTime::None => None,
+        ServerTime::Known(ns) => Some(Some(ns / MS)),
+        ServerTime::Overlaps => Some(None),
+    });
+    all.collect()
+}
+
+#[test]
+fn what_a_server_took_runs_from_the_request_to_its_last_data() {
+    use ConnectionEvent::*;
+    let asked = [
+        // Neither the handshake nor the client's own time is the server's.
+        (50, Handshake),
+        (52, Data),
+        (100, Request),
+        (101, Request),
+        (105, Data),
+        (107, Data),
+        // The network lost it.
+        (140, DataAgain),
+        (150, Request),
+        (153, Data),
+        // A window update; nothing answers it.
+        (154, ShortRequest),
+        (400, Request),
+        (404, Data),
+        // As short, and answered.
+        (500, ShortRequest),
+        (501, Data),
+        (600, ClientFin(99)),
+    ];
+    assert_eq!(server_ms(&asked), [Some(7), Some(3), Some(4), Some(1)]);
+    let silent = [(50, Request), (60, ServerFin)];
+    assert_eq!(server_ms(&silent), [], "it did not answer");
+}
+
+#[test]
+fn what_overlaps_is_not_timed_from_then_on() {
+    use ConnectionEvent::*;
+    let asked = [
+        (50, Request),
+        (55, Data),
+        (100, Request),
+        (105, Data),
+        (105, EarlyRequest),
+        (110, Data),
+        (200, Request),
+        (205, Data),
+        (300, ClientFin(99)),
+    ];
+    assert_eq!(server_ms(&asked), [Some(5), None, None, None]);
+    // In the first one a server also says what nobody asked for.
+    let greeted = [
+        (50, Request),
+        (51, Data),
+        (60, EarlyRequest),
+        (64, Data),
+        (99, ClientFin(9)),
+    ];
+    assert_eq!(server_ms(&greeted), [Some(1), Some(4)]);
+    // Within TLS requests shorter than HTTP/1.1 has them, and a packet with several.
+    for (tls, expected) in [(Handshake, [Some(5), None]), (Served, [Some(5), Some(4)])] {
+        let streams = [
+            (45, tls),
+            (46, Data),
+            (50, LongRequest),
+            (55, Data),
+            (60, ShortRequest),
+            (64, Data),
+            (99, ClientFin(9)),
+        ];
+        assert_eq!(server_ms(&streams), expected);
+    }
+    // A body that follows its head while the server is silent is no other request.
+    let body = [
+        (50, Request),
+        (55, EarlyRequest),
+        (60, Data),
+        (99, ClientFin(9)),
+    ];
+    assert_eq!(server_ms(&body), [Some(10)]);
+}
+
 #[test]
 fn a_connection_that_asked_nothing_is_unused_however_it_ends() {
     use ConnectionEvent::*;

@@ -13,6 +13,7 @@ fn a_connection_from_dropped_syns_to_last_data_counter_by_counter() {
             tuple,
             isn: ISN,
             sent: 0,
+            heard: 0,
         };
         client
             .says(0, SYN, b"")
@@ -41,6 +42,8 @@ fn a_connection_from_dropped_syns_to_last_data_counter_by_counter() {
             conn_fail_ns: 2045 * MS,
             syn_to_end_ns: 655 * MS,
             rtt_ns: 8 * MS,
+            timed: 1,
+            server_ns: 645 * MS,
             ..SynSlot::default()
         };
         assert_eq!(kernel.slot(0, prefix, 0), first);
@@ -126,6 +129,7 @@ fn an_acknowledgement_that_guesses_establishes_nothing() {
         tuple,
         isn: ISN,
         sent: 0,
+        heard: 0,
     };
     client.says(0, SYN, b"").hears(1, SYN | ACK, b"");
     let guess = Tcp {
@@ -149,6 +153,7 @@ fn another_service_is_another_category_and_a_tuple_used_again_another_attempt() 
             tuple,
             isn,
             sent: 0,
+            heard: 0,
         };
         client
             .says(0, SYN, b"")
@@ -257,6 +262,8 @@ fn each_request_of_a_kept_connection_is_a_transaction() {
         completed: 1,
         syn_to_end_ns: 9 * MS,
         rtt_ns: 2 * MS,
+        timed: 1,
+        server_ns: 5 * MS,
         ..SynSlot::default()
     };
     assert_eq!(kernel.slot(0, 0, 24), first);
@@ -267,6 +274,8 @@ fn each_request_of_a_kept_connection_is_a_transaction() {
         later: 1,
         later_ns: 5 * MS,
         rtt_ns: 2 * MS,
+        timed: 1,
+        server_ns: 5 * MS,
         ..SynSlot::default()
     };
     assert_eq!(kernel.slot(0, 0, 32), second);
@@ -321,6 +330,62 @@ fn what_asks_nothing_is_unused_and_tls_is_opened_within_the_first_transaction() 
     assert_eq!((slot.completed, slot.syn_to_end_ns), (1, 20 * MS));
 }
 
+#[test]
+fn an_interim_response_ends_nothing_and_finished_with_a_request_asks() {
+    let mut kernel = Kernel::new();
+    client(&mut kernel, 1)
+        .says(0, SYN, b"")
+        .hears(1, SYN | ACK, b"")
+        .says(3, ACK, b"")
+        .says(4, ACK | PSH, &[b'h'; 120])
+        .hears(5, ACK | PSH, b"HTTP/1.1 100 Continue\r\n\r\n")
+        .says(8, ACK | PSH, &[b'b'; 900])
+        .hears(14, ACK | PSH, b"HTTP/1.1 200 OK")
+        .says(100, ACK | FIN, b"");
+    let slot = kernel.slot(0, 0, 0);
+    assert_eq!((slot.completed, slot.later), (1, 0));
+    assert_eq!((slot.timed, slot.server_ns), (1, 10 * MS));
+    let mut finished = vec![20, 3, 3, 0, 1, 1];
+    finished.resize(300, 23);
+    let mut kernel = Kernel::new();
+    client(&mut kernel, 2)
+        .says(0, SYN, b"")
+        .hears(1, SYN | ACK, b"")
+        .says(3, ACK, b"")
+        .says(4, ACK | PSH, &[22, 3, 1, 0, 200, 1])
+        .hears(5, ACK | PSH, &[22, 3, 3, 0, 99, 2])
+        .says(7, ACK | PSH, &finished)
+        .hears(20, ACK | PSH, &[23, 3, 3, 0, 99, 7])
+        .says(90, ACK | FIN, b"");
+    let slot = kernel.slot(0, 0, 0);
+    assert_eq!((slot.timed, slot.server_ns), (1, 13 * MS));
+}
+
+/// Four streams: each answer sets off the next request while others are on their way.
+#[test]
+fn what_a_server_takes_is_not_told_of_requests_that_overlap() {
+    let mut kernel = Kernel::new();
+    let mut streams = client(&mut kernel, 1);
+    streams
+        .says(0, SYN, b"")
+        .hears(1, SYN | ACK, b"")
+        .says(3, ACK, b"")
+        .says(4, ACK | PSH, &[b'q'; 200])
+        .hears(9, ACK | PSH, b"one")
+        .says(10, ACK | PSH, &[b'q'; 50])
+        .hears(14, ACK | PSH, b"two");
+    // It left before the third answer came.
+    streams.hears(15, ACK | PSH, b"three").heard -= 5;
+    streams.says(16, ACK | PSH, &[b'q'; 50]).heard += 5;
+    streams
+        .hears(19, ACK | PSH, b"four")
+        .says(100, ACK | FIN, b"");
+    let slot = kernel.slot(0, 0, 0);
+    assert_eq!((slot.completed, slot.later), (1, 2));
+    assert_eq!((slot.timed, slot.server_ns), (1, 5 * MS));
+    assert_eq!(slot.overlapping, 2);
+}
+
 /// Of the services that are not told apart only those count that answer, not those
 /// that a firewall drops.
 #[test]
@@ -332,6 +397,7 @@ fn a_port_counts_among_the_others_once_it_has_answered() {
         tuple,
         isn: ISN,
         sent: 0,
+        heard: 0,
     };
     client.says(0, SYN, b"").says(100, SYN, b"");
     assert_eq!(client.kernel.entries(), (0, 0));

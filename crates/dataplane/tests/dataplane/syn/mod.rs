@@ -198,6 +198,8 @@ struct Client<'a> {
     isn: u32,
     /// Bytes that it sent.
     sent: u32,
+    /// Bytes that it got, and acknowledges.
+    heard: u32,
 }
 
 impl Client<'_> {
@@ -209,7 +211,11 @@ impl Client<'_> {
                 // Behind the data that it sent.
                 _ => self.isn.wrapping_add(1 + self.sent),
             },
-            ack: if flags & ACK != 0 { SERVER_ISN + 1 } else { 0 },
+            ack: if flags & ACK != 0 {
+                SERVER_ISN + 1 + self.heard
+            } else {
+                0
+            },
             options: &[],
             payload,
         };
@@ -224,12 +230,13 @@ impl Client<'_> {
             seq: if flags & SYN != 0 {
                 SERVER_ISN
             } else {
-                SERVER_ISN + 1
+                SERVER_ISN + 1 + self.heard
             },
             ack: self.isn.wrapping_add(1),
             options: &[],
             payload,
         };
+        self.heard += payload.len() as u32;
         self.kernel
             .at(ms)
             .go(&leaving(&self.tuple.reversed().tcp(tcp)));
@@ -250,6 +257,7 @@ fn client(kernel: &mut Kernel, port: u16) -> Client<'_> {
         tuple: Tuple::new("198.51.100.7", port, SERVICE4, 80),
         isn: ISN,
         sent: 0,
+        heard: 0,
     }
 }
 

@@ -37,6 +37,7 @@ fn a_flood_fills_the_table_of_attempts_and_leaves_connections_alone() {
             tuple,
             isn: ISN,
             sent: 0,
+            heard: 0,
         };
         client
             .says(ms, SYN, b"")
@@ -65,6 +66,7 @@ fn a_flood_fills_the_table_of_attempts_and_leaves_connections_alone() {
             tuple,
             isn: ISN,
             sent: 0,
+            heard: 0,
         };
         client
             .says(30, ACK | PSH, b"GET /")
@@ -152,8 +154,8 @@ fn cost_of_a_segment() {
 /// the buffer's metadata, so that a frame with one in its bytes is nobody's.
 #[test]
 fn entries_have_the_size_that_documents_state() {
-    assert_eq!(size_of::<SynEntry>(), 56);
-    assert_eq!(size_of::<SynSlotLocked>(), 240);
+    assert_eq!(size_of::<SynEntry>(), 72);
+    assert_eq!(size_of::<SynSlotLocked>(), 256);
     let mut kernel = Kernel::new();
     let tagged = ethernet(
         crate::frame::OWN,

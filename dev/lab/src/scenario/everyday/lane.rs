@@ -44,6 +44,8 @@ use crate::{api, clock};
 const ROUTER_PORT: &str = "c0";
 /// What is still under way when a client ends, and what the balancer has not read yet.
 const SETTLING: Duration = Duration::from_millis(500);
+/// An agent counts what ends once no SYN of that time can be sent again.
+const AGENT_SETTLES: Duration = Duration::from_millis(1600);
 /// Longest that a client may run over its time.
 const GRACE: Duration = Duration::from_secs(40);
 
@@ -101,6 +103,28 @@ pub(super) struct EverydayRun {
     pub(super) client_us: Option<f64>,
     /// Length of the epochs.
     pub(super) epoch_s: u64,
+    /// What the server took, by the packets at its own interface.
+    pub(super) at_server: Vec<Response>,
+    /// The same by its agent, over the whole run.
+    pub(super) timed: Timed,
+}
+
+/// Transactions as an agent counts them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Timed {
+    pub(super) count: u64,
+    pub(super) sum_s: f64,
+    pub(super) overlapping: u64,
+}
+
+impl Timed {
+    fn since(self, before: Self) -> Self {
+        Self {
+            count: self.count - before.count,
+            sum_s: self.sum_s - before.sum_s,
+            overlapping: self.overlapping - before.overlapping,
+        }
+    }
 }
 
 /// A client, a path, a server with all services, a balancer.
@@ -111,6 +135,8 @@ pub(super) struct Lane {
     python: PathBuf,
     directory: TempDir,
     cookies: Option<Cookies>,
+    /// Sees what the server takes.
+    observer: AgentProcess,
     _link: Option<LinkEmulator>,
     _services: Vec<Running>,
 }
@@ -148,11 +174,23 @@ impl Lane {
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
         let python = directory.path().join("clients.py");
         fs::write(&python, include_str!("clients.py"))?;
+        let services = plan.services();
+        let ports = services.iter().map(|of| format!("\"*:{}\"", of.port()));
+        let observer = AgentProcess::start_measuring(
+            binary,
+            &bench.topology.servers[0],
+            &bench::pin_dir(&bench.topology.servers[0]).join("observer"),
+            &format!(
+                "[agent.clients]\nhistory = \"\"\nothers = false\nservices = [{}]\n",
+                ports.collect::<Vec<_>>().join(", ")
+            ),
+        )?;
         let mut lane = Self {
             path_ms,
             _link: None,
             _services: Vec::new(),
             cookies: None,
+            observer,
             binary: binary.to_owned(),
             bench,
             python,
@@ -160,7 +198,6 @@ impl Lane {
         };
         lane._link = lane.lengthen(plan.seed)?;
         lane.set_offloads()?;
-        let services = plan.services();
         for service in &services {
             // HTTP and HTTPS are one nginx.
             if *service != Service::Https || !services.contains(&Service::Http) {
@@ -391,14 +428,24 @@ impl Lane {
         let router = &self.bench.topology.router.netns;
         let both = Recorder::start(self.client(), DEVICE, Directions::Both)?;
         let requests = Recorder::start(router, ROUTER_PORT, Directions::Arriving)?;
+        let server = Recorder::start(&self.server().netns, DEVICE, Directions::Both)?;
+        let port = client.service.port();
+        let timed = self.timed(port)?;
         let epoch_s = client.epoch_s(self.path_ms);
         wait_for_epoch(epoch_s * 1_000_000_000);
         let begun_ns = clock::monotonic_ns();
         let output = self.run_command(&client.command(&place)?, seconds)?;
         sleep(SETTLING + Duration::from_millis(self.path_ms));
-        let (both, requests) = (both.finish()?, requests.finish()?);
+        let (both, requests, server) = (both.finish()?, requests.finish()?, server.finish()?);
         let (client_us, log) = client.read(&output, &place.log)?;
-        let port = client.service.port();
+        let of_tls =
+            matches!(client.truth, TruthSource::PacketsOfTls) || client.service == Service::Https;
+        // Packets do not tell which of several answers is whose.
+        let at_server = match client.in_flight {
+            1 => truth::responses(&server, port, of_tls)?,
+            _ if log.is_empty() => truth::responses(&server, port, of_tls)?,
+            _ => without(&log, self.path_ms),
+        };
         let responses = match client.truth {
             TruthSource::Log => log,
             TruthSource::Packets => truth::responses(&both, port, false)?,
@@ -426,7 +473,31 @@ impl Lane {
             estimates,
             client_us,
             epoch_s,
+            at_server,
+            timed: self.timed(port)?.since(timed),
         })
+    }
+
+    /// What the agent has counted of a service so far, once it has what has ended.
+    fn timed(&self, port: u16) -> Result<Timed> {
+        let mut last = None;
+        let deadline = Instant::now() + AGENT_SETTLES;
+        loop {
+            let view = self.observer.clients()?;
+            let service = format!("*:{port}");
+            let of = view.categories.iter().find(|of| of.service == service);
+            let totals = of.map(|of| of.totals).unwrap_or_default();
+            let counted = (totals.completed, totals.overlapping);
+            if Instant::now() >= deadline && last == Some(counted) {
+                return Ok(Timed {
+                    count: totals.timed,
+                    sum_s: totals.timed_s,
+                    overlapping: totals.overlapping,
+                });
+            }
+            last = Some(counted);
+            sleep(SETTLING);
+        }
     }
 
     fn run_command(&self, command: &str, seconds: u64) -> Result<String> {
@@ -507,6 +578,15 @@ impl Cookies {
         let whole = sums.into_iter().filter(|(_, (_, samples))| *samples > 0.0);
         Ok(whole.map(estimate).collect())
     }
+}
+
+/// What a client's log has, less the path.
+fn without(log: &[Response], path_ms: u64) -> Vec<Response> {
+    let of_server = |response: &Response| Response {
+        latency_us: (response.latency_us - path_ms as f64 * 1000.0).max(0.0),
+        ..*response
+    };
+    log.iter().map(of_server).collect()
 }
 
 /// Until the next epoch begins, so that a run has no part of one at its start.

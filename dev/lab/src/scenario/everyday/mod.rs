@@ -7,7 +7,9 @@
 //! has one with times. Either belongs to the epoch in which it ended. Estimate: what the product says of the server in that epoch. With
 //! timestamps `on` and `off` that is `causeway measure` on a recording of the request
 //! direction behind the path; with `cookie` it is the balancer's history of the real, which
-//! has no grades: every estimate of its counts as one that it stands for.
+//! has no grades: every estimate of its counts as one that it stands for. Rows of the source
+//! `agent` are what the server's agent says that the server took, over the whole run; their
+//! truth is what crosses the server's interface, and the path is in neither.
 
 mod client;
 mod lane;
@@ -22,7 +24,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::client::{CLIENTS, EverydayClient, Service};
-use self::lane::{Estimate, Lane, Timestamps};
+use self::lane::{Estimate, EverydayRun, Lane, Timestamps};
 use self::truth::Response;
 use super::{Context, Scenario, param};
 
@@ -52,6 +54,10 @@ pub(super) const EVERYDAY: Scenario = Scenario {
     table,
 };
 
+/// Where estimates come from.
+const REQUEST_SIDE: &str = "request-side";
+const AGENT: &str = "agent";
+
 /// One client over one path.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -73,6 +79,48 @@ struct Row {
     epoch_s: u64,
     /// Absolute errors of epochs by their grade, percent.
     errors_pct: BTreeMap<String, Vec<f64>>,
+}
+
+impl Row {
+    /// What the server's agent says, held against what crossed the server's interface. Where
+    /// it could time less than half, it stands for nothing.
+    fn of_agent(
+        client: &'static EverydayClient,
+        path_ms: u64,
+        timestamps: Timestamps,
+        run: &EverydayRun,
+    ) -> Self {
+        let truth_us = mean(run.at_server.iter().map(|of| of.latency_us)).unwrap_or_default();
+        let timed = run.timed.count as f64;
+        let stands = timed > run.timed.overlapping as f64;
+        let estimate_us = stands.then(|| run.timed.sum_s * 1e6 / timed);
+        let error_pct = estimate_us.map(|of| (of / truth_us - 1.0).abs() * 100.0);
+        let requests = run.at_server.len();
+        let covered = if stands {
+            timed.min(requests as f64)
+        } else {
+            0.0
+        };
+        let error = error_pct.map(|error| (error * 100.0).round() / 100.0);
+        Self {
+            client: client.name,
+            path_ms,
+            timestamps: timestamps.word(),
+            source: AGENT,
+            in_flight: client.in_flight,
+            truth_us,
+            estimate_us,
+            median_error_pct: error_pct,
+            coverage_pct: covered * 100.0 / requests.max(1) as f64,
+            requests,
+            client_us: None,
+            epoch_s: run.epoch_s,
+            errors_pct: error
+                .map(|error| ("high".to_owned(), vec![error]))
+                .into_iter()
+                .collect(),
+        }
+    }
 }
 
 fn run(context: &Context) -> Result<Value> {
@@ -122,7 +170,7 @@ fn run(context: &Context) -> Result<Value> {
         Ok(())
     })?;
     let place = |row: &Row| CLIENTS.iter().position(|c| c.name == row.client);
-    found.sort_by_key(|row| (place(row), row.timestamps, row.path_ms));
+    found.sort_by_key(|row| (place(row), row.timestamps, row.path_ms, row.source));
     let grades = json!({
         "high_within_10_pct": within(&found, "high", 10.0),
         "medium_within_25_pct": within(&found, "medium", 25.0),
@@ -161,11 +209,12 @@ impl Plan {
                     })?;
                 let judged = judge(&run.responses, &run.estimates, run.epoch_s * 1_000_000_000);
                 // The other end is gone only when the scenario has failed.
+                let _ = rows.send(Row::of_agent(client, lane.path_ms, timestamps, &run));
                 let _ = rows.send(Row {
                     client: client.name,
                     path_ms: lane.path_ms,
                     timestamps: timestamps.word(),
-                    source: "request-side",
+                    source: REQUEST_SIDE,
                     in_flight: client.in_flight,
                     truth_us: mean(run.responses.iter().map(|r| r.latency_us)).unwrap_or_default(),
                     estimate_us: judged.estimate_us,
@@ -283,10 +332,11 @@ fn listed<T: std::str::FromStr>(text: &str) -> Result<Vec<T>> {
 fn line(row: &Row) -> String {
     let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1}"));
     format!(
-        "{:<22} {:>2} ms {:<7} truth {:>9.0} us, estimate {:>9} us, error {:>7} %, covered {:.0} %",
+        "{:<22} {:>2} ms {:<7} {:<12} truth {:>9.0} us, estimate {:>9} us, error {:>7} %, covered {:.0} %",
         row.client,
         row.path_ms,
         row.timestamps,
+        row.source,
         row.truth_us,
         or_dash(row.estimate_us),
         or_dash(row.median_error_pct),
@@ -294,11 +344,22 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// For documents: one line for a client and path, the three kinds of timestamps side by side.
+/// For documents: a table for each source.
 fn table(result: &Value) -> Option<String> {
     let interface = result.get("interface")?;
+    let [request_side, agent] = [REQUEST_SIDE, AGENT].map(|source| table_of(interface, source));
+    let grades = interface.get("grades")?;
+    Some(format!(
+        "{}\nBy agents:\n\n{}\n{grades}\n",
+        request_side?, agent?
+    ))
+}
+
+/// One line for a client and path, the three kinds of timestamps side by side.
+fn table_of(interface: &Value, source: &str) -> Option<String> {
     let mut lines: BTreeMap<(usize, u64), Vec<&Value>> = BTreeMap::new();
-    for row in interface.get("rows")?.as_array()? {
+    let rows = interface.get("rows")?.as_array()?;
+    for row in rows.iter().filter(|row| row["source"] == source) {
         let name = row.get("client")?.as_str()?;
         let place = CLIENTS.iter().position(|c| c.name == name)?;
         let path_ms = row.get("path_ms")?.as_u64()?;
@@ -329,8 +390,6 @@ fn table(result: &Value) -> Option<String> {
         }
         text.push('\n');
     }
-    let grades = interface.get("grades")?;
-    text += &format!("\n{grades}\n");
     Some(text)
 }
 

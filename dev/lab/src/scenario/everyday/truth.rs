@@ -76,8 +76,11 @@ impl<'a> Segment<'a> {
     fn of(packet: &'a [u8]) -> Option<Self> {
         let half = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
         let tcp = usize::from(packet.first()? & 0xf) * 4;
-        if packet.get(9)? != &6 {
-            return None;
+        match packet.get(9)? {
+            // On the way from a balancer.
+            4 => return Self::of(packet.get(tcp..)?),
+            6 => {}
+            _ => return None,
         }
         let seq = packet.get(tcp + 4..tcp + 8)?;
         let data = tcp + usize::from(packet.get(tcp + 12)? >> 4) * 4;
