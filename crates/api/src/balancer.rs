@@ -408,6 +408,21 @@ pub struct RealHistory {
     pub epochs: Vec<EpochView>,
 }
 
+/// How far to trust an estimate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Grade {
+    /// There is none.
+    #[default]
+    None,
+    /// It rests on few samples, or on what cannot be told apart.
+    Low,
+    /// Most are within 25 %.
+    Medium,
+    /// Most are within 10 %.
+    High,
+}
+
 /// One epoch of one real.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EpochView {
@@ -419,6 +434,12 @@ pub struct EpochView {
     pub estimate_us: Option<f64>,
     /// Samples; halves occur.
     pub samples: f64,
+    /// Of these the ones graded low, and upper bounds, which are not among them.
+    #[serde(default)]
+    pub low: f64,
+    /// How far to trust the mean.
+    #[serde(default)]
+    pub quality: Grade,
     /// Requests that went in.
     pub requests: u64,
     /// Connections that picked the real.

@@ -19,7 +19,7 @@ use tracing::{debug, info};
 use super::agent_reports::AgentReports;
 use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
-use super::real_counters::{RealCounters, mean_us};
+use super::real_counters::{self, RealCounters, mean_us};
 use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
 use super::timeline::{DropSteps, STEP_NS, Standing};
@@ -407,11 +407,14 @@ impl Engine {
                 };
                 let delta = counters.delta();
                 let latencies = delta.latencies();
+                let tally = real_counters::tally(delta);
                 let epoch = EpochView {
                     start_ns: start.realtime_ns,
                     start_monotonic_ns: start.monotonic_ns,
                     estimate_us: mean_us(latencies.sum_halves_ns, latencies.weight_halves),
                     samples: latencies.weight_halves as f64 / 2.0,
+                    low: tally.bound_halves as f64 / 2.0,
+                    quality: real_counters::grade(&tally),
                     requests: delta.requests,
                     opened: delta.conns_opened,
                     active: counters.active(),

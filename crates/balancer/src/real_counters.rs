@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{LatencyView, StepView};
+use causeway_api::balancer::{Grade, LatencyView, StepView};
 use causeway_core::control::{ConnectionSampler, Reading, SampledInterval, Sampling};
-use causeway_core::estimate::Tally;
+use causeway_core::estimate::{Quality, Tally};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::{LatencySums, RealStats};
 
@@ -229,6 +229,16 @@ pub(super) fn tally(delta: &RealStats) -> Tally {
         weight_halves: all.weight_halves,
         bound_halves: delta.bound_weight_halves + delta.low.weight_halves,
         window: WINDOW,
+    }
+}
+
+/// How far to trust their mean.
+pub(super) fn grade(tally: &Tally) -> Grade {
+    match tally.confidence().quality {
+        Quality::None => Grade::None,
+        Quality::Low => Grade::Low,
+        Quality::Medium => Grade::Medium,
+        Quality::High => Grade::High,
     }
 }
 

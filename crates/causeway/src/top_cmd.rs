@@ -311,7 +311,7 @@ fn push(values: &mut Vec<Option<f64>>, value: Option<f64>) {
 
 #[cfg(test)]
 mod tests {
-    use causeway_api::balancer::{EpochView, RealHistory};
+    use causeway_api::balancer::{EpochView, Grade, RealHistory};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -357,6 +357,8 @@ mod tests {
                 .replace("PACKETS", &(1000 * second).to_string())
         };
         let epoch = EpochView {
+            low: 0.0,
+            quality: Grade::High,
             start_ns: 0,
             start_monotonic_ns: second * 1_000_000_000,
             estimate_us: Some(10_000.0 * second as f64),

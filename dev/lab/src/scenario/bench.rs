@@ -9,12 +9,13 @@ use causeway_service::config::network;
 
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
+use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::load::{self, LoadConfig, RunningLoad};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
 use crate::quic::{self, Order, Stack};
 use crate::sandbox::Sandbox;
-use crate::topology::{self, Shape, Topology, vip4, vip6};
+use crate::topology::{self, DEVICE, Shape, Topology, vip4, vip6};
 
 /// Port of every service over TCP.
 pub(super) const PORT: u16 = 80;
@@ -127,6 +128,34 @@ impl Bench {
         servers
             .map(|server| AgentProcess::start(binary, server, &pin_dir(server)))
             .collect()
+    }
+
+    /// Puts a line with delay, a round trip of `path_ms`, in place of a client's veth.
+    pub(super) fn lengthen(&self, client: usize, path_ms: u64, seed: u64) -> Result<LinkEmulator> {
+        let node = &self.topology.clients[client];
+        let (near, router) = (&node.netns, &self.topology.router.netns);
+        let port = format!("c{client}");
+        router.ip(&format!("link del {port}\n"))?;
+        let end = |netns: &Netns, device: &str| LinkEnd {
+            netns: netns.clone(),
+            device: device.to_owned(),
+        };
+        let delay = Impairment {
+            round_trip_us: path_ms * 1000,
+            ..Impairment::default()
+        };
+        let ends = (end(near, DEVICE), end(router, &port));
+        let link = LinkEmulator::start(&ends.0, &ends.1, delay, seed)?;
+        // A queue that holds a window: the line is long, not narrow.
+        router.ip(&format!(
+            "addr add 10.10.{client}.1/24 dev {port}\nlink set {port} txqueuelen 10000 up\n"
+        ))?;
+        near.ip(&format!(
+            "addr add {}/24 dev {DEVICE}\nlink set {DEVICE} txqueuelen 10000 up\n\
+             route add default via 10.10.{client}.1\n",
+            node.ipv4
+        ))?;
+        Ok(link)
     }
 
     /// Starts a load from all clients.

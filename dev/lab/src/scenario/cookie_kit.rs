@@ -1,18 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a scenario needs for cookies: a file of keys, and the lines that name it in the
-//! files of balancers and agents.
+//! files of balancers and agents; and how clients' timestamps are.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 
 use anyhow::{Result, ensure};
 use causeway_dataplane::Protocol;
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::bench::{Bench, PORT, pin_dir};
 use crate::agent::AgentProcess;
 use crate::balancer::VipEntry;
+
+/// How a client's TCP timestamps are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientTimestamps {
+    /// As the kernel has them.
+    On,
+    /// None.
+    Off,
+    /// On, through a balancer with cookies.
+    Cookie,
+}
+
+impl ClientTimestamps {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::On, Self::Off, Self::Cookie];
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Cookie => "cookie",
+        }
+    }
+}
+
+impl fmt::Display for ClientTimestamps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for ClientTimestamps {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|t| t.word() == word).ok_or(())
+    }
+}
 
 /// Keys of one scenario.
 pub(super) struct CookieKit {
@@ -39,7 +81,8 @@ impl CookieKit {
         Ok(kit)
     }
 
-    fn keys(&self) -> PathBuf {
+    /// The file of keys, those of reports among them.
+    pub(super) fn keys(&self) -> PathBuf {
         self.directory.path().join("keys")
     }
 
@@ -62,6 +105,12 @@ impl CookieKit {
         ports: &[u16],
     ) -> Result<AgentProcess> {
         let server = &bench.topology.servers[index];
+        let lines = self.agent_lines(index, vip, ports);
+        AgentProcess::start_with(&self.binary, server, &pin_dir(server), &lines)
+    }
+
+    /// For the file of an agent on server number `index`.
+    pub(super) fn agent_lines(&self, index: usize, vip: IpAddr, ports: &[u16]) -> String {
         let mut lines = format!("[agent.cookie]\nkeys = \"{}\"\n", self.keys().display());
         for port in ports {
             lines += &format!(
@@ -70,7 +119,7 @@ impl CookieKit {
                 server_id(index)
             );
         }
-        AgentProcess::start_with(&self.binary, server, &pin_dir(server), &lines)
+        lines
     }
 }
 

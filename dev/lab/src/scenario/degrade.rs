@@ -2,6 +2,7 @@
 //! One of four servers becomes slow half-way; the same load under two
 //! schedulers. What `causeway-lab demo` shows.
 
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,8 +10,10 @@ use causeway_api::balancer::History;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::bench::Bench;
+use super::bench::{Bench, PORT, pin_dir};
+use super::cookie_kit::{ClientTimestamps, CookieKit, with_cookies};
 use super::{Context, Scenario, param};
+use crate::agent::AgentProcess;
 use crate::api;
 use crate::balancer::{BalancerSettings, ServerForwarding};
 use crate::cgroup::Cgroup;
@@ -20,6 +23,7 @@ use crate::load::{LoadConfig, RunningLoad, report};
 use crate::nginx::Nginx;
 use crate::outcome::{DegradeOutcome, Run, RunConditions};
 use crate::sandbox::Sandbox;
+use crate::topology::{Node, vip4};
 use crate::{clock, series};
 
 /// Period of a CPU quota; long periods would make the server stand still.
@@ -58,6 +62,12 @@ pub struct DegradeConfig {
     pub l2: bool,
     /// Lines for the `[control]` table.
     pub control: Vec<String>,
+    /// How the clients' timestamps are.
+    pub timestamps: ClientTimestamps,
+    /// Round trip between clients and router.
+    pub path_ms: u64,
+    /// What the latency-aware run goes by, as the VIP's `latency`; empty: its default.
+    pub latency: String,
 }
 
 impl Default for DegradeConfig {
@@ -78,6 +88,9 @@ impl Default for DegradeConfig {
             schedulers: ["maglev".into(), "latency".into()],
             l2: false,
             control: Vec::new(),
+            timestamps: ClientTimestamps::On,
+            path_ms: 0,
+            latency: String::new(),
         }
     }
 }
@@ -112,9 +125,22 @@ pub fn run(
         "a run must be longer than the time to its degradation and settling"
     );
     let bench = Bench::build(sandbox, 2, config.servers)?;
+    let switch = u8::from(config.timestamps != ClientTimestamps::Off).to_string();
+    for client in bench.client_namespaces() {
+        client.sysctl("net/ipv4/tcp_timestamps", &switch)?;
+    }
+    let mut lines = Vec::new();
+    if config.path_ms > 0 {
+        for client in 0..bench.topology.clients.len() {
+            lines.push(bench.lengthen(client, config.path_ms, config.seed)?);
+        }
+    }
+    let kit = CookieKit::new(binary)?;
+    let agents = agents(&bench, binary, config, &kit)?;
     let [first, second] = &config.schedulers;
-    let baseline = run_once(&bench, binary, config, first, progress)?;
-    let latency_aware = run_once(&bench, binary, config, second, progress)?;
+    let baseline = run_once(&bench, binary, config, &kit, first, progress)?;
+    let latency_aware = run_once(&bench, binary, config, &kit, second, progress)?;
+    drop((agents, lines));
     Ok(DegradeOutcome {
         baseline,
         latency_aware,
@@ -122,10 +148,53 @@ pub fn run(
     })
 }
 
+/// Agents on all servers, where cookies or reports of theirs are wanted.
+fn agents(
+    bench: &Bench,
+    binary: &std::path::Path,
+    config: &DegradeConfig,
+    kit: &CookieKit,
+) -> Result<Vec<AgentProcess>> {
+    let cookies = config.timestamps == ClientTimestamps::Cookie;
+    let reports = matches!(config.latency.as_str(), "agent" | "client");
+    if !cookies && !reports {
+        return Ok(Vec::new());
+    }
+    let vip = vip4(0);
+    let start = |(index, server): (usize, &Node)| {
+        let mut file = String::new();
+        if cookies {
+            file += &kit.agent_lines(index, vip.into(), &[PORT]);
+        }
+        if reports {
+            file += &format!(
+                "[agent.clients]\nservices = [\"{vip}:{PORT}\"]\nothers = false\nhistory = \"\"\n\
+                 [agent.report]\nclient_latency = true\nto = [\"{}\"]\nkeys = \"{}\"\n",
+                reports_at(bench),
+                kit.keys().display()
+            );
+        }
+        AgentProcess::start_with(binary, server, &pin_dir(server), &file)
+    };
+    bench
+        .topology
+        .servers
+        .iter()
+        .enumerate()
+        .map(start)
+        .collect()
+}
+
+/// Where agents report.
+fn reports_at(bench: &Bench) -> SocketAddrV4 {
+    SocketAddrV4::new(bench.topology.balancer.ipv4, 9472)
+}
+
 fn run_once(
     bench: &Bench,
     binary: &std::path::Path,
     config: &DegradeConfig,
+    kit: &CookieKit,
     scheduler: &str,
     progress: &dyn Fn(&Live),
 ) -> Result<Run> {
@@ -134,10 +203,24 @@ fn run_once(
     } else {
         ServerForwarding::Ipip
     };
-    let vip = bench.vip4(0, scheduler, forwarding);
+    let mut vip = bench.vip4(0, scheduler, forwarding);
     let target = (vip.address, vip.port).into();
+    let mut head = Vec::new();
+    if config.timestamps == ClientTimestamps::Cookie {
+        vip = with_cookies(vip);
+        head.push(kit.balancer_lines());
+    }
+    if !config.latency.is_empty() && scheduler == "latency" {
+        vip.keys.push(format!("latency = \"{}\"", config.latency));
+        head.push(format!(
+            "[agent_reports]\nlisten = \"{}\"\nkeys = \"{}\"",
+            reports_at(bench),
+            kit.keys().display()
+        ));
+    }
     let settings = BalancerSettings {
         vips: vec![vip],
+        head,
         control: config.control.clone(),
         ..BalancerSettings::default()
     };
@@ -336,6 +419,21 @@ pub const DEGRADE: Scenario = Scenario {
             "",
             "lines for the [control] table, with ; between them",
         ),
+        param(
+            "timestamps",
+            "on",
+            "the clients' TCP timestamps: on, off, or cookie (on, and the VIP has cookies)",
+        ),
+        param(
+            "path_ms",
+            "0",
+            "round trip between clients and router, milliseconds",
+        ),
+        param(
+            "latency",
+            "",
+            "what the controller goes by: server, response, agent, client; empty: the default",
+        ),
     ],
     run: run_scenario,
     table: |_| None,
@@ -361,6 +459,9 @@ fn run_scenario(context: &Context) -> Result<Value> {
         schedulers: [context.param("first")?, context.param("second")?],
         l2: context.param::<String>("forwarding")? == "l2",
         control: lines.map(str::to_owned).collect(),
+        timestamps: context.param("timestamps")?,
+        path_ms: context.param("path_ms")?,
+        latency: context.param("latency")?,
     };
     let outcome = run(context.sandbox, &context.binary, &config, &|live| {
         context.say(format!(

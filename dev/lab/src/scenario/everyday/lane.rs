@@ -10,16 +10,15 @@
 //! they ask the server itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use causeway_core::estimate::Tally;
 use tempfile::TempDir;
 
 use super::Plan;
@@ -29,14 +28,14 @@ use crate::agent::AgentProcess;
 use crate::background::{KilledOnDrop, serve};
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::link;
-use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
+use crate::link_emulator::LinkEmulator;
 use crate::netns::Netns;
 use crate::nginx::Nginx;
 use crate::quic::tls::{Identity, identity};
 use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
 use crate::scenario::bench::{self, Bench};
-use crate::scenario::cookie_kit::{CookieKit, with_cookies};
+use crate::scenario::cookie_kit::{ClientTimestamps, CookieKit, with_cookies};
 use crate::topology::{self, DEVICE, Shape, Topology};
 use crate::{api, clock};
 
@@ -49,41 +48,6 @@ const AGENT_SETTLES: Duration = Duration::from_millis(1600);
 /// Longest that a client may run over its time.
 const GRACE: Duration = Duration::from_secs(40);
 
-/// How a client's TCP timestamps are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Timestamps {
-    On,
-    Off,
-    Cookie,
-}
-
-impl Timestamps {
-    /// All of them.
-    pub(super) const ALL: [Self; 3] = [Self::On, Self::Off, Self::Cookie];
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-            Self::Cookie => "cookie",
-        }
-    }
-}
-
-impl fmt::Display for Timestamps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-impl FromStr for Timestamps {
-    type Err = ();
-
-    fn from_str(word: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|t| t.word() == word).ok_or(())
-    }
-}
-
 /// What the product says of the server in one epoch.
 #[derive(Debug, Clone)]
 pub(super) struct Estimate {
@@ -91,7 +55,7 @@ pub(super) struct Estimate {
     pub(super) start_ns: u64,
     pub(super) mean_us: f64,
     pub(super) samples: f64,
-    /// `low`, `medium`, `high`; `ungraded` of the balancer.
+    /// `low`, `medium`, `high`.
     pub(super) quality: String,
 }
 
@@ -196,7 +160,10 @@ impl Lane {
             python,
             directory,
         };
-        lane._link = lane.lengthen(plan.seed)?;
+        lane._link = match path_ms {
+            0 => None,
+            _ => Some(lane.bench.lengthen(0, path_ms, plan.seed)?),
+        };
         lane.set_offloads()?;
         for service in &services {
             // HTTP and HTTPS are one nginx.
@@ -206,7 +173,7 @@ impl Lane {
                 lane._services.push(running);
             }
         }
-        if plan.timestamps.contains(&Timestamps::Cookie) {
+        if plan.timestamps.contains(&ClientTimestamps::Cookie) {
             lane.cookies = Some(lane.start_cookies(&services)?);
         }
         Ok(lane)
@@ -218,35 +185,6 @@ impl Lane {
 
     fn server(&self) -> &topology::Node {
         &self.bench.topology.servers[0]
-    }
-
-    /// Puts a line with delay in place of the client's veth.
-    fn lengthen(&self, seed: u64) -> Result<Option<LinkEmulator>> {
-        if self.path_ms == 0 {
-            return Ok(None);
-        }
-        let router = &self.bench.topology.router.netns;
-        router.ip(&format!("link del {ROUTER_PORT}\n"))?;
-        let end = |netns: &Netns, device: &str| LinkEnd {
-            netns: netns.clone(),
-            device: device.to_owned(),
-        };
-        let delay = Impairment {
-            round_trip_us: self.path_ms * 1000,
-            ..Impairment::default()
-        };
-        let (near, far) = (end(self.client(), DEVICE), end(router, ROUTER_PORT));
-        let link = LinkEmulator::start(&near, &far, delay, seed)?;
-        let address = self.bench.topology.clients[0].ipv4;
-        // A queue that holds a window: the line is long, not narrow.
-        router.ip(&format!(
-            "addr add 10.10.0.1/24 dev {ROUTER_PORT}\nlink set {ROUTER_PORT} txqueuelen 10000 up\n"
-        ))?;
-        self.client().ip(&format!(
-            "addr add {address}/24 dev {DEVICE}\nlink set {DEVICE} txqueuelen 10000 up\n\
-             route add default via 10.10.0.1\n"
-        ))?;
-        Ok(Some(link))
     }
 
     /// No buffer stands for several packets where something is recorded.
@@ -403,15 +341,15 @@ impl Lane {
     pub(super) fn run(
         &self,
         client: &EverydayClient,
-        timestamps: Timestamps,
+        timestamps: ClientTimestamps,
         seconds: u64,
         keep: &str,
     ) -> Result<EverydayRun> {
         let host = match timestamps {
-            Timestamps::Cookie => topology::vip4(0),
+            ClientTimestamps::Cookie => topology::vip4(0),
             _ => self.server().ipv4,
         };
-        let switch = if timestamps == Timestamps::Off {
+        let switch = if timestamps == ClientTimestamps::Off {
             "0"
         } else {
             "1"
@@ -463,7 +401,7 @@ impl Lane {
             save(Path::new(keep), &name, &requests, &responses)?;
         }
         let estimates = match (timestamps, &self.cookies) {
-            (Timestamps::Cookie, Some(cookies)) => {
+            (ClientTimestamps::Cookie, Some(cookies)) => {
                 cookies.estimates(port, begun_ns, epoch_s * 1_000_000_000)?
             }
             _ => self.measured(&requests_file, epoch_s)?,
@@ -561,22 +499,26 @@ impl Cookies {
     fn estimates(&self, port: u16, since_ns: u64, epoch_ns: u64) -> Result<Vec<Estimate>> {
         let history = api::history_since(&self.balancer.socket(), since_ns)?;
         let of_port = history.series.iter().filter(|s| s.vip == port.to_string());
-        let mut sums: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+        let halves = |samples: f64| (2.0 * samples).round() as u64;
+        let mut tallies: BTreeMap<u64, Tally> = BTreeMap::new();
         for epoch in of_port.flat_map(|series| &series.epochs) {
-            if let Some(mean_us) = epoch.estimate_us {
-                let (sum, samples) = sums.entry(epoch.start_ns / epoch_ns).or_default();
-                *sum += mean_us * epoch.samples;
-                *samples += epoch.samples;
-            }
+            let tally = tallies.entry(epoch.start_ns / epoch_ns).or_default();
+            let sum_us = 2.0 * epoch.samples * epoch.estimate_us.unwrap_or_default();
+            tally.sum_halves_ns += (1e3 * sum_us).round() as u64;
+            tally.weight_halves += halves(epoch.samples);
+            tally.bound_halves += halves(epoch.low);
+            // As the balancer grades, which does not know how many requests clients have out.
+            tally.window = 16;
         }
-        let estimate = |(number, (sum, samples)): (u64, (f64, f64))| Estimate {
-            start_ns: number * epoch_ns,
-            mean_us: sum / samples,
-            samples,
-            quality: "ungraded".to_owned(),
+        let estimate = |(number, tally): (u64, Tally)| {
+            Some(Estimate {
+                start_ns: number * epoch_ns,
+                mean_us: tally.mean_ns()? / 1e3,
+                samples: tally.weight_halves as f64 / 2.0,
+                quality: tally.confidence().quality.name().to_owned(),
+            })
         };
-        let whole = sums.into_iter().filter(|(_, (_, samples))| *samples > 0.0);
-        Ok(whole.map(estimate).collect())
+        Ok(tallies.into_iter().filter_map(estimate).collect())
     }
 }
 

@@ -6,9 +6,8 @@
 //! that cross the client's own interface ([`truth`]), or by the client's own log where it
 //! has one with times. Either belongs to the epoch in which it ended. Estimate: what the product says of the server in that epoch. With
 //! timestamps `on` and `off` that is `causeway measure` on a recording of the request
-//! direction behind the path; with `cookie` it is the balancer's history of the real, which
-//! has no grades: every estimate of its counts as one that it stands for. Rows of the source
-//! `agent` are what the server's agent says that the server took, over the whole run; their
+//! direction behind the path; with `cookie` it is the balancer's history of the real,
+//! graded as the balancer grades it. Rows of the source `agent` are what the server's agent says that the server took, over the whole run; their
 //! truth is what crosses the server's interface, and the path is in neither.
 
 mod client;
@@ -24,8 +23,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::client::{CLIENTS, EverydayClient, Service};
-use self::lane::{Estimate, EverydayRun, Lane, Timestamps};
+use self::lane::{Estimate, EverydayRun, Lane};
 use self::truth::Response;
+use super::cookie_kit::ClientTimestamps;
 use super::{Context, Scenario, param};
 
 pub(super) const EVERYDAY: Scenario = Scenario {
@@ -87,7 +87,7 @@ impl Row {
     fn of_agent(
         client: &'static EverydayClient,
         path_ms: u64,
-        timestamps: Timestamps,
+        timestamps: ClientTimestamps,
         run: &EverydayRun,
     ) -> Self {
         let truth_us = mean(run.at_server.iter().map(|of| of.latency_us)).unwrap_or_default();
@@ -101,7 +101,6 @@ impl Row {
         } else {
             0.0
         };
-        let error = error_pct.map(|error| (error * 100.0).round() / 100.0);
         Self {
             client: client.name,
             path_ms,
@@ -115,10 +114,8 @@ impl Row {
             requests,
             client_us: None,
             epoch_s: run.epoch_s,
-            errors_pct: error
-                .map(|error| ("high".to_owned(), vec![error]))
-                .into_iter()
-                .collect(),
+            // Agents do not grade.
+            errors_pct: BTreeMap::new(),
         }
     }
 }
@@ -134,7 +131,7 @@ fn run(context: &Context) -> Result<Value> {
             missing.join(", ")
         );
     }
-    let timestamps: Vec<Timestamps> = listed(&context.param::<String>("timestamps")?)?;
+    let timestamps: Vec<ClientTimestamps> = listed(&context.param::<String>("timestamps")?)?;
     let paths: Vec<u64> = listed(&context.param::<String>("paths")?)?;
     let plan = Plan {
         clients,
@@ -181,7 +178,7 @@ fn run(context: &Context) -> Result<Value> {
 /// What all lanes do.
 struct Plan {
     clients: Vec<&'static EverydayClient>,
-    timestamps: Vec<Timestamps>,
+    timestamps: Vec<ClientTimestamps>,
     seconds: u64,
     keep: String,
     seed: u64,
@@ -379,7 +376,7 @@ fn table_of(interface: &Value, source: &str) -> Option<String> {
             "| {} | {} | {path_ms} | {truth_ms:.2} |",
             client.name, client.in_flight
         );
-        for word in Timestamps::ALL.map(Timestamps::word) {
+        for word in ClientTimestamps::ALL.map(ClientTimestamps::word) {
             let row = rows.iter().find(|row| row["timestamps"] == word);
             let error = row.and_then(|row| figure(row, "median_error_pct"));
             let covered = row.and_then(|row| figure(row, "coverage_pct"));
