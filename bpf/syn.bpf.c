@@ -50,20 +50,13 @@ asking(struct __sk_buff *skb, const struct syn_segment *seg, u64 now_ns)
 {
 	struct syn_entry *entry = bpf_map_lookup_elem(&syn_connections, &seg->key);
 	u32 next = seg->seq + seg->payload_len;
-	u32 event = SYN_EVENT_REQUEST;
 
 	if (!entry)
 		return false;
 	if ((s32)(next - entry->seq) <= 0)
 		return true;
 	entry->seq = next;
-	if (is_tls_handshake(skb, seg))
-		event = SYN_EVENT_HANDSHAKE;
-	else if (seg->payload_len <= SYN_SHORT_BYTES)
-		event = SYN_EVENT_SHORT;
-	else if (seg->payload_len >= SYN_STREAMS_BYTES)
-		event = SYN_EVENT_LONG;
-	step(entry, event, seg->ack, now_ns);
+	step(entry, request_event(skb, seg), seg->ack, now_ns);
 	return true;
 }
 

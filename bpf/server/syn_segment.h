@@ -18,6 +18,7 @@
 
 #include "../packet/parse.h"
 #include "../shared/abi.h"
+#include "../shared/syn_track.h"
 
 #define TLS_CHANGE_CIPHER_SPEC 20
 #define TLS_HANDSHAKE 22
@@ -128,16 +129,44 @@ read_syn_segment(struct __sk_buff *skb, struct syn_segment *seg, const bool in)
  * Whether the payload is of a TLS handshake: it begins with a record of one, or with the change
  * of ciphers and the client's Finished, and no request follows in the same segment.
  */
-static __always_inline bool is_tls_handshake(struct __sk_buff *skb, const struct syn_segment *seg)
+static __always_inline bool is_tls_handshake(const u8 head[4], u32 payload_len)
 {
-	u8 head[2];
-
-	if (seg->payload_len < 5 || bpf_skb_load_bytes(skb, seg->payload_at, head, sizeof(head)))
-		return false;
 	if (head[1] != TLS_MAJOR)
 		return false;
 	return head[0] == TLS_HANDSHAKE ||
-	       (head[0] == TLS_CHANGE_CIPHER_SPEC && seg->payload_len <= TLS_FINISHED_MAX);
+	       (head[0] == TLS_CHANGE_CIPHER_SPEC && payload_len <= TLS_FINISHED_MAX);
+}
+
+/* Whether it begins with a method of HTTP/1.1: RFC 9110, 9.3, and RFC 5789. */
+static __always_inline bool is_http(const u8 head[4])
+{
+	static const char methods[][4] = {
+		{ 'G', 'E', 'T', ' ' }, { 'P', 'O', 'S', 'T' }, { 'H', 'E', 'A', 'D' },
+		{ 'P', 'U', 'T', ' ' }, { 'D', 'E', 'L', 'E' }, { 'O', 'P', 'T', 'I' },
+		{ 'P', 'A', 'T', 'C' },
+	};
+
+	for (u32 i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
+		if (!__builtin_memcmp(head, methods[i], 4))
+			return true;
+	return false;
+}
+
+/* What the client says with a payload. */
+static __always_inline u32 request_event(struct __sk_buff *skb, const struct syn_segment *seg)
+{
+	u8 head[4];
+
+	if (seg->payload_len > sizeof(head) &&
+	    !bpf_skb_load_bytes(skb, seg->payload_at, head, sizeof(head))) {
+		if (is_tls_handshake(head, seg->payload_len))
+			return SYN_EVENT_HANDSHAKE;
+		if (is_http(head))
+			return SYN_EVENT_HTTP;
+	}
+	if (seg->payload_len <= SYN_SHORT_BYTES)
+		return SYN_EVENT_SHORT;
+	return seg->payload_len >= SYN_STREAMS_BYTES ? SYN_EVENT_LONG : SYN_EVENT_REQUEST;
 }
 
 /* Whether it is an interim response of HTTP/1.1, which ends nothing: RFC 9110, 15.2.1. */

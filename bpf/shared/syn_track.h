@@ -18,7 +18,8 @@
  * What the server took for a transaction runs from its first request to its last new data: neither
  * the way to the client nor what the network lost is in it. It is known where the client asks for one thing at a time: a request that
  * acknowledges less than was sent left before the client had its answer, and whose answer the next
- * data are cannot be told from then on (OVERLAPS). Streams of HTTP/2 on a short path may never
+ * data are cannot be told from then on (OVERLAPS). So did one of HTTP/1.1 that follows another before
+ * there was an answer: a pipeline. Streams of HTTP/2 on a short path may never
  * show that way; within TLS they show by requests shorter than any of HTTP/1.1 beside packets
  * that hold many.
  *
@@ -85,6 +86,7 @@ enum syn_event {
 	SYN_EVENT_SILENCE = 11,     /* no packet: the agent's search */
 	SYN_EVENT_SHORT = 12,       /* a request of at most SYN_SHORT_BYTES */
 	SYN_EVENT_LONG = 13,        /* a request of at least SYN_STREAMS_BYTES */
+	SYN_EVENT_HTTP = 14,        /* a request of HTTP/1.1 in clear text, no part of one */
 };
 
 enum syn_state {
@@ -376,6 +378,8 @@ syn_track_request(struct syn_conn *c, u32 event, u32 ack, u64 now_ns, struct syn
 
 	if (c->state != SYN_STATE_ESTABLISHED)
 		return;
+	if (event == SYN_EVENT_HTTP && (said & SYN_MARK_ASKED) && !c->last_data_ns)
+		__sync_fetch_and_or(&c->marks, SYN_MARK_OVERLAPS);
 	/* With the first one a server may also say what nobody asked for: tickets, SETTINGS. */
 	if ((said & SYN_MARK_ASKED) && (c->marks & SYN_MARK_LATER) && c->last_data_ns &&
 	    (s32)(c->sent - ack) > 0)
@@ -535,6 +539,7 @@ CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, str
 	case SYN_EVENT_HANDSHAKE:
 	case SYN_EVENT_SHORT:
 	case SYN_EVENT_LONG:
+	case SYN_EVENT_HTTP:
 		syn_track_request(c, event, seq, now_ns, out);
 		break;
 	case SYN_EVENT_SILENCE:

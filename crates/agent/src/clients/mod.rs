@@ -231,6 +231,7 @@ impl Clients {
             self.feed(number, settled_until, now)?;
         }
         self.origins.retain(|(_, slot), _| *slot > settled_until);
+        self.report();
         let second = monotonic_ns() / 1_000_000_000;
         if second != self.second {
             self.second = second;
@@ -314,7 +315,6 @@ impl Clients {
         }
         self.watch();
         self.manage_queues();
-        self.report();
         self.record(second)?;
         if second.is_multiple_of(HOOKS_EVERY_S) {
             self.mend_hooks()?;

@@ -39,6 +39,8 @@ pub enum ConnectionEvent {
     ShortRequest,
     /// As `Request`, so long that of HTTP/2 it is several.
     LongRequest,
+    /// As `Request`, of HTTP/1.1 in clear text by its method.
+    HttpRequest,
     /// The same; it belongs to a handshake of TLS.
     Handshake,
     /// No packet: a search for answers that are over.
@@ -167,6 +169,7 @@ impl Tracker {
             ConnectionEvent::Silence => (11, 0),
             ConnectionEvent::ShortRequest => (12, sent),
             ConnectionEvent::LongRequest => (13, sent),
+            ConnectionEvent::HttpRequest => (14, sent),
         };
         let mut raw = RawOutcome::default();
         // SAFETY: both pointers come from references to types of the C layout; the

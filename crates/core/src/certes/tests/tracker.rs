@@ -482,6 +482,16 @@ fn what_overlaps_is_not_timed_from_then_on() {
         ];
         assert_eq!(server_ms(&streams), expected);
     }
+    // A pipeline.
+    let pipeline = [
+        (50, HttpRequest),
+        (51, HttpRequest),
+        (55, Data),
+        (60, HttpRequest),
+        (64, Data),
+        (99, ClientFin(9)),
+    ];
+    assert_eq!(server_ms(&pipeline), [None, None]);
     // A body that follows its head while the server is silent is no other request.
     let body = [
         (50, Request),
