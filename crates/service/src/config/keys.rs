@@ -30,13 +30,20 @@ pub struct KeysFile {
     pub reports: Option<ReportKeys>,
     /// Whether the key that is not current is to become so; else it is the former one.
     pub is_prepared: bool,
+    /// Which key of all that there have been is current: a switch adds one.
+    pub number: u64,
 }
+
+/// The number of a first key, and of the current one of a file that has none: so that a former
+/// one has a number, too.
+const FIRST_NUMBER: u64 = 2;
 
 /// The file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawKeysFile {
     current: u8,
+    number: Option<u64>,
     #[serde(default)]
     prepared: bool,
     key0: Option<String>,
@@ -65,7 +72,21 @@ impl KeysFile {
                 secrets: ReportSecrets::Root([Some(reports), None]),
             }),
             is_prepared: false,
+            number: FIRST_NUMBER,
         }
+    }
+
+    /// Its keys of cookies with their numbers, by which a fleet names them.
+    pub fn numbered(&self) -> impl Iterator<Item = (u64, CookieKey)> {
+        let current = self.cookies.current();
+        let other = match self.is_prepared {
+            true => self.number + 1,
+            false => self.number.saturating_sub(1),
+        };
+        let keys = [(self.number, current), (other, current.other())];
+        let cookies = self.cookies;
+        let key = move |(number, epoch)| Some((number, *cookies.get(epoch)?));
+        keys.into_iter().filter_map(key)
     }
 
     /// Reads a file. The error is one sentence without the file's name.
@@ -108,6 +129,7 @@ impl KeysFile {
              # Secret. docs/how-to/keep-connections.md tells how they get where and are replaced.\n"
             .to_owned();
         text += &format!("current = {}\n", self.cookies.current().index());
+        text += &format!("number = {}\n", self.number);
         if self.is_prepared {
             text += "prepared = true\n";
         }
@@ -186,6 +208,7 @@ impl KeysFile {
             cookies: Keys::new(current.other(), *key, former),
             reports,
             is_prepared: false,
+            number: self.number + 1,
         })
     }
 
@@ -226,6 +249,7 @@ impl KeysFile {
             cookies,
             reports: has_some.then_some(ReportKeys { current, secrets }),
             is_prepared,
+            number: self.number,
         }
     }
 
@@ -304,6 +328,13 @@ impl FromStr for KeysFile {
             1 => (KeyEpoch::One, one, zero),
             n => return Err(format!("current = {n} is no epoch; use 0 or 1")),
         };
+        let number = raw.number.unwrap_or(FIRST_NUMBER + u64::from(raw.current));
+        if number & 1 != u64::from(raw.current) || number == 0 || number >= 1 << 62 {
+            return Err(format!(
+                "number = {number} is no number of a key of epoch {}; take the file of another balancer, or leave the line out on all",
+                raw.current
+            ));
+        }
         let missing = format!("key{0} is missing, which current = {0} names", raw.current);
         let secrets = |zero, one| Ok::<_, String>([key("reports0", zero)?, key("reports1", one)?]);
         let root = secrets(raw.reports0, raw.reports1)?;
@@ -323,6 +354,7 @@ impl FromStr for KeysFile {
             cookies: Keys::new(current, wanted.ok_or(missing)?, other),
             reports: secrets.map(|secrets| ReportKeys { current, secrets }),
             is_prepared: raw.prepared && other.is_some(),
+            number,
         })
     }
 }
@@ -405,6 +437,10 @@ mod tests {
                 "current = 2 is no epoch; use 0 or 1",
             ),
             (
+                format!("current = 0\nnumber = 3\nkey0 = \"{KEY}\"\n"),
+                "number = 3 is no number of a key of epoch 0",
+            ),
+            (
                 "current = 1\nkey1 = \"12\"\n".to_owned(),
                 "key1: a key is 32 hexadecimal digits",
             ),
@@ -440,6 +476,11 @@ mod tests {
         let old = [KeyEpoch::Zero, KeyEpoch::One].map(|epoch| prepared.cookies.get(epoch).copied());
         let switched = prepared.switch().expect("the second step");
         assert_eq!(switched.cookies.current(), KeyEpoch::One);
+        // A key keeps its number: a fleet names it by that.
+        let numbers = |file: &KeysFile| file.numbered().collect::<Vec<_>>();
+        assert_eq!(numbers(&first), [(2, key('1'))]);
+        assert_eq!(numbers(&prepared), [(2, key('1')), (3, key('3'))]);
+        assert_eq!(numbers(&switched), [(3, key('3')), (2, key('1'))]);
         assert_eq!(
             switched.reports.as_ref().map(|of| of.current),
             Some(KeyEpoch::One)
