@@ -524,6 +524,99 @@ pub struct AgreementItem {
     pub digest: String,
 }
 
+/// Answer of `GET /v1/fleet`: how the fleet stands, as this balancer sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetView {
+    /// The fleet's name.
+    pub fleet: String,
+    /// What this balancer is called in it.
+    pub member: String,
+    /// Where the book is.
+    pub store: String,
+    /// Why the store cannot be read, or written.
+    pub store_error: Option<String>,
+    /// Why this balancer keeps what it has.
+    pub hold: Option<String>,
+    /// `new` (the fleet does not know it), `joining`, `serving` or `left`.
+    pub state: String,
+    /// Whether routers may send packets to it.
+    pub in_service: bool,
+    /// The last good book.
+    pub book: Option<FleetPosition>,
+    /// The book that the data plane follows.
+    pub applied: Option<FleetPosition>,
+    /// `waits` or `steps-aside`: what the end of a lease means.
+    pub absence: String,
+    /// The key of cookies that servers issue, by its number.
+    pub key_issued: u64,
+    /// The key that is accepted beside it: the next one, or the former one.
+    pub key_other: Option<u64>,
+    /// All members.
+    pub members: Vec<FleetMemberView>,
+    /// All ids in use or at rest.
+    pub ids: Vec<FleetIdView>,
+    /// What has not come to its end yet, and for whom it waits.
+    pub waiting: Vec<FleetWait>,
+}
+
+/// Which book it is: later is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+pub struct FleetPosition {
+    /// How often the book has been put back into a store that had lost it.
+    pub generation: u32,
+    /// Counts changes.
+    pub revision: u64,
+}
+
+impl std::fmt::Display for FleetPosition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&format!("{}.{}", self.generation, self.revision))
+    }
+}
+
+/// A member of a fleet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetMemberView {
+    /// Its name.
+    pub name: String,
+    /// `joining` or `serving`.
+    pub phase: String,
+    /// Whether its lease lasts: its daemon runs, and reaches the store.
+    pub alive: bool,
+    /// The book that its data plane follows, as it has said.
+    pub acknowledged: Option<FleetPosition>,
+}
+
+/// An id of a VIP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetIdView {
+    /// Address, port and protocol of the VIP.
+    pub vip: String,
+    /// The id.
+    pub id: u16,
+    /// Address of the real.
+    pub real: String,
+    /// `known`, `live`, `leaving` or `resting`.
+    pub phase: String,
+}
+
+/// Something that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetWait {
+    /// What is to happen.
+    pub what: String,
+    /// Names of the members that it waits for; none where it waits for time to pass.
+    pub members: Vec<String>,
+}
+
+/// Body of `POST /v1/fleet/pass-by`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PassBy {
+    /// Name of a member that gets no packets.
+    pub member: String,
+}
+
 /// Answer of `GET /v1/drops`: what was dropped in the last quarter of an hour, by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drops {

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use super::api::Shared;
 use super::engine::Engine;
+use super::fleet::Service;
 use super::pool::Pool;
 use crate::config::{Announce, OnStop};
 
@@ -136,9 +137,15 @@ impl Herald {
 
 /// Each VIP's address, and how it stands.
 fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
+    let service = engine.service();
     let standing = |pool: &Pool| {
+        if service == Service::Out {
+            return Readiness::Unready;
+        }
         let (up, need) = (engine.reals_up(pool), pool.vip().min_healthy);
         match up + engine.reals_unknown(pool) {
+            // The fleet decides whether it may be announced; until then it is as it was.
+            _ if up >= need && service == Service::AsBefore => Readiness::Unknown,
             _ if up >= need => Readiness::Ready,
             at_best if at_best >= need => Readiness::Unknown,
             _ => Readiness::Unready,

@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Agreement, Connections, Difference, Drops, Explanation, History, MoveConnection, Moves,
-    Override, RealChange, Stats, Status, Timeline, VipChange, VipView,
+    Agreement, Connections, Difference, Drops, Explanation, FleetView, History, MoveConnection,
+    Moves, Override, PassBy, RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
 use causeway_dataplane::RealId;
 use causeway_service::access::{Access, Rules};
@@ -29,6 +29,7 @@ use utoipa_axum::routes;
 
 use super::by_hand::find_real;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
+use super::fleet::{FleetOrder, FleetOrders, HasEngine};
 use super::plane::Route;
 use super::pool::Pool;
 use super::slots::{ConnectionSlots, HEAVIEST_MAX};
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     slots: Option<ConnectionSlots>,
     /// Of other hosts, if they are served.
     access: Option<Access>,
+    /// To the member of a fleet, if this balancer is one.
+    fleet: Option<FleetOrders>,
     /// Of one reload at a time.
     reloading: Mutex<()>,
     kept: Mutex<Keeping>,
@@ -81,6 +84,7 @@ impl Shared {
             config_file,
             slots: None,
             access: None,
+            fleet: None,
             reloading: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -138,6 +142,16 @@ impl Shared {
     /// With what a reload renews for other hosts.
     pub(crate) fn with_access(self, access: Option<Access>) -> Self {
         Self { access, ..self }
+    }
+
+    /// With what gives orders to the member of a fleet.
+    pub(crate) fn with_fleet(self, fleet: Option<FleetOrders>) -> Self {
+        Self { fleet, ..self }
+    }
+
+    fn order(&self, order: FleetOrder) -> Result<String, EngineError> {
+        let fleet = self.fleet.as_ref().ok_or_else(no_fleet)?;
+        fleet.give(order)
     }
 
     /// The engine. A thread that panicked while it held the lock left at worst
@@ -228,6 +242,18 @@ impl Shared {
     }
 }
 
+impl HasEngine for Shared {
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        Self::engine(self)
+    }
+}
+
+fn no_fleet() -> EngineError {
+    EngineError::NotFound(
+        "this balancer is of no fleet; [fleet] in its file makes it a member".to_owned(),
+    )
+}
+
 impl Keeping {
     fn note(&mut self, error: Option<String>) {
         if error != self.error {
@@ -295,6 +321,11 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(moves))
         .routes(routes!(drops))
         .routes(routes!(agreement))
+        .routes(routes!(fleet))
+        .routes(routes!(found_fleet))
+        .routes(routes!(join_fleet))
+        .routes(routes!(leave_fleet))
+        .routes(routes!(pass_member_by))
         .routes(routes!(reload))
         .routes(routes!(check))
         .routes(routes!(diff))
@@ -328,7 +359,7 @@ async fn no_route(request: Request) -> Response {
     problem(
         StatusCode::NOT_FOUND,
         format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /metrics, or at / for people"
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /metrics, or at / for people"
         ),
     )
 }
@@ -472,6 +503,59 @@ async fn moves(State(shared): Api, Query(since): Query<Since>) -> Json<Moves> {
 async fn agreement(State(shared): Api) -> Answer<Agreement> {
     let agreement = blocking(move || Ok(super::agreement::agreement(&shared.engine())?));
     Ok(Json(agreement.await?))
+}
+
+/// How the fleet stands, as this balancer sees it
+#[utoipa::path(get, path = "/v1/fleet", responses((status = 200, body = FleetView)))]
+async fn fleet(State(shared): Api) -> Answer<FleetView> {
+    let engine = shared.engine();
+    let fleet = engine.fleet.as_ref().ok_or_else(no_fleet)?;
+    Ok(Json(fleet.view.clone()))
+}
+
+/// Founds the fleet with what runs here, or puts its book back into a store that has none
+#[utoipa::path(
+    post, path = "/v1/fleet/found",
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
+async fn found_fleet(State(shared): Api) -> Answer<String> {
+    blocking(move || shared.order(FleetOrder::Found))
+        .await
+        .map(Json)
+}
+
+/// Brings this balancer back after it left
+#[utoipa::path(
+    post, path = "/v1/fleet/join",
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
+async fn join_fleet(State(shared): Api) -> Answer<String> {
+    blocking(move || shared.order(FleetOrder::Join))
+        .await
+        .map(Json)
+}
+
+/// Withdraws this balancer's routes, and has the fleet go on without it
+#[utoipa::path(
+    post, path = "/v1/fleet/leave",
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
+async fn leave_fleet(State(shared): Api) -> Answer<String> {
+    blocking(move || shared.order(FleetOrder::Leave))
+        .await
+        .map(Json)
+}
+
+/// Has the fleet go on without another member, of which an operator knows that it gets no packets
+#[utoipa::path(
+    post, path = "/v1/fleet/pass-by",
+    request_body(content = PassBy),
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
+async fn pass_member_by(State(shared): Api, body: String) -> Answer<String> {
+    let PassBy { member } = parse_json(&body)?;
+    let order = FleetOrder::PassBy(member);
+    blocking(move || shared.order(order)).await.map(Json)
 }
 
 /// Why a real has its weight

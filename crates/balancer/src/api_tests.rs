@@ -371,7 +371,7 @@ async fn refusals_are_sentences() {
             "/v2",
             json!(null),
             404,
-            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /metrics, or at / for people",
+            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /metrics, or at / for people",
         ),
     ];
     for (method, path, body, code, sentence) in cases {
@@ -598,8 +598,8 @@ async fn answers_are_as_described() {
             continue;
         };
         let described = &get["responses"]["200"]["content"]["application/json"]["schema"];
-        // Stateful VIPs are in a world of their own, and metrics are no JSON.
-        if path == "/v1/connections" || path == "/metrics" {
+        // Stateful VIPs and fleets are in worlds of their own, and metrics are no JSON.
+        if ["/v1/connections", "/v1/fleet", "/metrics"].contains(&path.as_str()) {
             continue;
         }
         let path = path.replace("{vip}", "web").replace("{real}", "10.0.0.1");

@@ -32,6 +32,14 @@ impl Engine {
         let of_vip = &self.config.vips[vip_index];
         let real_index = find_real(of_vip, real)?;
         let (vip, real) = (of_vip.endpoint(), of_vip.reals[real_index].address);
+        if self.follows_book() {
+            let of = (vip.as_str().into(), real);
+            let mut sets = self.by_hand.iter();
+            let set = sets.find(|set| set.vip == vip && set.real == real);
+            let mut set = set.map_or_else(RealChange::default, |set| set.set.clone());
+            merge(&mut set, change);
+            return self.want_by_hand([(of, set)]);
+        }
         let mut config = self.config.clone();
         put(&mut config.vips[vip_index].reals[real_index], change);
         self.replace(config)?;
@@ -50,9 +58,7 @@ impl Engine {
         };
         let set = &mut self.by_hand[at];
         set.since_ns = now_ns;
-        set.set.weight = change.weight.or(set.set.weight);
-        set.set.drain = change.drain.or(set.set.drain);
-        set.set.maintenance = change.maintenance.or(set.set.maintenance);
+        merge(&mut set.set, change);
         (_, self.by_hand) = over(&self.file, &self.by_hand);
         Ok(())
     }
@@ -64,7 +70,7 @@ impl Engine {
             let own = &self.file.vips[vip];
             let file = &own.reals[real];
             let row = |key: &str, value: Option<Value>, file: Value| {
-                value.map(|value| Override {
+                value.filter(|value| *value != file).map(|value| Override {
                     vip: own.name.clone(),
                     real: set.real.to_string(),
                     key: key.to_owned(),
@@ -114,6 +120,14 @@ impl Engine {
                 && real.is_none_or(|real| real == set.real)
         };
         let (dropped, left): (Vec<_>, Vec<_>) = self.by_hand.iter().cloned().partition(is_meant);
+        if self.follows_book() {
+            let before = self.overrides();
+            let of = |set: &SetByHand| ((set.vip.as_str().into(), set.real), RealChange::default());
+            self.want_by_hand(dropped.iter().map(of))?;
+            let after = self.overrides();
+            let gone = |set: &Override| !after.contains(set);
+            return Ok(before.into_iter().filter(gone).collect());
+        }
         let mut config = self.config.clone();
         for set in &dropped {
             let file =
@@ -178,7 +192,14 @@ pub(super) fn tell_gone(file: &BalancerConfig, by_hand: &[SetByHand]) {
     }
 }
 
-fn put(real: &mut RealConfig, change: &RealChange) {
+/// Adds what a change sets to what is set.
+fn merge(set: &mut RealChange, change: &RealChange) {
+    set.weight = change.weight.or(set.weight);
+    set.drain = change.drain.or(set.drain);
+    set.maintenance = change.maintenance.or(set.maintenance);
+}
+
+pub(super) fn put(real: &mut RealConfig, change: &RealChange) {
     real.weight = change.weight.unwrap_or(real.weight);
     real.drain = change.drain.unwrap_or(real.drain);
     real.maintenance = change.maintenance.unwrap_or(real.maintenance);

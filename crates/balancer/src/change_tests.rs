@@ -109,7 +109,7 @@ fn what_is_set_by_hand_outlives_reload_and_restart_until_it_is_dropped() {
     assert!(is_out(&bench) && by_hand(&bench.engine).len() == 3);
     bench.engine.reload(config(WEB)).unwrap();
     let plane = Box::new(bench.plane.clone());
-    bench.engine = Engine::succeed(plane, config(WEB), bench.engine.kept(), START).unwrap();
+    bench.engine = Engine::succeed(plane, config(WEB), bench.engine.kept(), None, START).unwrap();
     assert!(is_out(&bench));
     assert_eq!(by_hand(&bench.engine), all);
     assert_eq!(bench.engine.config().vips[0].reals[1].weight, 5);

@@ -182,7 +182,11 @@ impl Engine {
             })
             .collect();
         let rest = config.cookies.as_ref().map(|cookies| cookies.quarantine);
-        let rest_s = rest.unwrap_or(cookie::QUARANTINE).as_secs();
+        // In a fleet the book has ids rest, and they are in no configuration after that.
+        let rest_s = match self.follows_book() {
+            true => 0,
+            false => rest.unwrap_or(cookie::QUARANTINE).as_secs(),
+        };
         ids::assign(&wanted, &held, ids, known.now_s, rest_s)
             .with_context(|| format!("vip {}", vip.name))
     }

@@ -17,6 +17,7 @@ use causeway_dataplane::{RealId, RealStats, Vip};
 use tracing::{debug, info};
 
 use super::agent_reports::AgentReports;
+use super::fleet::Membership;
 use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
 use super::real_counters::{self, RealCounters, mean_us};
@@ -69,6 +70,8 @@ pub struct Engine {
     pub(super) file: BalancerConfig,
     /// What operators have set in the place of that.
     pub(super) by_hand: Vec<SetByHand>,
+    /// Its fleet, if it is a member of one.
+    pub(super) fleet: Option<Membership>,
     /// Reals that a former daemon found to be down.
     pub(super) former_down: HashSet<Down>,
     pub(super) pools: Vec<Pool>,
@@ -126,23 +129,24 @@ impl Engine {
         config: BalancerConfig,
         now: Moment,
     ) -> anyhow::Result<Self> {
-        Self::succeed(plane, config, KeptState::default(), now)
+        Self::succeed(plane, config, KeptState::default(), None, now)
     }
 
-    /// The same with what a former daemon kept.
-    pub fn succeed(
+    /// The same with what a former daemon kept, of its fleet, too.
+    pub(crate) fn succeed(
         plane: Box<dyn DataPlane>,
         file: BalancerConfig,
         kept: KeptState,
+        fleet: Option<Membership>,
         now: Moment,
     ) -> anyhow::Result<Self> {
         by_hand::tell_gone(&file, &kept.by_hand);
-        let (config, by_hand) = by_hand::over(&file, &kept.by_hand);
         let mut engine = Self {
             plane,
-            config: config.clone(),
+            config: file.clone(),
             file,
-            by_hand,
+            by_hand: kept.by_hand,
+            fleet,
             former_down: kept.down.into_iter().collect(),
             begin_down: HashSet::new(),
             reloads: Reloads {
@@ -169,6 +173,8 @@ impl Engine {
             last_window_ns: 0,
             last_step_ns: None,
         };
+        let (config, by_hand) = engine.in_force(&engine.file, &engine.by_hand)?;
+        (engine.config, engine.by_hand) = (config.clone(), by_hand);
         engine.sync(config, Some(now.monotonic_ns))?;
         engine.former_down.clear();
         Ok(engine)
@@ -276,10 +282,11 @@ impl Engine {
     /// by hand.
     pub fn reload(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         self.check_reload(&config)?;
-        let (in_force, by_hand) = by_hand::over(&config, &self.by_hand);
+        let (in_force, by_hand) = self.in_force(&config, &self.by_hand)?;
         self.replace(in_force)?;
         by_hand::tell_gone(&config, &self.by_hand);
         (self.file, self.by_hand) = (config, by_hand);
+        self.tell_fleet();
         Ok(())
     }
 
@@ -289,14 +296,14 @@ impl Engine {
         if !keys.is_empty() {
             return Err(EngineError::Conflict(needs_restart(&keys)));
         }
-        Ok(self.check_ids(config)?)
+        Ok(self.check_ids(&self.in_force(config, &self.by_hand)?.0)?)
     }
 
     /// What a reload would change in what is in force.
     pub fn difference(&self, config: &BalancerConfig) -> Difference {
-        let (in_force, _) = by_hand::over(config, &self.by_hand);
+        let in_force = self.in_force(config, &self.by_hand);
         Difference {
-            changes: in_force.changes(&self.config),
+            changes: in_force.map_or_else(|_| Vec::new(), |(of, _)| of.changes(&self.config)),
             refused: self
                 .check_reload(config)
                 .err()
@@ -541,6 +548,7 @@ impl Engine {
 
     /// Adds a VIP at run time; it lasts until the next reload or restart.
     pub fn add_vip(&mut self, vip: VipConfig) -> Result<(), EngineError> {
+        self.goes_by_itself()?;
         let taken = |other: &VipConfig| other.name == vip.name || other.key() == vip.key();
         if let Some(other) = self.config.vips.iter().find(|other| taken(other)) {
             return Err(EngineError::Conflict(format!(
@@ -571,6 +579,7 @@ impl Engine {
 
     /// Removes a VIP until the next reload or restart.
     pub fn remove_vip(&mut self, name: &str) -> Result<(), EngineError> {
+        self.goes_by_itself()?;
         let index = self.find_vip(name)?;
         let mut config = self.config.clone();
         config.vips.remove(index);
@@ -583,6 +592,7 @@ impl Engine {
         name: &str,
         change: impl FnOnce(&mut VipConfig) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
+        self.goes_by_itself()?;
         let index = self.find_vip(name)?;
         let mut config = self.config.clone();
         change(&mut config.vips[index])?;

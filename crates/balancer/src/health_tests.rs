@@ -155,7 +155,7 @@ fn without_slow_start_a_real_returns_at_once() {
 /// A successor over the same data plane.
 fn restart(bench: &mut Bench, text: &str, kept: KeptState) {
     let plane = Box::new(bench.plane.clone());
-    bench.engine = Engine::succeed(plane, config(text), kept, bench.now).unwrap();
+    bench.engine = Engine::succeed(plane, config(text), kept, None, bench.now).unwrap();
 }
 
 #[test]

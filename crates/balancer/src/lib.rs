@@ -25,6 +25,7 @@ mod decisions;
 pub mod engine;
 #[cfg(test)]
 mod fake;
+mod fleet;
 mod health;
 #[cfg(test)]
 mod health_tests;

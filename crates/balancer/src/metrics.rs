@@ -4,7 +4,7 @@
 use std::fmt;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Agreement, RealView, Stats, VipView};
+use causeway_api::balancer::{Agreement, FleetPosition, FleetView, RealView, Stats, VipView};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
 use causeway_service::metrics::{build_info, packets};
@@ -33,11 +33,13 @@ pub(crate) fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("causeway");
     let reloads = engine.reloads();
     let agreement = agreement::agreement(engine)?;
+    let fleet = engine.fleet.as_ref().map(|fleet| fleet.view.clone());
     registry.register_collector(Box::new(Page {
         stats,
         histograms,
         reloads,
         agreement,
+        fleet,
     }));
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
@@ -51,6 +53,7 @@ struct Page {
     histograms: Vec<Latencies>,
     reloads: Reloads,
     agreement: Agreement,
+    fleet: Option<FleetView>,
 }
 
 /// One real's histogram, ready to be written.
@@ -479,6 +482,79 @@ fn labels<'a>(vip: &'a VipView, real: &'a RealView) -> [(&'static str, &'a str);
     [("vip", &vip.name), ("real", &real.address)]
 }
 
+fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let flag = |holds: bool| f64::from(u8::from(holds));
+    let revision = |of: Option<FleetPosition>| of.map_or(0.0, |of| of.revision as f64);
+    let gauges = [
+        (
+            "fleet_store_up",
+            "Whether the fleet's store could be read and written at the last look",
+            flag(fleet.store_error.is_none()),
+        ),
+        (
+            "fleet_held",
+            "Whether this member cannot follow the fleet's book, or has none",
+            flag(fleet.hold.is_some()),
+        ),
+        (
+            "fleet_in_service",
+            "Whether routers may send packets to this member",
+            flag(fleet.in_service),
+        ),
+        (
+            "fleet_book_generation",
+            "How often the fleet's book has been put back into a store that had lost it",
+            fleet.book.map_or(0.0, |book| f64::from(book.generation)),
+        ),
+        (
+            "fleet_book_revision",
+            "Revision of the last good book of the fleet",
+            revision(fleet.book),
+        ),
+        (
+            "fleet_applied_revision",
+            "Revision of the book that the data plane follows",
+            revision(fleet.applied),
+        ),
+        (
+            "fleet_key_issued",
+            "Number of the key of cookies that servers may write by",
+            fleet.key_issued as f64,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        encoder
+            .encode_descriptor(name, help, None, MetricType::Gauge)?
+            .encode_gauge(&value)?;
+    }
+    let help = "Whether the lease of a member of the fleet lasts";
+    let mut family =
+        encoder.encode_descriptor("fleet_member_alive", help, None, MetricType::Gauge)?;
+    for member in &fleet.members {
+        family
+            .encode_family(&[("member", member.name.as_str())])?
+            .encode_gauge(&flag(member.alive))?;
+    }
+    let help = "Changes of the fleet's book that wait for a member";
+    let mut family = encoder.encode_descriptor("fleet_waiting", help, None, MetricType::Gauge)?;
+    for member in &fleet.members {
+        let waits = fleet.waiting.iter();
+        let waits = waits.filter(|wait| wait.members.contains(&member.name));
+        family
+            .encode_family(&[("member", member.name.as_str())])?
+            .encode_gauge(&(waits.count() as f64))?;
+    }
+    let help = "Ids of reals in the fleet's book by how far they have come";
+    let mut family = encoder.encode_descriptor("fleet_ids", help, None, MetricType::Gauge)?;
+    for phase in ["known", "live", "leaving", "resting"] {
+        let ids = fleet.ids.iter().filter(|id| id.phase == phase);
+        family
+            .encode_family(&[("phase", phase)])?
+            .encode_gauge(&(ids.count() as f64))?;
+    }
+    Ok(())
+}
+
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         packets(&self.stats.verdicts, &mut encoder)?;
@@ -492,6 +568,9 @@ impl Collector for Page {
         self.real_gauges(&mut encoder)?;
         self.health(&mut encoder)?;
         self.agreement(&mut encoder)?;
+        if let Some(fleet) = &self.fleet {
+            of_fleet(fleet, &mut encoder)?;
+        }
         self.latency(&mut encoder)?;
         build_info(&mut encoder)
     }

@@ -19,6 +19,7 @@ use crate::agent_reports::ReportListener;
 use crate::api::Shared;
 use crate::config::{BalancerConfig, STATE_DIR};
 use crate::engine::Engine;
+use crate::fleet::{Fleet, FleetOrders};
 use crate::kernel::KernelPlane;
 use crate::state_dir::StateDir;
 use crate::{announce, serve, state_dir};
@@ -96,7 +97,11 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     status.last_reload_error = text.as_ref().err().map(ToString::to_string);
     let state = StateDir::new(&config.state_dir, &config.pin_dir);
     let kept = state.load();
-    let engine = Engine::succeed(Box::new(plane), config.clone(), kept, Moment::now());
+    let fleet = config.fleet.as_ref();
+    let fleet = fleet.map(|fleet| Fleet::open(&config, fleet, &kept.by_hand));
+    let (fleet, membership) = fleet.transpose()?.unzip();
+    let plane = Box::new(plane);
+    let engine = Engine::succeed(plane, config.clone(), kept, membership, Moment::now());
     let mut engine = match engine {
         Ok(engine) => engine,
         Err(error) if started.took_over => return Err(error),
@@ -116,17 +121,19 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     if text.is_err() {
         engine.note_reload(None);
     }
+    let (orders, inbox) = fleet.is_some().then(FleetOrders::new).unzip();
     let shared = Shared::new(engine, status, file.clone());
     let shared = Arc::new(
         shared
             .with_slots(slots)
             .with_state(state)
-            .with_access(listeners.access()),
+            .with_access(listeners.access())
+            .with_fleet(orders),
     );
     if let Ok(text) = &text {
         shared.keep_config(text);
     }
-    serve::serve(process, shared, listeners)?;
+    serve::serve(process, shared, listeners, fleet.zip(inbox))?;
     info!(
         "stopped; the data plane goes on forwarding from {}; `causeway lb unload -c {} --yes` takes it down",
         config.pin_dir.display(),

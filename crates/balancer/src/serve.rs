@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::announce::Announcements;
 use super::api::{self, Shared};
+use super::fleet::{Fleet, FleetInbox, FleetRunner};
 use super::next_hop::{self, LOOK_EVERY};
 use super::probe;
 
@@ -27,7 +28,11 @@ pub(crate) fn serve(
     process: Process,
     shared: Arc<Shared>,
     listeners: Listeners,
+    fleet: Option<(Fleet, FleetInbox)>,
 ) -> anyhow::Result<()> {
+    let fleet = fleet
+        .map(|(fleet, inbox)| FleetRunner::start(fleet, inbox, Arc::clone(&shared)))
+        .transpose()?;
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
     let announcements = Announcements::start(Arc::clone(&shared))?;
     let kept = Arc::clone(&shared);
@@ -60,6 +65,9 @@ pub(crate) fn serve(
         failed,
     };
     let result = serve_routers(process, routers, &listeners, work);
+    if let Some(fleet) = fleet {
+        fleet.stop();
+    }
     announcements.stop();
     control.stop();
     keeper.stop();

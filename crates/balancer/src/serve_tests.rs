@@ -63,7 +63,7 @@ fn a_control_loop_that_fails_ends_the_daemon() {
     plane.state().panic = true;
     let (tell, told) = mpsc::channel();
     let process = Process::begin().unwrap();
-    thread::spawn(move || tell.send(serve::serve(process, shared, listeners)));
+    thread::spawn(move || tell.send(serve::serve(process, shared, listeners, None)));
     let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
     let sentence = error.to_string();
     assert!(

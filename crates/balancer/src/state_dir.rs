@@ -154,6 +154,26 @@ impl StateDir {
         })
     }
 
+    /// The text of a file of the directory; `None` if there is none.
+    pub(crate) fn read_file(&self, name: &str) -> Result<Option<String>, String> {
+        match fs::read_to_string(self.dir.join(name)) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!(
+                "{}: cannot be read ({error})",
+                self.dir.join(name).display()
+            )),
+        }
+    }
+
+    /// Keeps a file in the directory: it is on the disk then.
+    pub(crate) fn keep_file(&self, name: &str, content: &[u8]) -> Result<(), String> {
+        self.replace(name, content).map_err(|error| {
+            let path = self.dir.join(name);
+            format!("{}: cannot be written ({error})", path.display())
+        })
+    }
+
     /// Replaces a file of the directory in one step.
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
         DirBuilder::new()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway fleet`: whether balancers of the same VIPs have alike what they must.
+//! `causeway fleet`: how a fleet stands, and whether balancers of the same VIPs have alike what they
+//! must.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use causeway_api::balancer::Agreement;
+use causeway_api::balancer::{Agreement, FleetPosition, FleetView, PassBy};
 use causeway_report::table::{OutputFormat, TextTable};
 use clap::Subcommand;
 use serde_json::json;
@@ -27,6 +28,30 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Show the members, how far each has come, and what waits for whom
+    Status {
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// Begin the fleet with what runs here, or put its book back into a store that has lost it
+    Found,
+    /// Come back into the fleet after `leave`
+    Join,
+    /// Withdraw routes, and have the fleet go on without this balancer
+    ///
+    /// It forwards on until it is taken down.
+    Leave,
+    /// Have the fleet go on without a balancer that is out of reach and gets no packets
+    ///
+    /// Only you can know that it gets none: its data plane outlives its daemon.
+    PassBy {
+        /// Name of the member
+        member: String,
+        /// It gets no packets
+        #[arg(long, required = true)]
+        yes: bool,
+    },
     /// Show what this balancer must have in common with the others
     Show {
         /// How to print
@@ -51,6 +76,23 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
+            Action::Status { output } => {
+                let fleet: FleetView = self.target.get("/v1/fleet")?;
+                match output {
+                    OutputFormat::Table => print!("{}", status(&fleet)),
+                    _ => print(output, &json!(fleet), &members(&fleet))?,
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            Action::Found => self.order("found", ""),
+            Action::Join => self.order("join", ""),
+            Action::Leave => self.order("leave", ""),
+            Action::PassBy { ref member, yes: _ } => {
+                let body = json!(PassBy {
+                    member: member.clone()
+                });
+                self.order("pass-by", &body.to_string())
+            }
             Action::Show { output } => {
                 let agreement: Agreement = self.target.get("/v1/agreement")?;
                 print(output, &json!(agreement), &items(&agreement))?;
@@ -74,6 +116,85 @@ impl Args {
             }
         }
     }
+}
+
+impl Args {
+    fn order(&self, order: &str, body: &str) -> anyhow::Result<ExitCode> {
+        let path = format!("/v1/fleet/{order}");
+        println!("{}", self.target.post::<String>(&path, body)?);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// How a fleet stands: what is wrong first.
+fn status(fleet: &FleetView) -> String {
+    let position = |of: Option<FleetPosition>| of.map_or("none".to_owned(), |of| of.to_string());
+    let mut text = format!(
+        "fleet {}, store {}\nthis is {}: {}, {}; book {}, data plane at {}\n",
+        fleet.fleet,
+        fleet.store,
+        fleet.member,
+        fleet.state,
+        match fleet.in_service {
+            true => "in service",
+            false => "not in service",
+        },
+        position(fleet.book),
+        position(fleet.applied),
+    );
+    for (what, why) in [("store", &fleet.store_error), ("holds", &fleet.hold)] {
+        if let Some(why) = why {
+            text += &format!("{what}: {why}\n");
+        }
+    }
+    if fleet.store_error.is_some() {
+        text += "below is what it knew last; it goes on by that\n";
+    }
+    if fleet.book.is_none() {
+        return text;
+    }
+    let key = match fleet.key_other {
+        Some(next) if next > fleet.key_issued => format!(", {next} is accepted, to be issued"),
+        Some(former) => format!(", {former} is still accepted"),
+        None => String::new(),
+    };
+    text += &format!(
+        "keys: {} is issued{key}\n\n{}",
+        fleet.key_issued,
+        members(fleet).to_text()
+    );
+    let phases = ["live", "known", "leaving", "resting"].map(|phase| {
+        let ids = fleet.ids.iter().filter(|id| id.phase == phase).count();
+        format!("{ids} {phase}")
+    });
+    text += &format!("\nids: {}\n", phases.join(", "));
+    for wait in &fleet.waiting {
+        text += &match wait.members.is_empty() {
+            true => format!("in time: {}\n", wait.what),
+            false => format!("waits for {}: {}\n", wait.members.join(", "), wait.what),
+        };
+    }
+    text
+}
+
+fn members(fleet: &FleetView) -> TextTable {
+    let mut table = TextTable::new(&["member", "phase", "lease", "acknowledged"]);
+    for member in &fleet.members {
+        let lease = match member.alive {
+            true => "lasts",
+            false => "is over",
+        };
+        let acknowledged = member
+            .acknowledged
+            .map_or("nothing".to_owned(), |at| at.to_string());
+        table.push(vec![
+            member.name.clone(),
+            member.phase.clone(),
+            lease.to_owned(),
+            acknowledged,
+        ]);
+    }
+    table
 }
 
 /// What a balancer says, or has said.
@@ -155,7 +276,7 @@ fn table(of: &[(String, Agreement)], differ: &[Disagreement]) -> TextTable {
 
 #[cfg(test)]
 mod tests {
-    use causeway_api::balancer::AgreementItem;
+    use causeway_api::balancer::{AgreementItem, FleetMemberView, FleetWait};
 
     use super::*;
 
@@ -167,6 +288,51 @@ mod tests {
         });
         let items = items.collect();
         (name.to_owned(), Agreement { items })
+    }
+
+    #[test]
+    fn who_is_waited_for_is_named() {
+        let at = |revision| FleetPosition {
+            generation: 0,
+            revision,
+        };
+        let member = |name: &str, alive, revision| FleetMemberView {
+            name: name.to_owned(),
+            phase: "serving".to_owned(),
+            alive,
+            acknowledged: Some(at(revision)),
+        };
+        let fleet = FleetView {
+            fleet: "edge".to_owned(),
+            member: "lb1".to_owned(),
+            store: "https://etcd1:2379".to_owned(),
+            store_error: Some("etcd at https://etcd1:2379: no answer within 3 s".to_owned()),
+            state: "serving".to_owned(),
+            in_service: true,
+            book: Some(at(9)),
+            applied: Some(at(9)),
+            key_issued: 2,
+            key_other: Some(3),
+            members: vec![member("lb1", true, 9), member("lb2", false, 7)],
+            waiting: vec![FleetWait {
+                what: "key 3 is issued".to_owned(),
+                members: vec!["lb2".to_owned()],
+            }],
+            ..FleetView::default()
+        };
+        assert_eq!(
+            status(&fleet),
+            "fleet edge, store https://etcd1:2379\n\
+             this is lb1: serving, in service; book 0.9, data plane at 0.9\n\
+             store: etcd at https://etcd1:2379: no answer within 3 s\n\
+             below is what it knew last; it goes on by that\n\
+             keys: 2 is issued, 3 is accepted, to be issued\n\n\
+             member  phase    lease    acknowledged\n\
+             lb1     serving  lasts    0.9\n\
+             lb2     serving  is over  0.7\n\n\
+             ids: 0 live, 0 known, 0 leaving, 0 resting\n\
+             waits for lb2: key 3 is issued\n"
+        );
     }
 
     #[test]

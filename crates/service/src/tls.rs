@@ -66,7 +66,7 @@ pub(crate) enum Part {
 }
 
 /// What a client trusts, and shows of itself.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientFiles {
     /// Authorities in PEM; without, those of the system.
     pub ca: Option<PathBuf>,

@@ -159,6 +159,7 @@ impl Changes {
             cookies,
             announce,
             agent_reports,
+            fleet,
             history,
             vips: _,
         } = from;
@@ -194,6 +195,7 @@ impl Changes {
         self.cookies(cookies.as_ref(), to.cookies.as_ref());
         self.announce(announce.as_ref(), to.announce.as_ref());
         self.agent_reports(agent_reports.as_ref(), to.agent_reports.as_ref());
+        self.option("fleet", fleet, &to.fleet, ToString::to_string);
         self.debug("history.length", history, &to.history);
     }
 

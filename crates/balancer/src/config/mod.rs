@@ -29,6 +29,7 @@ mod cookie_tests;
 mod difference;
 #[cfg(test)]
 mod difference_tests;
+pub(crate) mod fleet;
 #[cfg(test)]
 mod forms_tests;
 mod hash_key;
@@ -54,6 +55,7 @@ use causeway_service::config::{ApiConfig, ConfigErrors, Renamed, plural, read};
 pub use announce::Announce;
 pub use clients_of::{FlowLimitConfig, Source};
 pub use cookie::{Beside, Cookies};
+pub use fleet::{EtcdConfig, FleetConfig, FleetStore};
 pub use hash_key::HashKey;
 pub use health::{Health, ProbeConfig};
 pub use json::{changed_vip, real_from_json, vip_from_json};
@@ -131,6 +133,8 @@ pub struct BalancerConfig {
     pub announce: Option<Announce>,
     /// Where agents report; `None`: nowhere.
     pub agent_reports: Option<AgentReportsConfig>,
+    /// The fleet that it is a member of; `None`: it goes by its file alone.
+    pub fleet: Option<FleetConfig>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
@@ -364,6 +368,7 @@ impl BalancerConfig {
                 self.tunnel_sources == running.tunnel_sources,
             ),
             ("measure", self.measure == running.measure),
+            ("fleet", self.fleet == running.fleet),
             (
                 "agent_reports.listen",
                 self.reports_at() == running.reports_at(),

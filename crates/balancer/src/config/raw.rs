@@ -48,6 +48,7 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub cookie: RawCookie,
     pub agent_reports: Option<RawReports>,
+    pub fleet: Option<RawFleet>,
     #[serde(default)]
     pub announce: RawAnnounce,
     #[serde(default)]
@@ -110,6 +111,33 @@ pub(super) struct RawLimits {
     pub reals: Option<Spanned<CountValue>>,
     pub histograms: Option<Spanned<CountValue>>,
     pub cookie_vips: Option<Spanned<CountValue>>,
+}
+
+/// The fleet that a balancer is a member of.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFleet {
+    pub name: Text,
+    pub member: Text,
+    pub store: Option<Spanned<RawFleetStore>>,
+    #[schemars(with = "Option<WordOf<WhenAbsent>>")]
+    pub absence: Text,
+    pub lease: Text,
+    pub settle: Text,
+}
+
+/// Where its book is.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFleetStore {
+    pub dir: Text,
+    pub etcd: Option<Vec<Spanned<String>>>,
+    pub prefix: Text,
+    pub user: Text,
+    pub password: Option<Spanned<SecretValue>>,
+    pub ca: Text,
+    pub certificate: Text,
+    pub key: Text,
 }
 
 /// Where agents report.

@@ -19,7 +19,7 @@ use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
     BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, TunnelEnds,
-    Unserved, VipConfig, announce, limits, reports, stateful, vip,
+    Unserved, VipConfig, announce, fleet, limits, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -105,6 +105,7 @@ pub(super) fn config(
         cookies,
         announce: announce::announce(&raw.announce, faults),
         agent_reports: agent_reports.flatten(),
+        fleet: raw.fleet.as_ref().and_then(|raw| fleet::fleet(raw, faults)),
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,
     })

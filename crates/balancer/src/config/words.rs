@@ -20,6 +20,16 @@ words! {
 }
 
 words! {
+    /// What the end of a balancer's lease means to the others of its fleet.
+    WhenAbsent, "absence", {
+        /// They wait for it, and it goes on.
+        Waits = "waits",
+        /// It withdraws its routes, and they go on without it.
+        StepsAside = "steps-aside",
+    }
+}
+
+words! {
     /// What becomes of packets to a VIP's address that are for no VIP.
     Unserved, "unserved", {
         /// They are dropped.

@@ -128,6 +128,11 @@ impl FleetMember {
         self.book.as_ref()
     }
 
+    /// The book that the data plane follows.
+    pub fn follows(&self) -> Option<Position> {
+        self.applied
+    }
+
     /// Whether routers may send to it.
     pub fn in_service(&self) -> bool {
         self.in_service

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The book and what members say of themselves, as texts for stores and files.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use causeway_core::fleet::{
+    Absence, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdPhase, IdRecord,
+    KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
+};
+use serde::{Deserialize, Serialize};
+
+use super::MemberNames;
+
+/// The newest format of the book that this build reads, and writes.
+pub(super) const READS: u16 = 1;
+
+/// Why a text is not taken for a book.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoBook {
+    /// It is of a later format.
+    Format(u16),
+    /// It is damaged.
+    Damaged(String),
+}
+
+/// A book as a store has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct StoredBook {
+    /// The store that it was written into: one set back to a copy is another.
+    pub cluster: String,
+    pub book: Arc<FleetBook>,
+    pub names: MemberNames,
+}
+
+/// What a member writes of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AckText {
+    /// The store that it was written into.
+    pub cluster: String,
+    /// The book that its data plane follows.
+    pub position: Option<PositionText>,
+    /// Digests of the keys that it has, which tell nothing of them.
+    #[serde(default)]
+    pub keys: BTreeMap<KeyNumber, String>,
+    /// It gets no packets since it left, if it had come into service there.
+    #[serde(default)]
+    pub left: Option<PositionText>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PositionText {
+    generation: u32,
+    by: u64,
+    revision: u64,
+}
+
+impl From<Position> for PositionText {
+    fn from(position: Position) -> Self {
+        Self {
+            generation: position.generation.count,
+            by: position.generation.by,
+            revision: position.revision,
+        }
+    }
+}
+
+impl From<PositionText> for Position {
+    fn from(text: PositionText) -> Self {
+        Self {
+            generation: Generation {
+                count: text.generation,
+                by: text.by,
+            },
+            revision: text.revision,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: u16,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BookText {
+    format: u16,
+    cluster: String,
+    position: PositionText,
+    steps_aside: bool,
+    wanted_key: KeyNumber,
+    keys: KeysText,
+    members: Vec<MemberText>,
+    vips: FleetVips,
+    ids: Vec<IdText>,
+    by_hand: Vec<HandText>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeysText {
+    issued: KeyNumber,
+    other: Option<KeyNumber>,
+    since: PositionText,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemberText {
+    id: u64,
+    name: String,
+    serves: bool,
+    since: PositionText,
+    reads: u16,
+}
+
+/// VIPs by address, port and protocol, as texts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct FleetVips(BTreeMap<String, VipText>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VipText {
+    ids: u16,
+    reals: BTreeMap<IpAddr, RealText>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RealText {
+    id: Option<u16>,
+    agent: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdText {
+    vip: String,
+    id: u16,
+    real: IpAddr,
+    phase: PhaseText,
+    since: PositionText,
+    agent: bool,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum PhaseText {
+    Known,
+    Live,
+    Leaving,
+    Resting,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HandText {
+    vip: String,
+    real: IpAddr,
+    drain: Option<bool>,
+    maintenance: Option<bool>,
+    weight: Option<u32>,
+}
+
+impl From<&BTreeMap<Arc<str>, FleetVip>> for FleetVips {
+    fn from(vips: &BTreeMap<Arc<str>, FleetVip>) -> Self {
+        let real = |real: &FleetVipReal| RealText {
+            id: real.id,
+            agent: real.agent,
+        };
+        let vip = |vip: &FleetVip| VipText {
+            ids: vip.ids,
+            reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
+        };
+        Self(
+            vips.iter()
+                .map(|(of, own)| (of.to_string(), vip(own)))
+                .collect(),
+        )
+    }
+}
+
+impl FleetVips {
+    pub(super) fn vips(&self) -> BTreeMap<Arc<str>, FleetVip> {
+        let real = |real: &RealText| FleetVipReal {
+            id: real.id,
+            agent: real.agent,
+        };
+        let vip = |vip: &VipText| FleetVip {
+            ids: vip.ids,
+            reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
+        };
+        let vips = self.0.iter();
+        vips.map(|(of, own)| (of.as_str().into(), vip(own)))
+            .collect()
+    }
+}
+
+impl StoredBook {
+    /// The text of it.
+    pub(super) fn to_text(&self) -> Result<String, String> {
+        let book = &*self.book;
+        let name = |id: &u64| self.names.get(id).cloned();
+        let text = BookText {
+            format: book.format,
+            cluster: self.cluster.clone(),
+            position: book.position.into(),
+            steps_aside: book.absence == Absence::StepsAside,
+            wanted_key: book.wanted_key,
+            keys: KeysText {
+                issued: book.keys.issued,
+                other: book.keys.other,
+                since: book.keys.since.into(),
+            },
+            members: book
+                .members
+                .iter()
+                .map(|(id, record)| MemberText {
+                    id: *id,
+                    name: name(id).unwrap_or_else(|| format!("{id:016x}")),
+                    serves: record.phase == MemberPhase::Serving,
+                    since: record.since.into(),
+                    reads: record.reads,
+                })
+                .collect(),
+            vips: (&book.vips).into(),
+            ids: book
+                .ids
+                .iter()
+                .map(|((vip, id), record)| IdText {
+                    vip: vip.to_string(),
+                    id: *id,
+                    real: record.real,
+                    phase: match record.phase {
+                        IdPhase::Known => PhaseText::Known,
+                        IdPhase::Live => PhaseText::Live,
+                        IdPhase::Leaving => PhaseText::Leaving,
+                        IdPhase::Resting => PhaseText::Resting,
+                    },
+                    since: record.since.into(),
+                    agent: record.agent,
+                })
+                .collect(),
+            by_hand: book
+                .by_hand
+                .iter()
+                .map(|((vip, real), set)| HandText {
+                    vip: vip.to_string(),
+                    real: *real,
+                    drain: set.drain,
+                    maintenance: set.maintenance,
+                    weight: set.weight,
+                })
+                .collect(),
+        };
+        serde_json::to_string(&text).map_err(|error| error.to_string())
+    }
+
+    /// The book that a text holds.
+    pub(super) fn of_text(text: &str) -> Result<Self, NoBook> {
+        let damaged = |error: serde_json::Error| NoBook::Damaged(error.to_string());
+        let head: Head = serde_json::from_str(text).map_err(damaged)?;
+        if head.format > READS {
+            return Err(NoBook::Format(head.format));
+        }
+        let text: BookText = serde_json::from_str(text).map_err(damaged)?;
+        let names = text.members.iter();
+        let names = names
+            .map(|member| (member.id, member.name.clone()))
+            .collect();
+        let members = text.members.iter().map(|member| {
+            let record = MemberRecord {
+                phase: match member.serves {
+                    true => MemberPhase::Serving,
+                    false => MemberPhase::Joining,
+                },
+                since: member.since.into(),
+                reads: member.reads,
+            };
+            (member.id, record)
+        });
+        let ids = text.ids.iter().map(|own| {
+            let record = IdRecord {
+                real: own.real,
+                phase: match own.phase {
+                    PhaseText::Known => IdPhase::Known,
+                    PhaseText::Live => IdPhase::Live,
+                    PhaseText::Leaving => IdPhase::Leaving,
+                    PhaseText::Resting => IdPhase::Resting,
+                },
+                since: own.since.into(),
+                agent: own.agent,
+            };
+            ((own.vip.as_str().into(), own.id), record)
+        });
+        let by_hand = text.by_hand.iter().map(|own| {
+            let set = HandState {
+                drain: own.drain,
+                maintenance: own.maintenance,
+                weight: own.weight,
+            };
+            ((own.vip.as_str().into(), own.real), set)
+        });
+        let book = FleetBook {
+            position: text.position.into(),
+            format: text.format,
+            absence: match text.steps_aside {
+                true => Absence::StepsAside,
+                false => Absence::Waits,
+            },
+            vips: text.vips.vips(),
+            wanted_key: text.wanted_key,
+            members: members.collect(),
+            ids: ids.collect(),
+            keys: KeyPhases {
+                issued: text.keys.issued,
+                other: text.keys.other,
+                since: text.keys.since.into(),
+            },
+            by_hand: by_hand.collect(),
+        };
+        Ok(Self {
+            cluster: text.cluster,
+            book: Arc::new(book),
+            names,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_book_is_read_as_it_was_written_and_no_later_format_is() {
+        let mut book = FleetBook::new(Absence::StepsAside, 4, 7);
+        let vip: Arc<str> = "192.0.2.1:80/tcp".into();
+        let real: IpAddr = "10.0.0.1".parse().unwrap();
+        let since = book.position.next();
+        let wanted = FleetVip {
+            ids: 64,
+            reals: [(
+                real,
+                FleetVipReal {
+                    id: Some(5),
+                    agent: true,
+                },
+            )]
+            .into(),
+        };
+        book.vips.insert(vip.clone(), wanted);
+        let phases = [
+            IdPhase::Known,
+            IdPhase::Live,
+            IdPhase::Leaving,
+            IdPhase::Resting,
+        ];
+        for (id, phase) in (0..).zip(phases) {
+            let record = IdRecord {
+                real,
+                phase,
+                since,
+                agent: id == 1,
+            };
+            book.ids.insert((vip.clone(), id), record);
+        }
+        for (id, phase) in [(7, MemberPhase::Serving), (u64::MAX, MemberPhase::Joining)] {
+            book.members.insert(
+                id,
+                MemberRecord {
+                    phase,
+                    since,
+                    reads: 3,
+                },
+            );
+        }
+        book.keys.other = Some(5);
+        let set = HandState {
+            drain: Some(false),
+            maintenance: None,
+            weight: Some(0),
+        };
+        book.by_hand.insert((vip, real), set);
+        let stored = StoredBook {
+            cluster: "c".to_owned(),
+            book: Arc::new(book),
+            names: [(7, "lb1".to_owned()), (u64::MAX, "lb2".to_owned())].into(),
+        };
+        let text = stored.to_text().unwrap();
+        assert_eq!(StoredBook::of_text(&text), Ok(stored));
+        let later = text.replace("\"format\":1", "\"format\":2,\"more\":0");
+        assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(2)));
+        let more = text.replace("\"format\":1", "\"format\":1,\"more\":0");
+        assert!(matches!(
+            StoredBook::of_text(&more),
+            Err(NoBook::Damaged(_))
+        ));
+    }
+}

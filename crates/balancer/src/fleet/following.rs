@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engine of a member: its configuration as the fleet's book has it, which says what id a
+//! real has and whether it may be picked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use causeway_api::balancer::{FleetView, RealChange};
+use causeway_core::cookie::{CookieLayout, Keys};
+use causeway_core::fleet::{
+    FleetBook, FleetVip, FleetVipReal, HandState, IdPhase, IdRecord, MemberPhase,
+};
+
+use crate::by_hand::{self, put};
+use crate::config::{BalancerConfig, RealConfig, VipConfig, quic};
+use crate::cookies::ids_of;
+use crate::engine::{Engine, EngineError};
+use crate::state_dir::SetByHand;
+
+/// A VIP by address, port and protocol, and a real of it.
+pub(crate) type RealKey = (Arc<str>, IpAddr);
+
+/// What the data plane follows.
+#[derive(Debug, Clone)]
+pub(crate) struct Following {
+    pub book: Arc<FleetBook>,
+    /// The keys of cookies that the book accepts, where the file has any.
+    pub keys: Option<Keys>,
+}
+
+/// Whether routers may be told of VIPs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Service {
+    /// A balancer that the fleet does not know yet: it goes on as it did without.
+    #[default]
+    AsBefore,
+    /// They may.
+    In,
+    /// They may not.
+    Out,
+}
+
+/// What being a member means to the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Membership {
+    /// `None` until there is a book: the file holds until then.
+    pub following: Option<Following>,
+    pub service: Service,
+    /// What is set by hand here, and not in the book yet.
+    pub wants: BTreeMap<RealKey, HandState>,
+    /// Whether the file, or what is set by hand, may be another since the fleet was asked.
+    pub told: bool,
+    /// How the fleet stood when it was looked at last.
+    pub view: FleetView,
+}
+
+impl Engine {
+    /// Has the data plane follow a book from now on, or leaves everything as it was.
+    pub(crate) fn follow(&mut self, following: Following) -> Result<(), EngineError> {
+        let Some(membership) = &mut self.fleet else {
+            return Ok(());
+        };
+        let before = membership.following.replace(following);
+        let outcome = self.take_book();
+        if let (Err(_), Some(membership)) = (&outcome, &mut self.fleet) {
+            membership.following = before;
+        }
+        outcome
+    }
+
+    fn take_book(&mut self) -> Result<(), EngineError> {
+        let by_hand = self.by_hand_of_fleet();
+        let config = self.in_force(&self.file, &by_hand)?.0;
+        let stale = self.held_otherwise(&config)?;
+        if !stale.is_empty() {
+            // Only a balancer that was out of service finds an id with another real: it
+            // forgets both before it takes the book.
+            let mut without = config.clone();
+            for vip in &mut without.vips {
+                let endpoint: Arc<str> = vip.endpoint().into();
+                let stays = |real: &RealConfig| !stale.contains(&(endpoint.clone(), real.address));
+                vip.reals.retain(stays);
+            }
+            self.replace(without)?;
+        }
+        self.replace(config)?;
+        self.by_hand = by_hand;
+        Ok(())
+    }
+
+    /// Reals that have an id in the data plane that another is to have, and the others.
+    fn held_otherwise(&self, config: &BalancerConfig) -> anyhow::Result<BTreeSet<RealKey>> {
+        let mut stale = BTreeSet::new();
+        let present = self.plane.vips()?;
+        for vip in config.vips.iter().filter(|vip| is_of_fleet(vip)) {
+            let Some((id, _)) = present.iter().find(|(_, known)| *known == vip.key()) else {
+                continue;
+            };
+            let endpoint: Arc<str> = vip.endpoint().into();
+            let held = self.plane.cookie_ids(*id)?.held;
+            for (held, _) in held.iter().filter(|(_, owner)| owner.is_some()) {
+                let mut reals = vip.reals.iter();
+                let to_have = reals.find(|real| real.id == Some(held.id));
+                if let Some(real) = to_have.filter(|real| real.address != held.address) {
+                    stale.insert((endpoint.clone(), held.address));
+                    stale.insert((endpoint.clone(), real.address));
+                }
+            }
+        }
+        Ok(stale)
+    }
+
+    /// A file with what is set by hand and, if a book is followed, as that has it; and what of
+    /// the former is left.
+    pub(crate) fn in_force(
+        &self,
+        file: &BalancerConfig,
+        by_hand: &[SetByHand],
+    ) -> Result<(BalancerConfig, Vec<SetByHand>), EngineError> {
+        let (config, left) = by_hand::over(file, by_hand);
+        let following = self
+            .fleet
+            .as_ref()
+            .and_then(|fleet| fleet.following.as_ref());
+        let Some(following) = following else {
+            return Ok((config, left));
+        };
+        let config = over(config, &self.config, by_hand, following);
+        let config = config.map_err(EngineError::Conflict)?;
+        // The book keeps what is set by hand, whatever a file says.
+        Ok((config, by_hand.to_vec()))
+    }
+
+    /// What is set by hand in the book, and here.
+    fn by_hand_of_fleet(&self) -> Vec<SetByHand> {
+        let Some(Membership {
+            following: Some(following),
+            wants,
+            ..
+        }) = &self.fleet
+        else {
+            return self.by_hand.clone();
+        };
+        let mut states = following.book.by_hand.clone();
+        states.extend(wants.iter().map(|(of, state)| (of.clone(), *state)));
+        states.retain(|_, state| *state != HandState::default());
+        let since_ns = |vip: &str, real: IpAddr| {
+            let mut known = self.by_hand.iter();
+            let known = known.find(|set| set.vip == vip && set.real == real);
+            let now_ns = self.last_tick().map_or(0, |tick| tick.realtime_ns);
+            known.map_or(now_ns, |set| set.since_ns)
+        };
+        let set = |((vip, real), state): ((Arc<str>, IpAddr), HandState)| SetByHand {
+            since_ns: since_ns(&vip, real),
+            vip: vip.to_string(),
+            real,
+            set: RealChange {
+                drain: state.drain,
+                maintenance: state.maintenance,
+                weight: state.weight,
+            },
+        };
+        states.into_iter().map(set).collect()
+    }
+
+    /// Takes what is set by hand here into force, and has the book told of it.
+    ///
+    /// It holds here at once, store or none: a real whose id not all know is not picked even so.
+    pub(crate) fn want_by_hand(
+        &mut self,
+        states: impl IntoIterator<Item = (RealKey, RealChange)>,
+    ) -> Result<(), EngineError> {
+        let Some(membership) = &mut self.fleet else {
+            return Ok(());
+        };
+        let before = membership.wants.clone();
+        for (of, set) in states {
+            let state = HandState {
+                drain: set.drain,
+                maintenance: set.maintenance,
+                weight: set.weight,
+            };
+            membership.wants.insert(of, state);
+        }
+        let by_hand = self.by_hand_of_fleet();
+        let taken = self
+            .in_force(&self.file, &by_hand)
+            .and_then(|(config, _)| self.replace(config));
+        match taken {
+            Ok(()) => {
+                self.by_hand = by_hand;
+                self.tell_fleet();
+            }
+            Err(_) => {
+                if let Some(membership) = &mut self.fleet {
+                    membership.wants = before;
+                }
+            }
+        }
+        taken
+    }
+
+    /// Has the fleet look at the file and at what is set by hand.
+    pub(crate) fn tell_fleet(&mut self) {
+        if let Some(membership) = &mut self.fleet {
+            membership.told = true;
+        }
+    }
+
+    /// Whether routers may be told of VIPs.
+    pub(crate) fn service(&self) -> Service {
+        self.fleet
+            .as_ref()
+            .map_or(Service::In, |fleet| fleet.service)
+    }
+
+    /// Whether a book says which reals there are.
+    pub(crate) fn follows_book(&self) -> bool {
+        let fleet = self.fleet.as_ref();
+        fleet.is_some_and(|fleet| fleet.following.is_some())
+    }
+
+    /// Refuses what the next book would undo.
+    pub(crate) fn goes_by_itself(&self) -> Result<(), EngineError> {
+        match self.fleet {
+            None => Ok(()),
+            Some(_) => Err(EngineError::Conflict(
+                "this balancer is a member of a fleet, whose VIPs and reals are those of its file and of the fleet's book; change the file and reload".to_owned(),
+            )),
+        }
+    }
+
+    /// A book in which everything is as it runs here: the first of a fleet.
+    pub(super) fn first_book(&self, mut book: FleetBook) -> anyhow::Result<FleetBook> {
+        book.vips = vips_of(&self.file);
+        let since = book.position;
+        for pool in self.pools.iter().filter(|pool| is_of_fleet(pool.vip())) {
+            let held = self.plane.cookie_ids(pool.id())?;
+            let vip: Arc<str> = pool.vip().endpoint().into();
+            for (real, member) in pool.members() {
+                let of_real = ids_of(&held, member.id);
+                let named = real.id.filter(|id| of_real.contains(id));
+                if let Some(id) = named.or(of_real.last().copied()) {
+                    let record = IdRecord {
+                        real: real.address,
+                        phase: IdPhase::Live,
+                        since,
+                        agent: false,
+                    };
+                    book.ids.insert((vip.clone(), id), record);
+                }
+            }
+        }
+        if let Some(cookies) = &self.file.cookies {
+            let current = cookies.keys.number;
+            let mut numbers = cookies.keys.numbered().map(|(number, _)| number);
+            book.keys.other = numbers.find(|number| *number < current);
+        }
+        for set in &self.by_hand {
+            let state = HandState {
+                drain: set.set.drain,
+                maintenance: set.set.maintenance,
+                weight: set.set.weight,
+            };
+            let of = (set.vip.as_str().into(), set.real);
+            book.by_hand.insert(of, state);
+        }
+        Ok(book)
+    }
+}
+
+/// Whether a VIP's reals have ids, which a fleet shares. The numbers of second-tier balancers are
+/// their own.
+pub(super) fn is_of_fleet(vip: &VipConfig) -> bool {
+    (vip.cookie.is_some() || !vip.quic.is_empty()) && !vip.is_first_tier()
+}
+
+/// The VIPs of a file that a fleet shares, as a book has them. Agents go by their files so far:
+/// none of them acknowledges anything.
+pub(super) fn vips_of(file: &BalancerConfig) -> BTreeMap<Arc<str>, FleetVip> {
+    let real = |real: &RealConfig| {
+        let wanted = FleetVipReal {
+            id: real.id,
+            agent: false,
+        };
+        (real.address, wanted)
+    };
+    let vip = |vip: &VipConfig| {
+        let ids = match vip.quic.is_empty() {
+            true => vip.cookie.as_ref().map_or(0, CookieLayout::ids),
+            false => quic::ids(&vip.quic),
+        };
+        let reals = vip.reals.iter().map(real).collect();
+        (vip.endpoint().into(), FleetVip { ids, reals })
+    };
+    let vips = file.vips.iter().filter(|vip| is_of_fleet(vip));
+    vips.map(vip).collect()
+}
+
+/// `config` as the book has it. What the file does not have is as it is in what runs.
+fn over(
+    mut config: BalancerConfig,
+    running: &BalancerConfig,
+    by_hand: &[SetByHand],
+    following: &Following,
+) -> Result<BalancerConfig, String> {
+    if let (Some(cookies), Some(keys)) = (&mut config.cookies, following.keys) {
+        cookies.keys.cookies = keys;
+    }
+    for vip in config.vips.iter_mut().filter(|vip| is_of_fleet(vip)) {
+        let endpoint = vip.endpoint();
+        let of_book = following.book.of_vip(&endpoint);
+        let mut ids: BTreeMap<IpAddr, (u16, IdPhase)> = of_book
+            .map(|(id, record)| (record.real, (id, record.phase)))
+            .collect();
+        let former = running.vips.iter().find(|former| former.key() == vip.key());
+        let mut reals = Vec::with_capacity(ids.len());
+        for real in std::mem::take(&mut vip.reals) {
+            if let Some(own) = ids.remove(&real.address) {
+                reals.push(placed(real, own));
+            }
+        }
+        for (address, own) in ids {
+            let mut former = former.iter().flat_map(|vip| &vip.reals);
+            let former = former.find(|real| real.address == address);
+            let mut real = RealConfig {
+                address,
+                weight: former.map_or(1, |real| real.weight),
+                mac: former.and_then(|real| real.mac),
+                drain: false,
+                id: None,
+                maintenance: false,
+            };
+            if real.mac.is_none() && !vip.forwarding.encapsulates() {
+                return Err(format!(
+                    "vip {}: the book has real {address}, and the file has no MAC address of it; add it to the file",
+                    vip.name
+                ));
+            }
+            let mut set = by_hand.iter();
+            if let Some(set) = set.find(|set| set.vip == endpoint && set.real == address) {
+                put(&mut real, &set.set);
+            }
+            reals.push(placed(real, own));
+        }
+        vip.reals = reals;
+    }
+    Ok(config)
+}
+
+/// A real with its id: picked only where all know it.
+fn placed(mut real: RealConfig, (id, phase): (u16, IdPhase)) -> RealConfig {
+    real.id = Some(id);
+    real.drain |= phase != IdPhase::Live;
+    real
+}
+
+/// The word of a member's phase.
+pub(super) fn phase_word(phase: MemberPhase) -> &'static str {
+    match phase {
+        MemberPhase::Joining => "joining",
+        MemberPhase::Serving => "serving",
+    }
+}

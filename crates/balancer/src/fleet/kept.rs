@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a member keeps on disk for its next start: the last good book, above all.
+
+use serde::{Deserialize, Serialize};
+
+use super::book_text::{FleetVips, StoredBook};
+use crate::config::FleetConfig;
+use crate::state_dir::StateDir;
+
+const FILE: &str = "fleet.json";
+
+/// What one daemon leaves the next.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Kept {
+    /// The last good book.
+    pub book: Option<StoredBook>,
+    /// Whether routers may send to the data plane.
+    pub in_service: bool,
+    /// Whether it has never been in service of the fleet.
+    pub is_new: bool,
+    /// Whether an operator has had it leave.
+    pub left: bool,
+    /// What of the file's VIPs the book has been told.
+    pub file: Option<FleetVips>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptFile {
+    version: u32,
+    fleet: String,
+    member: String,
+    /// Of the machine, which may have lost its power since.
+    boot: String,
+    in_service: bool,
+    is_new: bool,
+    left: bool,
+    book: Option<String>,
+    file: Option<FleetVips>,
+}
+
+impl Kept {
+    /// What a balancer has kept that has never been a member.
+    pub(super) fn nothing() -> Self {
+        Self {
+            book: None,
+            in_service: false,
+            is_new: true,
+            left: false,
+            file: None,
+        }
+    }
+
+    /// What was kept; nothing if there is none of this member in this fleet. After another start
+    /// of the machine it is in service no more, whatever it was.
+    pub(super) fn load(dir: &StateDir, config: &FleetConfig, boot: &str) -> Result<Self, String> {
+        let Some(text) = dir.read_file(FILE)? else {
+            return Ok(Self::nothing());
+        };
+        let damaged = |error: String| format!("{FILE} is damaged ({error})");
+        let file: KeptFile =
+            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        if (&file.fleet, &file.member) != (&config.name, &config.member) {
+            return Ok(Self::nothing());
+        }
+        let book = file.book.as_deref().map(StoredBook::of_text).transpose();
+        Ok(Self {
+            book: book.map_err(|error| damaged(format!("{error:?}")))?,
+            in_service: file.in_service && file.boot == boot,
+            is_new: file.is_new,
+            left: file.left,
+            file: file.file,
+        })
+    }
+
+    pub(super) fn save(
+        &self,
+        dir: &StateDir,
+        config: &FleetConfig,
+        boot: &str,
+    ) -> Result<(), String> {
+        let book = self.book.as_ref().map(StoredBook::to_text).transpose()?;
+        let file = KeptFile {
+            version: 1,
+            fleet: config.name.clone(),
+            member: config.member.clone(),
+            boot: boot.to_owned(),
+            in_service: self.in_service,
+            is_new: self.is_new,
+            left: self.left,
+            book,
+            file: self.file.clone(),
+        };
+        let text = serde_json::to_vec(&file).map_err(|error| error.to_string())?;
+        dir.keep_file(FILE, &text)
+    }
+}

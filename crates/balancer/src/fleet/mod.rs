@@ -1,0 +1,851 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What makes a balancer a member of a fleet: the rules of `core`, with a store, a clock, a disk
+//! and the engine around them.
+//!
+//! [`Fleet::round`] is all that it does again and again: renew the lease, read the store, tell
+//! the rules, do what they say. It takes the time as an argument; [`FleetRunner`] calls it, on a
+//! thread of its own, as a store may be slow. The engine is held only while it follows a book.
+
+mod book_text;
+mod dir_store;
+mod etcd_store;
+mod following;
+mod kept;
+mod runner;
+mod store;
+#[cfg(test)]
+mod store_tests;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use causeway_core::control::merge::BalancerId;
+use causeway_core::cookie::{CookieKey, Digest, KeyEpoch, Keys};
+use causeway_core::fleet::{
+    Absence, Acknowledged, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, FleetVip,
+    HandState, Hold, KeyNumber, LeaseTerms, Position, Stored,
+};
+use tracing::{info, warn};
+
+use self::book_text::{AckText, FleetVips, NoBook, READS, StoredBook};
+use self::dir_store::boot_id;
+use self::kept::Kept;
+use self::store::{Held, Store, StoreError};
+use crate::config::{BalancerConfig, FleetConfig, cookie};
+use crate::engine::{Engine, EngineError};
+use crate::state_dir::{SetByHand, StateDir};
+
+pub(crate) use self::following::{Following, Membership, Service};
+pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, FleetRunner};
+
+/// Members by what the rules call them.
+type MemberNames = BTreeMap<BalancerId, String>;
+
+/// Who has the engine.
+pub(crate) trait HasEngine {
+    /// Holds it.
+    fn engine(&self) -> MutexGuard<'_, Engine>;
+}
+
+/// The number of a fleet's first key, if there are no cookies.
+const NO_KEY: KeyNumber = 2;
+/// Proposals in a row before the store is left in peace for a moment.
+const ROUNDS_MAX: usize = 100;
+
+/// A member of a fleet.
+pub(crate) struct Fleet {
+    config: FleetConfig,
+    terms: LeaseTerms,
+    id: BalancerId,
+    boot: String,
+    dir: StateDir,
+    store: Box<dyn Store>,
+    member: FleetMember,
+    kept: Kept,
+    /// The last reading of the store.
+    read: Reading,
+    /// What the rules did last that is to be followed by another reading at once.
+    progress: bool,
+    /// Until when the lease is held, by this machine's clock.
+    held_until_ns: u64,
+    renewed_ns: Option<u64>,
+    /// When it left, until it has told so.
+    left_ns: Option<u64>,
+    /// Members whose leases have ended, with when that was seen.
+    absent: BTreeMap<(BalancerId, Position), u64>,
+    /// What rests, and since when it is watched.
+    watched: BTreeMap<FleetRest, u64>,
+    /// Keys by their numbers: of the file, and former ones that are accepted still.
+    keys: BTreeMap<KeyNumber, CookieKey>,
+    faults: Faults,
+}
+
+/// What a store held, as the rules take it.
+#[derive(Default)]
+struct Reading {
+    cluster: String,
+    /// What to compare, and the book that is there.
+    version: Option<u64>,
+    found: Option<Position>,
+    acks: Acknowledged,
+    alive: BTreeSet<BalancerId>,
+    names: MemberNames,
+    /// Digests of keys, by member.
+    digests: BTreeMap<BalancerId, BTreeMap<KeyNumber, String>>,
+    /// Members that have left, with where they had come into service.
+    left: BTreeMap<BalancerId, Position>,
+}
+
+/// What is wrong, for people: each is told when it begins and when it ends.
+#[derive(Debug, Default)]
+struct Faults {
+    store: Option<String>,
+    hold: Option<String>,
+}
+
+impl Faults {
+    fn store(&mut self, fault: Option<String>) {
+        if fault != self.store {
+            match (&fault, &self.store) {
+                (Some(fault), _) => {
+                    warn!("the fleet's store cannot be used, and the last good book holds: {fault}")
+                }
+                (None, _) => info!("the fleet's store can be used again"),
+            }
+        }
+        self.store = fault;
+    }
+
+    fn hold(&mut self, fault: Option<String>) {
+        if fault != self.hold {
+            match &fault {
+                Some(fault) => warn!("this member of the fleet keeps what it has: {fault}"),
+                None => info!("this member of the fleet goes on"),
+            }
+        }
+        self.hold = fault;
+    }
+}
+
+/// What the rules call a member: follows from its name, as ids of reals do from addresses.
+fn id_of(name: &str) -> BalancerId {
+    let digest = Digest::of("fleet-member").text(name).finish();
+    BalancerId::from_str_radix(&digest, 16).unwrap_or_default()
+}
+
+impl Fleet {
+    /// A member with what it kept, and what the engine is to begin with.
+    pub(crate) fn open(
+        file: &BalancerConfig,
+        config: &FleetConfig,
+        by_hand: &[SetByHand],
+    ) -> anyhow::Result<(Self, Membership)> {
+        let dir = StateDir::new(&file.state_dir, &file.pin_dir);
+        let store = store::open(config)?;
+        Self::with(store, dir, file, config, by_hand).map_err(anyhow::Error::msg)
+    }
+
+    fn with(
+        store: Box<dyn Store>,
+        dir: StateDir,
+        file: &BalancerConfig,
+        config: &FleetConfig,
+        by_hand: &[SetByHand],
+    ) -> Result<(Self, Membership), String> {
+        let boot = boot_id();
+        let kept = Kept::load(&dir, config, &boot).unwrap_or_else(|fault| {
+            warn!("what this member of the fleet kept is lost, and it reads the store: {fault}");
+            Kept::nothing()
+        });
+        let book = kept.book.as_ref().map(|kept| kept.book.clone());
+        let waits = book
+            .as_ref()
+            .is_some_and(|book| book.absence == Absence::Waits);
+        // Whether the lease outlived the former daemon is not known.
+        let in_service = kept.in_service && !kept.left && waits;
+        let id = id_of(&config.member);
+        let (member, _) = FleetMember::start(id, READS, book.clone(), in_service);
+        let names = kept.book.iter().map(|kept| kept.names.clone());
+        let mut fleet = Self {
+            terms: config.terms(),
+            id,
+            boot,
+            dir,
+            store,
+            member,
+            read: Reading {
+                names: names.flatten().collect(),
+                ..Reading::default()
+            },
+            progress: false,
+            held_until_ns: 0,
+            renewed_ns: None,
+            left_ns: kept.left.then_some(0),
+            absent: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            faults: Faults::default(),
+            kept,
+            config: config.clone(),
+        };
+        fleet.take_keys(file);
+        // The data plane follows it before any packet goes by the file alone.
+        let following = match book {
+            Some(book) => {
+                let keys = fleet.keys_of(&book, file);
+                let keys =
+                    keys.map_err(|fault| format!("the last good book of the fleet: {fault}"))?;
+                // What is to be told of it is told at the first reading.
+                fleet.member.handle(FleetEvent::Applied(book.position));
+                Some(Following { book, keys })
+            }
+            None => fleet.book_of_store(file),
+        };
+        // What was set by hand while the store was away is still to be told.
+        let mut membership = Membership {
+            service: fleet.service(),
+            ..Membership::default()
+        };
+        for set in by_hand {
+            let of: following::RealKey = (set.vip.as_str().into(), set.real);
+            let state = HandState {
+                drain: set.set.drain,
+                maintenance: set.set.maintenance,
+                weight: set.set.weight,
+            };
+            let told = following.as_ref().and_then(|own| own.book.by_hand.get(&of));
+            if following.is_some() && told != Some(&state) {
+                membership.wants.insert(of, state);
+            }
+        }
+        membership.following = following;
+        membership.view = fleet.view();
+        Ok((fleet, membership))
+    }
+
+    /// What a member that has lost its file is to begin with.
+    fn book_of_store(&mut self, file: &BalancerConfig) -> Option<Following> {
+        let held = self.store.read().ok()?;
+        self.take_reading(&held);
+        let book = self.book_of(&held).ok().flatten()?;
+        let known = book.members.contains_key(&self.id);
+        let keys = self.keys_of(&book, file).ok().filter(|_| known)?;
+        self.kept.is_new = false;
+        Some(Following { book, keys })
+    }
+
+    /// Renews the lease, reads the store, and does what is due. Says whether there is more to do
+    /// at once.
+    pub(crate) fn round(&mut self, engines: &impl HasEngine, now_ns: u64) -> bool {
+        self.progress = false;
+        self.take_keys(&engines.engine().file);
+        let outcome = self.renew(now_ns).and_then(|()| self.store.read());
+        match outcome {
+            Ok(held) => {
+                self.faults.store(None);
+                self.take_reading(&held);
+                if !self.kept.left {
+                    self.tell_rules(engines, &held, now_ns);
+                }
+                self.tell_left(now_ns);
+            }
+            Err(error) => self.faults.store(Some(error.to_string())),
+        }
+        if now_ns >= self.held_until_ns {
+            let actions = self.member.handle(FleetEvent::LeaseOver);
+            if let Err(fault) = self.perform(engines, actions) {
+                self.faults.hold(Some(fault));
+            }
+        }
+        self.show(engines);
+        self.progress
+    }
+
+    fn renew(&mut self, now_ns: u64) -> Result<(), StoreError> {
+        let every_ns = self.terms.ttl_ns / 3;
+        let due = |renewed: u64| now_ns.saturating_sub(renewed) >= every_ns;
+        if !self.renewed_ns.is_none_or(due) {
+            return Ok(());
+        }
+        self.store.renew(&self.config.member, self.config.lease)?;
+        self.renewed_ns = Some(now_ns);
+        self.held_until_ns = self.terms.held_until(now_ns);
+        Ok(())
+    }
+
+    /// Keeps what has come into a store beside the book.
+    fn take_reading(&mut self, held: &Held) {
+        let mut read = Reading {
+            cluster: held.cluster.clone(),
+            version: held.book.as_ref().map(|(version, _)| *version),
+            alive: held.alive.iter().map(|name| id_of(name)).collect(),
+            names: std::mem::take(&mut self.read.names),
+            ..Reading::default()
+        };
+        for (name, text) in &held.acks {
+            let id = id_of(name);
+            read.names.insert(id, name.clone());
+            // What was said in another store tells nothing of this one's book.
+            let said = serde_json::from_str::<AckText>(text).ok();
+            let Some(said) = said.filter(|said| said.cluster == held.cluster) else {
+                continue;
+            };
+            if let Some(position) = said.position {
+                read.acks.members.insert(id, position.into());
+            }
+            if let Some(since) = said.left {
+                read.left.insert(id, since.into());
+            }
+            read.digests.insert(id, said.keys);
+        }
+        read.names.insert(self.id, self.config.member.clone());
+        self.read = read;
+    }
+
+    /// The book that a store has; `None` if it is of another store, and so a copy.
+    fn book_of(&mut self, held: &Held) -> Result<Option<Arc<FleetBook>>, String> {
+        let Some((_, text)) = &held.book else {
+            return Ok(None);
+        };
+        match StoredBook::of_text(text) {
+            Ok(stored) if stored.cluster != held.cluster => Ok(None),
+            Ok(stored) => {
+                self.read.names.extend(stored.names);
+                Ok(Some(stored.book))
+            }
+            Err(NoBook::Format(format)) => Err(format!(
+                "the book is of format {format}, and this build reads {READS}; upgrade this balancer"
+            )),
+            Err(NoBook::Damaged(error)) => {
+                Err(format!("the book in the store is damaged ({error})"))
+            }
+        }
+    }
+
+    fn tell_rules(&mut self, engines: &impl HasEngine, held: &Held, now_ns: u64) {
+        let book = match self.book_of(held) {
+            Ok(book) => book,
+            Err(fault) => return self.faults.hold(Some(fault)),
+        };
+        if now_ns >= self.held_until_ns {
+            return;
+        }
+        self.read.found = book.as_ref().map(|book| book.position);
+        if let Some(book) = &book {
+            self.see_absent(book, now_ns);
+        }
+        let stored = Stored {
+            book,
+            acks: self.read.acks.clone(),
+        };
+        let actions = self.member.handle(FleetEvent::Read(stored));
+        let held_back = self.perform(engines, actions);
+        self.faults.hold(held_back.err());
+        self.see_rests(engines, now_ns);
+        let current = self.member.book().map(|book| book.position);
+        let settled = current.is_some()
+            && current == self.read.found
+            && self.member.follows() == current
+            && !self.progress;
+        if settled {
+            self.propose_wants(engines);
+        }
+    }
+
+    /// Tells the rules of members that get no packets any more.
+    fn see_absent(&mut self, book: &FleetBook, now_ns: u64) {
+        let mut absent = BTreeMap::new();
+        for (id, record) in &book.members {
+            let of = (*id, record.since);
+            let has_left = self.read.left.get(id) == Some(&record.since);
+            let is_absent = book.absence == Absence::StepsAside
+                && *id != self.id
+                && !self.read.alive.contains(id);
+            if is_absent {
+                let seen_ns = self.absent.get(&of).copied().unwrap_or(now_ns);
+                absent.insert(of, seen_ns);
+            }
+            let is_over = absent.get(&of);
+            let is_over = is_over.is_some_and(|seen| now_ns >= self.terms.gone_from(*seen));
+            if *id != self.id && (has_left || is_over) {
+                let (member, since) = of;
+                self.member.handle(FleetEvent::Gone { member, since });
+            }
+        }
+        self.absent = absent;
+    }
+
+    /// Tells the rules what has rested for long enough.
+    fn see_rests(&mut self, engines: &impl HasEngine, now_ns: u64) {
+        let rests = self.member.evidence().rests.clone();
+        self.watched.retain(|rest, _| rests.contains_key(rest));
+        let (rest, retired) = {
+            let engine = engines.engine();
+            let cookies = engine.file.cookies.as_ref();
+            let rest = cookies.map_or(cookie::QUARANTINE, |cookies| cookies.quarantine);
+            let other = self.member.book().and_then(|book| book.keys.other);
+            // By its file an operator says that connections of the former key are gone.
+            let has =
+                |number| cookies.is_some_and(|own| own.keys.numbered().any(|(n, _)| n == number));
+            (
+                rest.as_nanos() as u64,
+                other.is_none_or(|other| !has(other)),
+            )
+        };
+        for (what, over) in rests {
+            let since_ns = *self.watched.entry(what.clone()).or_insert(now_ns);
+            let may_end = match what {
+                FleetRest::Id { .. } => true,
+                FleetRest::Key { .. } => retired,
+            };
+            if !over && may_end && now_ns >= self.terms.rested_from(since_ns, rest) {
+                self.member.handle(FleetEvent::Rested(what));
+                self.progress = true;
+            }
+        }
+    }
+
+    /// Does what the rules say, in its order. The first fault ends it: the rules say it again.
+    fn perform(
+        &mut self,
+        engines: &impl HasEngine,
+        actions: Vec<FleetAction>,
+    ) -> Result<(), String> {
+        for action in actions {
+            match action {
+                FleetAction::Keep(book) => {
+                    self.kept.book = Some(StoredBook {
+                        cluster: self.read.cluster.clone(),
+                        book,
+                        names: self.read.names.clone(),
+                    });
+                    self.keep()?;
+                }
+                FleetAction::Apply(book) => {
+                    self.apply(engines, &book)?;
+                    let next = self.member.handle(FleetEvent::Applied(book.position));
+                    self.perform(engines, next)?;
+                }
+                FleetAction::Acknowledge(position) => self.acknowledge(Some(position), None)?,
+                FleetAction::Propose(expected, book) => self.propose(engines, expected, &book)?,
+                FleetAction::EnterService => {
+                    (self.kept.in_service, self.kept.is_new) = (true, false);
+                    self.keep()?;
+                    info!("this balancer is in service of fleet {}", self.config.name);
+                    engines.engine().set_service(self.service());
+                }
+                FleetAction::LeaveService => {
+                    // Announcements end whether this can be written or not.
+                    engines.engine().set_service(Service::Out);
+                    self.kept.in_service = false;
+                    warn!(
+                        "this balancer is out of service of fleet {}",
+                        self.config.name
+                    );
+                    self.keep()?;
+                }
+                FleetAction::Say(Hold::StoreEmpty) => {
+                    return Err(match self.member.book() {
+                        None => "the store has no book; found the fleet on one balancer, by `causeway fleet found`".to_owned(),
+                        Some(_) => "the store has lost the book, and this balancer is not in service, so may not know all of it; one that is puts its own back, or an operator by `causeway fleet found`".to_owned(),
+                    });
+                }
+                FleetAction::Say(Hold::Format(format)) => {
+                    return Err(format!(
+                        "the book is of format {format}, which this build does not read"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&self) -> Result<(), String> {
+        self.kept.save(&self.dir, &self.config, &self.boot)
+    }
+
+    fn apply(&mut self, engines: &impl HasEngine, book: &Arc<FleetBook>) -> Result<(), String> {
+        let mut engine = engines.engine();
+        let own = following::vips_of(&engine.file);
+        let removed = self
+            .kept
+            .file
+            .as_ref()
+            .map(FleetVips::vips)
+            .unwrap_or_default();
+        let mut missing = book.vips.keys();
+        if let Some(vip) =
+            missing.find(|vip| !own.contains_key(*vip) && !removed.contains_key(*vip))
+        {
+            return Err(format!(
+                "vip {vip} of the book is not in this balancer's file; add it"
+            ));
+        }
+        let keys = self.keys_of(book, &engine.file)?;
+        let following = Following {
+            book: book.clone(),
+            keys,
+        };
+        engine.follow(following).map_err(|error| error.to_string())
+    }
+
+    /// What this member says of itself, beside the book.
+    fn acknowledge(
+        &mut self,
+        position: Option<Position>,
+        left: Option<Position>,
+    ) -> Result<(), String> {
+        let keys = self.keys.iter();
+        let said = AckText {
+            cluster: self.read.cluster.clone(),
+            position: position.map(Into::into),
+            keys: keys
+                .map(|(number, key)| (*number, key_digest(*number, key)))
+                .collect(),
+            left: left.map(Into::into),
+        };
+        let text = serde_json::to_string(&said).map_err(|error| error.to_string())?;
+        let written = self.store.acknowledge(&self.config.member, &text);
+        written.map_err(|error| error.to_string())?;
+        if let Some(position) = position {
+            self.read.acks.members.insert(self.id, position);
+        }
+        Ok(())
+    }
+
+    fn propose(
+        &mut self,
+        engines: &impl HasEngine,
+        expected: Option<Position>,
+        book: &Arc<FleetBook>,
+    ) -> Result<(), String> {
+        self.progress = true;
+        if expected != self.read.found {
+            // It is of a reading before the last.
+            return Ok(());
+        }
+        let stored = StoredBook {
+            cluster: self.read.cluster.clone(),
+            book: book.clone(),
+            names: self.read.names.clone(),
+        };
+        let replaced = self.store.replace(self.read.version, &stored.to_text()?);
+        if replaced.map_err(|error| error.to_string())? {
+            if book.position.generation.count > expected.map_or(0, |old| old.generation.count) {
+                warn!(
+                    "the fleet's store had lost the book, and this balancer has put its own back"
+                );
+            }
+            self.read.found = Some(book.position);
+            let next = self.member.handle(FleetEvent::Accepted(book.clone()));
+            self.perform(engines, next)?;
+        }
+        Ok(())
+    }
+
+    /// Proposes what operators have had this balancer want: changes of its file, keys, and what
+    /// is set by hand. One proposal at a time; what the book has is wanted no more.
+    fn propose_wants(&mut self, engines: &impl HasEngine) {
+        let Some(book) = self.member.book().cloned() else {
+            return;
+        };
+        let (own, by_hand) = {
+            let engine = engines.engine();
+            let wants = engine.fleet.as_ref().map(|fleet| fleet.wants.clone());
+            (following::vips_of(&engine.file), wants.unwrap_or_default())
+        };
+        let told = match &self.kept.file {
+            Some(told) => told.vips(),
+            // A newcomer's file adds VIPs and changes none.
+            None => own
+                .iter()
+                .filter(|(vip, _)| book.vips.contains_key(*vip))
+                .map(|(vip, own)| (vip.clone(), own.clone()))
+                .collect(),
+        };
+        let mut events: Vec<FleetEvent> = changes_of_file(&told, &own, &book);
+        if let Some(key) = self.keys.keys().max() {
+            events.push(FleetEvent::Key(*key));
+        }
+        let states = by_hand.iter();
+        events
+            .extend(states.map(|((vip, real), set)| FleetEvent::ByHand(vip.clone(), *real, *set)));
+        for event in events {
+            let actions = self.member.handle(event);
+            if !actions.is_empty() {
+                let outcome = self.perform(engines, actions);
+                self.faults.hold(outcome.err());
+                return;
+            }
+        }
+        // All of it is in the book.
+        let told = FleetVips::from(&own);
+        if self.kept.file.as_ref() != Some(&told) {
+            self.kept.file = Some(told);
+            self.faults.hold(self.keep().err());
+        }
+        if let Some(fleet) = &mut engines.engine().fleet {
+            fleet.wants.retain(|of, set| by_hand.get(of) != Some(set));
+        }
+    }
+
+    /// Takes the keys of the file, beside former ones that the book accepts still.
+    fn take_keys(&mut self, file: &BalancerConfig) {
+        let book = self.member.book();
+        self.keys
+            .retain(|number, _| book.is_some_and(|book| book.keys.accepts(*number)));
+        if let Some(cookies) = &file.cookies {
+            self.keys.extend(cookies.keys.numbered());
+        }
+    }
+
+    /// The keys that a book accepts.
+    fn keys_of(&self, book: &FleetBook, file: &BalancerConfig) -> Result<Option<Keys>, String> {
+        let Some(cookies) = &file.cookies else {
+            return Ok(None);
+        };
+        let of = |number: KeyNumber| {
+            let key = self.keys.get(&number).ok_or_else(|| {
+                format!(
+                    "key {number} of cookies, which the book accepts, is not in {}; copy the file from another balancer",
+                    cookies.file.display()
+                )
+            })?;
+            let own = key_digest(number, key);
+            let mut others = self.read.digests.iter();
+            let other = others.find(|(_, keys)| keys.get(&number).is_some_and(|key| *key != own));
+            match other {
+                None => Ok(*key),
+                Some((id, _)) => Err(format!(
+                    "key {number} of cookies is another on {}; copy {} from one balancer to all",
+                    self.name_of(*id),
+                    cookies.file.display()
+                )),
+            }
+        };
+        let epoch = match book.keys.issued & 1 {
+            0 => KeyEpoch::Zero,
+            _ => KeyEpoch::One,
+        };
+        let other = book.keys.other.map(of).transpose()?;
+        Ok(Some(Keys::new(epoch, of(book.keys.issued)?, other)))
+    }
+
+    fn name_of(&self, id: BalancerId) -> String {
+        let name = self.read.names.get(&id).cloned();
+        name.unwrap_or_else(|| format!("{id:016x}"))
+    }
+
+    /// Whether routers may be told of VIPs.
+    fn service(&self) -> Service {
+        match (
+            self.member.in_service(),
+            self.kept.is_new && !self.kept.left,
+        ) {
+            (true, _) => Service::In,
+            (false, true) => Service::AsBefore,
+            (false, false) => Service::Out,
+        }
+    }
+
+    fn show(&self, engines: &impl HasEngine) {
+        let (view, service) = (self.view(), self.service());
+        let mut engine = engines.engine();
+        if let Some(fleet) = &mut engine.fleet {
+            fleet.view = view;
+            fleet.service = service;
+        }
+    }
+
+    // What operators say.
+
+    /// Puts the first book into the store, or the last good one back into a store without any.
+    pub(crate) fn found(&mut self, engines: &impl HasEngine) -> Result<String, EngineError> {
+        let held = self
+            .store
+            .read()
+            .map_err(|error| EngineError::Conflict(error.to_string()))?;
+        self.take_reading(&held);
+        let there = self.book_of(&held).map_err(EngineError::Conflict)?;
+        if there.is_some() {
+            return Err(EngineError::Conflict(format!(
+                "fleet {} has a book; this balancer joins by itself",
+                self.config.name
+            )));
+        }
+        self.read.found = None;
+        let name = &self.config.name;
+        let (said, actions) = match self.member.book() {
+            Some(book) => (
+                format!(
+                    "book {} of fleet {name} is put back",
+                    view::position(book.position)
+                ),
+                self.member.handle(FleetEvent::PutBack),
+            ),
+            None => {
+                let engine = engines.engine();
+                let cookies = engine.file.cookies.as_ref();
+                let key = cookies.map_or(NO_KEY, |cookies| cookies.keys.number);
+                let book = FleetBook::new(self.config.absence, key, self.id);
+                let book = engine.first_book(book)?;
+                let said = format!(
+                    "fleet {name} is founded with {} ids, as they run here",
+                    book.ids.len()
+                );
+                (said, vec![FleetAction::Propose(None, Arc::new(book))])
+            }
+        };
+        self.perform(engines, actions)
+            .map_err(EngineError::Conflict)?;
+        self.show(engines);
+        Ok(said)
+    }
+
+    /// Withdraws, and has others go on without this balancer once routers have settled.
+    pub(crate) fn leave(
+        &mut self,
+        engines: &impl HasEngine,
+        now_ns: u64,
+    ) -> Result<String, EngineError> {
+        if self.kept.left {
+            return Err(EngineError::Conflict(
+                "this balancer has left; `causeway fleet join` brings it back".to_owned(),
+            ));
+        }
+        self.kept.left = true;
+        self.kept.in_service = false;
+        self.keep().map_err(EngineError::Conflict)?;
+        self.member = FleetMember::start(self.id, READS, self.member.book().cloned(), false).0;
+        self.left_ns = Some(now_ns);
+        self.show(engines);
+        Ok(format!(
+            "this balancer withdraws its routes and forwards on; in {:?} it tells fleet {} that it gets no packets",
+            self.config.settle, self.config.name
+        ))
+    }
+
+    /// Comes back after it left.
+    pub(crate) fn join(&mut self, engines: &impl HasEngine) -> Result<String, EngineError> {
+        if !self.kept.left {
+            return Err(EngineError::Conflict(
+                "this balancer has not left: it joins by itself".to_owned(),
+            ));
+        }
+        self.kept.left = false;
+        self.keep().map_err(EngineError::Conflict)?;
+        self.left_ns = None;
+        self.show(engines);
+        Ok(format!("this balancer joins fleet {}", self.config.name))
+    }
+
+    /// Goes on without a member of which an operator says that it gets no packets.
+    pub(crate) fn pass_by(&mut self, name: &str) -> Result<String, EngineError> {
+        let member = id_of(name);
+        let book = self.member.book();
+        let record = book.and_then(|book| book.members.get(&member));
+        let Some(record) = record.filter(|_| member != self.id) else {
+            return Err(EngineError::NotFound(format!(
+                "`{name}` is no other member of fleet {}; `causeway fleet status` names them",
+                self.config.name
+            )));
+        };
+        let since = record.since;
+        self.member.handle(FleetEvent::Gone { member, since });
+        Ok(format!("fleet {} goes on without {name}", self.config.name))
+    }
+
+    /// Tells others that this balancer gets no packets, once that is so.
+    fn tell_left(&mut self, now_ns: u64) {
+        let settled = |left_ns: &u64| now_ns >= self.terms.gone_from(*left_ns);
+        if !self.kept.left || !self.left_ns.is_some_and(|left| settled(&left)) {
+            return;
+        }
+        let book = self.member.book();
+        let record = book.and_then(|book| book.members.get(&self.id));
+        let since = record.map(|record| record.since);
+        let position = self.read.acks.members.get(&self.id).copied();
+        match self.acknowledge(position, since) {
+            Ok(()) => self.left_ns = None,
+            Err(fault) => self.faults.hold(Some(fault)),
+        }
+    }
+
+    /// Waits until something may have changed.
+    fn wait(&mut self, at_most: Duration) -> bool {
+        match self.store.wait(at_most) {
+            Ok(changed) => changed,
+            // The next round tells.
+            Err(_) => {
+                std::thread::sleep(at_most);
+                true
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Whether there may be something new for the fleet since it was asked last.
+    fn fleet_was_told(&mut self) -> bool {
+        let fleet = self.fleet.as_mut();
+        fleet.is_some_and(|fleet| std::mem::take(&mut fleet.told))
+    }
+
+    fn set_service(&mut self, service: Service) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.service = service;
+        }
+    }
+}
+
+/// Tells one key from another and nothing of either.
+fn key_digest(number: KeyNumber, key: &CookieKey) -> String {
+    Digest::of("cookie-key").number(number).secret(key).finish()
+}
+
+/// What has changed in a file since the book was told of it.
+fn changes_of_file(
+    told: &BTreeMap<Arc<str>, FleetVip>,
+    own: &BTreeMap<Arc<str>, FleetVip>,
+    book: &FleetBook,
+) -> Vec<FleetEvent> {
+    let mut events = Vec::new();
+    let names: BTreeSet<&Arc<str>> = told.keys().chain(own.keys()).collect();
+    for name in names {
+        let (before, now) = (told.get(name), own.get(name));
+        if before == now {
+            continue;
+        }
+        let Some(now) = now else {
+            events.push(FleetEvent::Vip(name.clone(), None));
+            continue;
+        };
+        let nothing = FleetVip::default();
+        let before = before.unwrap_or(&nothing);
+        let mut vip = book.vips.get(name).cloned().unwrap_or_default();
+        vip.ids = now.ids;
+        for real in before
+            .reals
+            .keys()
+            .filter(|real| !now.reals.contains_key(*real))
+        {
+            vip.reals.remove(real);
+            events.push(FleetEvent::ByHand(
+                name.clone(),
+                *real,
+                HandState::default(),
+            ));
+        }
+        for (real, wanted) in &now.reals {
+            if before.reals.get(real) != Some(wanted) {
+                vip.reals.insert(*real, *wanted);
+            }
+        }
+        events.push(FleetEvent::Vip(name.clone(), Some(vip)));
+    }
+    events
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread of a member, and what operators have it do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use causeway_api::Moment;
+
+use super::{Fleet, HasEngine, ROUNDS_MAX};
+use crate::engine::EngineError;
+
+/// How long an operator's word may wait for the store.
+const PATIENCE: Duration = Duration::from_secs(9);
+/// How soon an operator, or a file that is read again, is heard.
+const HEAR_EVERY: Duration = Duration::from_millis(200);
+/// How often the store is read though it tells of no change: it may be another.
+const READ_EVERY: Duration = Duration::from_secs(2);
+
+/// What an operator says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FleetOrder {
+    /// The fleet begins here, or its book is put back.
+    Found,
+    /// This balancer comes back.
+    Join,
+    /// It leaves.
+    Leave,
+    /// A member gets no packets.
+    PassBy(String),
+}
+
+type Answer = Result<String, EngineError>;
+
+/// Gives orders to a member.
+pub(crate) struct FleetOrders(Mutex<Sender<(FleetOrder, Sender<Answer>)>>);
+
+impl FleetOrders {
+    /// With where they come out.
+    pub(crate) fn new() -> (Self, FleetInbox) {
+        let (orders, inbox) = mpsc::channel();
+        (Self(Mutex::new(orders)), inbox)
+    }
+
+    /// Gives one, and waits for its answer.
+    pub(crate) fn give(&self, order: FleetOrder) -> Answer {
+        let (tell, told) = mpsc::channel();
+        let away = || {
+            EngineError::Conflict(
+                "the fleet's store does not answer; `causeway fleet status` tells why".to_owned(),
+            )
+        };
+        let orders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        orders.send((order, tell)).map_err(|_| away())?;
+        drop(orders);
+        told.recv_timeout(PATIENCE).map_err(|_| away())?
+    }
+}
+
+/// Where orders come out.
+pub(crate) type FleetInbox = Receiver<(FleetOrder, Sender<Answer>)>;
+
+/// A member's thread.
+pub(crate) struct FleetRunner {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl FleetRunner {
+    /// Begins.
+    pub(crate) fn start<E: HasEngine + Send + Sync + 'static>(
+        mut fleet: Fleet,
+        inbox: FleetInbox,
+        engines: Arc<E>,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("fleet".to_owned())
+            .spawn(move || {
+                while !stopped.load(Ordering::Relaxed) {
+                    fleet.turn(&*engines, &inbox, &stopped);
+                }
+            })?;
+        Ok(Self { thread, stop })
+    }
+
+    /// Ends. The data plane goes on as the book has it.
+    pub(crate) fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic in it was reported.
+        let _ = self.thread.join();
+    }
+}
+
+impl Fleet {
+    /// All that there is to do now, and then a wait.
+    fn turn(&mut self, engines: &impl HasEngine, inbox: &FleetInbox, stopped: &AtomicBool) {
+        for _ in 0..ROUNDS_MAX {
+            if !self.round(engines, Moment::now().monotonic_ns) {
+                break;
+            }
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < READ_EVERY && !stopped.load(Ordering::Relaxed) {
+            let mut heard = engines.engine().fleet_was_told();
+            while let Ok((order, answer)) = inbox.try_recv() {
+                heard = true;
+                // Who asked may be gone.
+                let _ = answer.send(self.order(engines, order));
+            }
+            if heard || self.wait(HEAR_EVERY) {
+                return;
+            }
+        }
+    }
+
+    fn order(&mut self, engines: &impl HasEngine, order: FleetOrder) -> Answer {
+        match order {
+            FleetOrder::Found => self.found(engines),
+            FleetOrder::Join => self.join(engines),
+            FleetOrder::Leave => self.leave(engines, Moment::now().monotonic_ns),
+            FleetOrder::PassBy(name) => self.pass_by(&name),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a fleet relies on, of each store.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use causeway_service::tls::ClientFiles;
+use tempfile::TempDir;
+
+use super::dir_store::DirStore;
+use super::etcd_store::EtcdStore;
+use super::store::Store;
+use crate::config::fleet::{EtcdConfig, Password};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Debian's etcd on loopback, with a directory of its own. Dropped, it is killed.
+pub(super) struct Etcd {
+    process: Child,
+    ports: [u16; 2],
+    dir: TempDir,
+}
+
+impl Etcd {
+    pub(super) fn start() -> Self {
+        let free = || TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr());
+        let ports = [free(), free()].map(|address| address.expect("a free port").port());
+        let dir = tempfile::tempdir().expect("a directory");
+        let process = Self::run(dir.path(), ports);
+        let etcd = Self {
+            process,
+            ports,
+            dir,
+        };
+        etcd.wait_ready();
+        etcd
+    }
+
+    fn run(dir: &Path, ports: [u16; 2]) -> Child {
+        let [client, peer] = ports.map(|port| format!("http://127.0.0.1:{port}"));
+        Command::new("etcd")
+            .arg("--data-dir")
+            .arg(dir)
+            .args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("run etcd (Debian package etcd-server)")
+    }
+
+    fn wait_ready(&self) {
+        let mut store = EtcdStore::new(&self.config(), "ready").expect("a store");
+        within_patience(|| store.read().is_ok());
+    }
+
+    pub(super) fn config(&self) -> EtcdConfig {
+        EtcdConfig {
+            endpoints: vec![format!("http://127.0.0.1:{}", self.ports[0])],
+            prefix: "/causeway".to_owned(),
+            user: None,
+            tls: ClientFiles::default(),
+        }
+    }
+
+    fn etcdctl(&self, words: &[&str]) {
+        let endpoint = &self.config().endpoints[0];
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints={endpoint}"))
+            .args(words)
+            .output()
+            .expect("run etcdctl (Debian package etcd-client)");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "etcdctl {words:?}: {said}");
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.process.kill().expect("kill etcd");
+        self.process.wait().expect("its end");
+    }
+
+    /// Starts it again, with or without what it had.
+    pub(super) fn again(&mut self, wiped: bool) {
+        if wiped {
+            self.dir = tempfile::tempdir().expect("a directory");
+        }
+        self.process = Self::run(self.dir.path(), self.ports);
+        self.wait_ready();
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        // It may be stopped already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(super) fn within_patience(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "it did not come to hold");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What every store does. `open` gives stores of two processes.
+fn contract(open: &dyn Fn() -> Box<dyn Store>) {
+    let (mut one, mut other) = (open(), open());
+    let empty = one.read().unwrap();
+    assert_eq!(empty.book, None);
+    assert!(empty.acks.is_empty() && empty.alive.is_empty());
+    assert!(!empty.cluster.is_empty());
+    assert_eq!(other.read().unwrap().cluster, empty.cluster);
+
+    // Of two that found a fleet one does, and of two that change it.
+    assert!(one.replace(None, "first \u{e9}").unwrap());
+    assert!(!other.replace(None, "second").unwrap());
+    let (version, text) = other.read().unwrap().book.unwrap();
+    assert_eq!(text, "first \u{e9}");
+    assert!(other.replace(Some(version), "third").unwrap());
+    assert!(!one.replace(Some(version), "fourth").unwrap());
+    let (later, text) = one.read().unwrap().book.unwrap();
+    assert_eq!((text.as_str(), later == version), ("third", false));
+
+    one.acknowledge("lb1", "a").unwrap();
+    other.acknowledge("lb2", "b").unwrap();
+    one.acknowledge("lb1", "c").unwrap();
+    let acks = other.read().unwrap().acks;
+    let acks: Vec<_> = acks.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(acks, [("lb1", "c"), ("lb2", "b")]);
+
+    // A change ends the wait of another process, though it came before the wait.
+    one.read().unwrap();
+    other.acknowledge("lb2", "d").unwrap();
+    let start = Instant::now();
+    one.wait(PATIENCE).unwrap();
+    assert!(start.elapsed() < PATIENCE);
+    assert_eq!(one.read().unwrap().acks["lb2"], "d");
+
+    // Leases end by themselves, and begin again.
+    let short = Duration::from_secs(2);
+    one.renew("lb1", short).unwrap();
+    one.renew("lb1", short).unwrap();
+    assert!(other.read().unwrap().alive.contains("lb1"));
+    within_patience(|| other.read().unwrap().alive.is_empty());
+    one.renew("lb1", short).unwrap();
+    assert!(other.read().unwrap().alive.contains("lb1"));
+    assert_eq!(
+        other.read().unwrap().acks.len(),
+        2,
+        "what is said outlives it"
+    );
+}
+
+#[test]
+fn a_directory_keeps_the_contract() {
+    let dir = tempfile::tempdir().unwrap();
+    contract(&|| Box::new(DirStore::new(dir.path().join("edge"))));
+}
+
+#[test]
+fn etcd_keeps_the_contract() {
+    let etcd = Etcd::start();
+    contract(&|| Box::new(EtcdStore::new(&etcd.config(), "edge").unwrap()));
+    // Fleets of one etcd do not see each other, not even by their names' beginnings.
+    let mut beside = EtcdStore::new(&etcd.config(), "edge2").unwrap();
+    assert_eq!(beside.read().unwrap().book, None);
+}
+
+#[test]
+fn etcd_that_is_away_is_a_sentence_and_comes_back() {
+    let mut etcd = Etcd::start();
+    let mut store = EtcdStore::new(&etcd.config(), "edge").unwrap();
+    assert!(store.replace(None, "book").unwrap());
+    store.renew("lb1", Duration::from_secs(600)).unwrap();
+    etcd.stop();
+    let error = store.read().unwrap_err().to_string();
+    assert!(error.starts_with("etcd at http://127.0.0.1:"), "{error}");
+    assert!(store.wait(Duration::ZERO).is_err() || store.read().is_err());
+    etcd.again(false);
+    within_patience(|| store.read().is_ok());
+    assert_eq!(store.read().unwrap().book.unwrap().1, "book");
+    etcd.stop();
+    etcd.again(true);
+    within_patience(|| store.read().is_ok());
+    assert_eq!(store.read().unwrap().book, None);
+    // Its lease is gone with it.
+    store.renew("lb1", Duration::from_secs(600)).unwrap();
+    assert!(store.read().unwrap().alive.contains("lb1"));
+}
+
+#[test]
+fn etcd_asks_for_a_password() {
+    let etcd = Etcd::start();
+    for words in [
+        &["user", "add", "root:top"][..],
+        &["user", "grant-role", "root", "root"],
+        &["role", "add", "causeway"],
+        &[
+            "role",
+            "grant-permission",
+            "causeway",
+            "--prefix=true",
+            "readwrite",
+            "/causeway/",
+        ],
+        &["user", "add", "lb:secret"],
+        &["user", "grant-role", "lb", "causeway"],
+        &["auth", "enable"],
+    ] {
+        etcd.etcdctl(words);
+    }
+    let with = |user: Option<(&str, &str)>| {
+        let user = user.map(|(name, word)| (name.to_owned(), Password(word.to_owned())));
+        let config = EtcdConfig {
+            user,
+            ..etcd.config()
+        };
+        EtcdStore::new(&config, "edge").unwrap()
+    };
+    assert!(with(None).read().is_err());
+    let error = with(Some(("lb", "wrong"))).read().unwrap_err();
+    assert!(
+        error.to_string().contains("authentication failed"),
+        "{error}"
+    );
+    let mut store = with(Some(("lb", "secret")));
+    assert!(store.replace(None, "book").unwrap());
+    store.renew("lb1", Duration::from_secs(5)).unwrap();
+    store.wait(Duration::ZERO).unwrap();
+    assert_eq!(store.read().unwrap().book.unwrap().1, "book");
+}

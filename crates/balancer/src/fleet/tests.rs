@@ -1,0 +1,753 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Members with engines over data planes in memory and a store in a directory, round by round.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use causeway_api::Moment;
+use causeway_api::balancer::{FleetView, RealChange};
+use causeway_core::cookie::Keys;
+use tempfile::TempDir;
+
+use super::etcd_store::EtcdStore;
+use super::store::Store;
+use super::store_tests::{Etcd, within_patience};
+use super::*;
+use crate::fake::FakePlane;
+use crate::state_dir::KeptState;
+
+const QUARANTINE_NS: u64 = 600_000_000_000;
+const START: Moment = Moment {
+    monotonic_ns: 1_000_000_000,
+    realtime_ns: 1_700_000_000_000_000_000,
+};
+
+impl HasEngine for Mutex<Engine> {
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.lock().unwrap()
+    }
+}
+
+/// One balancer: what of it outlives the daemon, and the daemon.
+struct Member {
+    name: String,
+    dir: TempDir,
+    plane: FakePlane,
+    daemon: Option<(Fleet, Mutex<Engine>)>,
+}
+
+/// A fleet, whose clock stands still unless it is told.
+struct World {
+    store: TempDir,
+    etcd: Option<Etcd>,
+    extra: &'static str,
+    members: Vec<Member>,
+    now_ns: u64,
+}
+
+fn keys_text(number: u64, prepared: bool, keys: [Option<char>; 2]) -> String {
+    let line = |(epoch, key): (usize, Option<char>)| {
+        let key = key.map(|digit| format!("key{epoch} = \"{}\"\n", digit.to_string().repeat(32)));
+        key.unwrap_or_default()
+    };
+    let keys: String = keys.into_iter().enumerate().map(line).collect();
+    format!(
+        "current = {}\nnumber = {number}\nprepared = {prepared}\n{keys}",
+        number & 1
+    )
+}
+
+impl Member {
+    fn new(name: &str) -> Self {
+        let member = Self {
+            name: name.to_owned(),
+            dir: tempfile::tempdir().unwrap(),
+            plane: FakePlane::default(),
+            daemon: None,
+        };
+        member.plane.state().now_s = 1_000_000;
+        member.has_keys(&keys_text(2, false, [Some('5'), None]));
+        member
+    }
+
+    fn has_keys(&self, text: &str) {
+        let path = self.dir.path().join("keys");
+        fs::write(&path, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(path, mode).unwrap();
+    }
+
+    fn config(&self, world: (&Path, &str), reals: &[u8]) -> BalancerConfig {
+        let reals: Vec<String> = reals
+            .iter()
+            .map(|last| format!("{{ address = \"10.0.0.{last}\" }}"))
+            .collect();
+        let text = format!(
+            "interface = \"eth0\"\nstate_dir = \"{dir}\"\n\
+             [cookie]\nkeys = \"{dir}/keys\"\nquarantine = \"10m\"\n\
+             [fleet]\nname = \"edge\"\nmember = \"{}\"\nstore = {{ dir = \"{}\" }}\n{}\n\
+             [[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nreal = [{}]\n",
+            self.name,
+            world.0.display(),
+            world.1,
+            reals.join(", "),
+            dir = self.dir.path().display(),
+        );
+        BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap()
+    }
+
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.daemon.as_ref().unwrap().1.lock().unwrap()
+    }
+
+    fn view(&self) -> FleetView {
+        self.engine().fleet.as_ref().unwrap().view.clone()
+    }
+
+    /// The reals that new connections get, by the last part of their addresses.
+    fn picks(&self) -> Vec<u8> {
+        let state = self.plane.state();
+        let mut picks: Vec<u8> = state
+            .rings
+            .values()
+            .flatten()
+            .map(|real| last_of(state.reals[real].address))
+            .collect();
+        picks.sort_unstable();
+        picks.dedup();
+        picks
+    }
+
+    /// The reals that cookies name, with their ids.
+    fn routes(&self) -> BTreeMap<u8, u16> {
+        let state = self.plane.state();
+        let held = state.cookie_ids.values();
+        let held = held.filter(|(_, owner)| owner.is_some());
+        held.map(|(held, _)| (last_of(held.address), held.id))
+            .collect()
+    }
+
+    fn keys(&self) -> Keys {
+        self.plane.state().cookie_keys.unwrap()
+    }
+
+    fn has_key(&self, digit: char) -> bool {
+        let key: CookieKey = digit.to_string().repeat(32).parse().unwrap();
+        KeyEpoch::ALL
+            .iter()
+            .any(|epoch| self.keys().get(*epoch) == Some(&key))
+    }
+}
+
+fn last_of(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[3],
+        IpAddr::V6(_) => 0,
+    }
+}
+
+impl World {
+    /// A fleet that has been founded by the first of so many members.
+    fn new(members: usize, reals: &[u8]) -> Self {
+        Self::of(members, reals, "", false)
+    }
+
+    fn of(members: usize, reals: &[u8], extra: &'static str, etcd: bool) -> Self {
+        let mut world = Self {
+            store: tempfile::tempdir().unwrap(),
+            etcd: etcd.then(Etcd::start),
+            extra,
+            members: Vec::new(),
+            now_ns: START.monotonic_ns,
+        };
+        for index in 0..members {
+            world.members.push(Member::new(&format!("lb{}", index + 1)));
+            world.start(index, reals);
+        }
+        let (fleet, engine) = world.members[0].daemon.as_mut().unwrap();
+        fleet.found(&*engine).unwrap();
+        world.settle();
+        world
+    }
+
+    fn path(&self) -> PathBuf {
+        self.store.path().join("stores")
+    }
+
+    fn config(&self, at: usize, reals: &[u8]) -> BalancerConfig {
+        self.members[at].config((&self.path(), self.extra), reals)
+    }
+
+    fn start(&mut self, at: usize, reals: &[u8]) {
+        let file = self.config(at, reals);
+        let member = &mut self.members[at];
+        let by_hand = match member.daemon.take() {
+            Some((_, engine)) => engine.lock().unwrap().kept().by_hand,
+            None => Vec::new(),
+        };
+        let config = file.fleet.clone().unwrap();
+        let store: Box<dyn Store> = match &self.etcd {
+            Some(etcd) => Box::new(EtcdStore::new(&etcd.config(), "edge").unwrap()),
+            None => store::open(&config).unwrap(),
+        };
+        let dir = StateDir::new(member.dir.path(), Path::new("/pins"));
+        let (fleet, membership) = Fleet::with(store, dir, &file, &config, &by_hand).unwrap();
+        let kept = KeptState {
+            by_hand,
+            ..KeptState::default()
+        };
+        let plane = Box::new(member.plane.clone());
+        let engine = Engine::succeed(plane, file, kept, Some(membership), START);
+        member.daemon = Some((fleet, Mutex::new(engine.unwrap())));
+    }
+
+    fn reload(&self, at: usize, reals: &[u8]) {
+        let config = self.config(at, reals);
+        self.members[at].engine().reload(config).unwrap();
+    }
+
+    /// One member does all that it can.
+    fn run(&mut self, at: usize) {
+        let (fleet, engine) = self.members[at].daemon.as_mut().unwrap();
+        for _ in 0..50 {
+            if !fleet.round(&*engine, self.now_ns) {
+                return;
+            }
+        }
+        panic!("{} does not come to rest", self.members[at].name);
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..6 {
+            (0..self.members.len()).for_each(|at| self.run(at));
+        }
+    }
+
+    fn pass(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+
+    fn waits_for(&self, at: usize) -> Vec<String> {
+        let waiting = self.members[at].view().waiting;
+        waiting.into_iter().flat_map(|wait| wait.members).collect()
+    }
+}
+
+#[test]
+fn a_running_balancer_founds_a_fleet_as_it_is_and_others_take_its_ids() {
+    let mut world = World::new(1, &[1, 2, 3]);
+    let founded = world.members[0].routes();
+    assert_eq!(founded.len(), 3);
+    assert_eq!(world.members[0].picks(), [1, 2, 3]);
+    // One that has other ids so far, as it had no fleet, and none that collide.
+    world.members.push(Member::new("lb2"));
+    world.start(1, &[3, 2, 1]);
+    world.settle();
+    assert_eq!(world.members[1].routes(), founded);
+    for member in &world.members {
+        let view = member.view();
+        assert!(view.in_service && view.state == "serving", "{view:?}");
+        assert_eq!((view.members.len(), view.waiting.len()), (2, 0));
+        assert_eq!(view.book, view.applied);
+        assert_eq!(member.engine().service(), Service::In);
+    }
+}
+
+#[test]
+fn nothing_is_done_before_a_fleet_is_founded() {
+    let mut world = World {
+        store: tempfile::tempdir().unwrap(),
+        etcd: None,
+        extra: "",
+        members: vec![Member::new("lb1")],
+        now_ns: START.monotonic_ns,
+    };
+    world.start(0, &[1, 2]);
+    world.settle();
+    let view = world.members[0].view();
+    assert!(view.hold.unwrap().contains("causeway fleet found"));
+    assert_eq!(view.state, "new");
+    // It is as it was without a fleet, and so are its routes.
+    assert_eq!(world.members[0].picks(), [1, 2]);
+    assert_eq!(world.members[0].engine().service(), Service::AsBefore);
+}
+
+#[test]
+fn a_real_is_picked_once_every_member_knows_it() {
+    let mut world = World::new(2, &[1, 2]);
+    world.reload(0, &[1, 2, 3]);
+    (0..5).for_each(|_| world.run(0));
+    let id = world.members[0].routes()[&3];
+    assert_eq!(world.members[0].picks(), [1, 2], "lb2 does not know it");
+    assert_eq!(world.waits_for(0), ["lb2"]);
+    let page = crate::metrics::page(&world.members[0].engine(), START).unwrap();
+    for line in [
+        "causeway_fleet_store_up 1.0",
+        "causeway_fleet_waiting{member=\"lb2\"} 1.0",
+        "causeway_fleet_waiting{member=\"lb1\"} 0.0",
+        "causeway_fleet_ids{phase=\"known\"} 1.0",
+    ] {
+        assert!(page.contains(line), "{line}\n{page}");
+    }
+    world.run(1);
+    assert_eq!(
+        world.members[1].routes()[&3],
+        id,
+        "its file does not have it"
+    );
+    assert_eq!(world.members[1].picks(), [1, 2]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.picks(), [1, 2, 3]);
+        assert!(member.view().waiting.is_empty());
+    }
+    // What others have added is in no one's way.
+    world.reload(1, &[1, 2, 3]);
+    world.settle();
+    assert_eq!(world.members[0].picks(), [1, 2, 3]);
+}
+
+#[test]
+fn two_members_that_add_reals_at_once_never_give_one_id_twice() {
+    let mut world = World::new(2, &[1]);
+    let all: Vec<u8> = (1..=60).collect();
+    world.reload(0, &all[..40]);
+    world.reload(1, &[&all[..1], &all[40..]].concat());
+    world.settle();
+    let ids = world.members[0].routes();
+    assert_eq!(ids.len(), 60);
+    assert_eq!(ids.values().collect::<BTreeSet<_>>().len(), 60);
+    assert_eq!(world.members[1].routes(), ids);
+    assert_eq!(world.members[1].picks(), all);
+}
+
+#[test]
+fn a_real_that_is_removed_is_routed_until_it_has_rested() {
+    let mut world = World::new(2, &[1, 2]);
+    let id = world.members[0].routes()[&2];
+    world.reload(0, &[1]);
+    assert_eq!(world.members[0].picks(), [1, 2], "the book has it still");
+    world.run(0);
+    assert_eq!(world.members[0].picks(), [1]);
+    assert_eq!(world.members[1].picks(), [1, 2], "it has not read of it");
+    world.settle();
+    for member in &world.members {
+        assert_eq!((member.picks(), member.routes()[&2]), (vec![1], id));
+    }
+    // A restart in between forgets nothing, though the file does not have it.
+    world.start(0, &[1]);
+    assert_eq!(world.members[0].routes()[&2], id);
+    world.pass(QUARANTINE_NS * 99 / 100);
+    world.settle();
+    assert_eq!(world.members[1].routes()[&2], id);
+    world.pass(QUARANTINE_NS / 20);
+    world.settle();
+    assert!(
+        world
+            .members
+            .iter()
+            .all(|member| !member.routes().contains_key(&2))
+    );
+    // Its id may be another's at once: the book has had it rest.
+    let file = world.config(0, &[1]);
+    let mut named = file.clone();
+    named.vips[0].reals.push(crate::config::RealConfig {
+        address: "10.0.0.9".parse().unwrap(),
+        id: Some(id),
+        ..file.vips[0].reals[0].clone()
+    });
+    world.members[0].engine().reload(named).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].routes()[&9], id);
+    assert_eq!(world.members[1].picks(), [1, 9]);
+}
+
+#[test]
+fn what_is_set_by_hand_reaches_all_and_holds_at_once_without_the_store() {
+    let drain = |drain| RealChange {
+        drain: Some(drain),
+        ..RealChange::default()
+    };
+    let set = |world: &World, at: usize, change| {
+        let mut engine = world.members[at].engine();
+        engine.change_real("web", "10.0.0.2", &change, 7).unwrap();
+    };
+    let mut world = World::new(2, &[1, 2]);
+    set(&world, 0, drain(true));
+    assert_eq!(world.members[0].picks(), [1]);
+    world.settle();
+    assert_eq!(world.members[1].picks(), [1]);
+    assert_eq!(world.members[1].engine().overrides().len(), 1);
+    // Another sets it back, while the store is away.
+    fs::rename(world.path(), world.store.path().join("away")).unwrap();
+    fs::write(world.path(), "no directory").unwrap();
+    set(&world, 1, drain(false));
+    world.settle();
+    assert_eq!(
+        (world.members[1].picks(), world.members[0].picks()),
+        (vec![1, 2], vec![1])
+    );
+    let view = world.members[1].view();
+    assert!(view.store_error.is_some() && view.in_service, "{view:?}");
+    // What was set meanwhile outlives the daemon.
+    world.start(1, &[1, 2]);
+    assert_eq!(world.members[1].picks(), [1, 2]);
+    fs::remove_file(world.path()).unwrap();
+    fs::rename(world.store.path().join("away"), world.path()).unwrap();
+    world.settle();
+    assert_eq!(world.members[0].picks(), [1, 2]);
+    assert_eq!(world.members[0].view().store_error, None);
+    let dropped = world.members[0].engine().drop_overrides(None, None);
+    assert!(dropped.unwrap().is_empty(), "it is as the file has it");
+    world.settle();
+    assert!(world.members[1].engine().kept().by_hand.is_empty());
+    // VIPs and reals come by the file, whose word the book is told.
+    let refused = world.members[0].engine().remove_vip("web").unwrap_err();
+    assert!(refused.to_string().contains("change the file and reload"));
+}
+
+#[test]
+fn keys_go_by_phases_and_only_with_the_secret() {
+    let mut world = World::new(2, &[1]);
+    world.members[0].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
+    world.reload(0, &[1]);
+    world.settle();
+    assert!(world.members[0].has_key('6') && !world.members[1].has_key('6'));
+    let hold = world.members[1].view().hold.unwrap();
+    assert!(
+        hold.starts_with("key 3 of cookies, which the book accepts, is not in"),
+        "{hold}"
+    );
+    assert_eq!(world.waits_for(0), ["lb2"]);
+    assert_eq!(world.members[0].view().key_issued, 2);
+    // Another secret under that number is none.
+    world.members[1].has_keys(&keys_text(2, true, [Some('5'), Some('7')]));
+    world.reload(1, &[1]);
+    world.settle();
+    let hold = world.members[1].view().hold.unwrap();
+    assert!(
+        hold.starts_with("key 3 of cookies is another on lb1"),
+        "{hold}"
+    );
+    assert!(!world.members[1].has_key('7'));
+    // With it all go on, and servers may issue it.
+    world.members[1].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
+    world.reload(1, &[1]);
+    world.settle();
+    let view = world.members[1].view();
+    assert_eq!(
+        (view.key_issued, view.key_other, view.hold),
+        (3, Some(2), None)
+    );
+    // A file that lacks the former key too early takes it from nobody.
+    world.members[0].has_keys(&keys_text(3, false, [None, Some('6')]));
+    world.reload(0, &[1]);
+    world.settle();
+    assert!(world.members[0].has_key('5') && world.members[1].has_key('5'));
+    world.pass(QUARANTINE_NS * 2);
+    world.settle();
+    let view = world.members[1].view();
+    assert_eq!((view.key_issued, view.key_other), (3, None));
+    assert!(
+        world
+            .members
+            .iter()
+            .all(|member| member.has_key('6') && !member.has_key('5'))
+    );
+}
+
+#[test]
+fn the_former_key_is_not_retired_before_the_file_says_so() {
+    let mut world = World::new(1, &[1]);
+    world.members[0].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
+    world.reload(0, &[1]);
+    world.settle();
+    world.pass(QUARANTINE_NS * 2);
+    world.settle();
+    assert_eq!(world.members[0].view().key_other, Some(2));
+    assert!(world.members[0].has_key('5'));
+}
+
+#[test]
+fn a_wiped_store_gets_its_book_back_and_a_stranger_s_is_not_taken() {
+    let mut world = World::new(2, &[1, 2]);
+    let before = (
+        world.members[0].view().book.unwrap(),
+        world.members[0].routes(),
+    );
+    let copy = fs::read(world.path().join("edge/book.json")).unwrap();
+    fs::remove_dir_all(world.path()).unwrap();
+    world.settle();
+    let after = world.members[0].view().book.unwrap();
+    assert!(after.generation > before.0.generation, "{after}");
+    // One set back to a copy is as good as wiped.
+    world.reload(0, &[1, 2, 3]);
+    world.settle();
+    fs::remove_dir_all(world.path()).unwrap();
+    world.run(0);
+    fs::write(world.path().join("edge/book.json"), copy).unwrap();
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.picks(), [1, 2, 3]);
+        assert!(member.view().in_service && member.view().waiting.is_empty());
+        assert!(
+            before
+                .1
+                .iter()
+                .all(|(real, id)| member.routes()[real] == *id)
+        );
+    }
+}
+
+#[test]
+fn one_that_leaves_is_passed_by_and_comes_back() {
+    let mut world = World::new(2, &[1, 2]);
+    let now_ns = world.now_ns;
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    fleet.leave(&*engine, now_ns).unwrap();
+    assert_eq!(world.members[1].engine().service(), Service::Out);
+    world.settle();
+    assert_eq!(
+        world.members[0].view().members.len(),
+        2,
+        "packets are under way"
+    );
+    world.pass(4_000_000_000);
+    world.settle();
+    assert_eq!(world.members[0].view().members.len(), 1);
+    assert_eq!(world.members[1].view().state, "left");
+    assert_eq!(
+        world.members[1].routes(),
+        world.members[0].routes(),
+        "it forwards on"
+    );
+    // Nothing waits for it. What it has missed it learns before it serves again; that it has
+    // left outlives its daemon.
+    world.reload(0, &[1, 3]);
+    world.settle();
+    assert_eq!(world.members[0].picks(), [1, 3]);
+    world.pass(QUARANTINE_NS * 2);
+    world.settle();
+    world.start(1, &[1, 2]);
+    world.settle();
+    assert_eq!(world.members[1].view().state, "left");
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    fleet.join(&*engine).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].view().state, "serving");
+    assert_eq!(world.members[1].engine().service(), Service::In);
+    assert_eq!(world.members[1].routes(), world.members[0].routes());
+}
+
+#[test]
+fn a_dead_member_is_waited_for_until_an_operator_says_that_it_gets_no_packets() {
+    let mut world = World::new(2, &[1]);
+    world.reload(0, &[1, 2]);
+    world.pass(3_600_000_000_000);
+    (0..5).for_each(|_| world.run(0));
+    assert_eq!(world.waits_for(0), ["lb2"]);
+    let fleet = &mut world.members[0].daemon.as_mut().unwrap().0;
+    assert!(fleet.pass_by("lb1").is_err(), "itself");
+    assert!(fleet.pass_by("lb7").is_err());
+    fleet.pass_by("lb2").unwrap();
+    (0..5).for_each(|_| world.run(0));
+    assert_eq!(world.members[0].picks(), [1, 2]);
+    // It was wrong about lb2, which finds out, and comes back.
+    world.run(1);
+    world.settle();
+    assert!(world.members[1].view().in_service);
+    assert_eq!(world.members[1].picks(), [1, 2]);
+}
+
+#[test]
+fn one_that_was_away_forgets_ids_that_are_others_now() {
+    let mut world = World::new(2, &[1, 2]);
+    let id = world.members[0].routes()[&2];
+    let fleet = &mut world.members[0].daemon.as_mut().unwrap().0;
+    fleet.pass_by("lb2").unwrap();
+    world.run(0);
+    world.reload(0, &[1]);
+    world.run(0);
+    world.pass(QUARANTINE_NS * 2);
+    (0..3).for_each(|_| world.run(0));
+    assert!(!world.members[0].routes().contains_key(&2));
+    let mut file = world.config(0, &[1, 9]);
+    file.vips[0].reals[1].id = Some(id);
+    world.members[0].engine().reload(file).unwrap();
+    (0..3).for_each(|_| world.run(0));
+    assert_eq!(world.members[0].routes()[&9], id);
+    assert_eq!(world.members[1].routes()[&2], id, "it has not heard");
+    world.settle();
+    assert_eq!(world.members[1].routes(), world.members[0].routes());
+    assert!(world.members[1].view().in_service);
+}
+
+#[test]
+fn where_members_step_aside_a_lost_store_withdraws() {
+    let mut world = World::of(1, &[1], "absence = \"steps-aside\"", false);
+    assert_eq!(world.members[0].engine().service(), Service::In);
+    fs::rename(world.path(), world.store.path().join("away")).unwrap();
+    fs::write(world.path(), "no directory").unwrap();
+    world.pass(9_700_000_000);
+    world.run(0);
+    assert_eq!(
+        world.members[0].engine().service(),
+        Service::In,
+        "its lease lasts"
+    );
+    world.pass(200_000_000);
+    world.run(0);
+    assert_eq!(world.members[0].engine().service(), Service::Out);
+    assert_eq!(world.members[0].picks(), [1], "and it forwards on");
+    fs::remove_file(world.path()).unwrap();
+    fs::rename(world.store.path().join("away"), world.path()).unwrap();
+    world.settle();
+    assert_eq!(world.members[0].engine().service(), Service::In);
+}
+
+#[test]
+fn a_vip_comes_by_one_file_and_is_waited_for_where_the_file_lacks_it() {
+    let second = |mut config: BalancerConfig| {
+        let mut vip = config.vips[0].clone();
+        (vip.name, vip.port) = ("more".to_owned(), 81);
+        config.vips.push(vip);
+        config
+    };
+    let mut world = World::new(2, &[1]);
+    let file = second(world.config(0, &[1]));
+    world.members[0].engine().reload(file).unwrap();
+    world.settle();
+    let hold = world.members[1].view().hold.unwrap();
+    assert_eq!(
+        hold,
+        "vip 192.0.2.1:81/tcp of the book is not in this balancer's file; add it"
+    );
+    assert_eq!(world.waits_for(0), ["lb2"]);
+    let file = second(world.config(1, &[1]));
+    world.members[1].engine().reload(file).unwrap();
+    world.settle();
+    assert_eq!(world.members[0].plane.state().cookie_ids.len(), 2);
+    assert!(
+        world
+            .members
+            .iter()
+            .all(|member| member.view().waiting.is_empty())
+    );
+    // It goes where the first file drops it.
+    world.reload(0, &[1]);
+    world.settle();
+    world.reload(1, &[1]);
+    world.settle();
+    assert!(
+        world
+            .members
+            .iter()
+            .all(|member| member.view().hold.is_none())
+    );
+    world.pass(QUARANTINE_NS * 2);
+    world.settle();
+    assert!(
+        world
+            .members
+            .iter()
+            .all(|member| member.view().ids.len() == 1)
+    );
+}
+
+#[test]
+fn after_a_loss_of_power_a_member_serves_only_once_it_has_changed_the_book() {
+    let mut world = World::new(2, &[1]);
+    let kept = world.members[1].dir.path().join("fleet.json");
+    let text = fs::read_to_string(&kept).unwrap();
+    world.start(1, &[1]);
+    assert_eq!(
+        world.members[1].engine().service(),
+        Service::In,
+        "the daemon alone"
+    );
+    fs::write(&kept, text.replace(&boot_id(), "another")).unwrap();
+    world.start(1, &[1]);
+    assert_eq!(world.members[1].engine().service(), Service::Out);
+    let before = world.members[0].view().book.unwrap();
+    world.settle();
+    assert_eq!(world.members[1].engine().service(), Service::In);
+    assert!(world.members[0].view().book.unwrap() > before);
+    // One that has lost its file begins with the store's book, and not by its configuration.
+    world.reload(0, &[2]);
+    world.settle();
+    let before = world.members[1].routes();
+    assert_eq!(before.len(), 2, "one rests");
+    fs::write(&kept, &text[..text.len() / 2]).unwrap();
+    world.start(1, &[1]);
+    assert_eq!(world.members[1].engine().service(), Service::Out);
+    assert_eq!(world.members[1].routes(), before);
+    world.settle();
+    assert_eq!(world.members[1].engine().service(), Service::In);
+}
+
+#[test]
+fn etcd_may_stop_be_wiped_and_come_back() {
+    let mut world = World::of(2, &[1, 2], "", true);
+    world.reload(0, &[1, 2, 3]);
+    world.settle();
+    assert_eq!(world.members[1].picks(), [1, 2, 3]);
+    let before = world.members[0].view().book.unwrap();
+    for wiped in [false, true] {
+        world.etcd.as_mut().unwrap().stop();
+        world.settle();
+        for member in &world.members {
+            let view = member.view();
+            assert!(view.store_error.is_some() && view.in_service, "{view:?}");
+            assert_eq!(member.picks(), [1, 2, 3]);
+        }
+        world.etcd.as_mut().unwrap().again(wiped);
+        world.pass(5_000_000_000);
+        within_patience(|| {
+            world.settle();
+            world.members.iter().all(|member| {
+                let view = member.view();
+                view.store_error.is_none() && view.waiting.is_empty()
+            })
+        });
+    }
+    assert!(world.members[0].view().book.unwrap().generation > before.generation);
+    world.reload(1, &[1, 2]);
+    world.settle();
+    assert_eq!(
+        world.members[0].picks(),
+        [1, 2, 3],
+        "lb2's file never had it"
+    );
+    world.reload(0, &[1, 2]);
+    world.settle();
+    assert_eq!(world.members[1].picks(), [1, 2]);
+}
+
+#[test]
+fn the_thread_hears_operators_and_reloads() {
+    let store = tempfile::tempdir().unwrap();
+    let member = Member::new("lb1");
+    let file = member.config((store.path(), ""), &[1]);
+    let config = file.fleet.clone().unwrap();
+    let (fleet, membership) = Fleet::open(&file, &config, &[]).unwrap();
+    let plane = Box::new(member.plane.clone());
+    let engine = Engine::succeed(plane, file, KeptState::default(), Some(membership), START);
+    let engine = Arc::new(Mutex::new(engine.unwrap()));
+    let (orders, inbox) = FleetOrders::new();
+    let runner = FleetRunner::start(fleet, inbox, Arc::clone(&engine)).unwrap();
+    assert!(orders.give(FleetOrder::Join).is_err());
+    let said = orders.give(FleetOrder::Found).unwrap();
+    assert_eq!(said, "fleet edge is founded with 1 ids, as they run here");
+    assert!(orders.give(FleetOrder::Found).is_err());
+    let view = || engine.lock().unwrap().fleet.as_ref().unwrap().view.clone();
+    within_patience(|| view().state == "serving");
+    let file = member.config((store.path(), ""), &[1, 2]);
+    engine.lock().unwrap().reload(file).unwrap();
+    within_patience(|| member.picks() == [1, 2]);
+    assert!(orders.give(FleetOrder::PassBy("lb1".to_owned())).is_err());
+    orders.give(FleetOrder::Leave).unwrap();
+    assert_eq!(view().state, "left");
+    runner.stop();
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a fleet stands, for people.
+
+use std::collections::BTreeMap;
+
+use causeway_api::balancer::{FleetIdView, FleetMemberView, FleetPosition, FleetView, FleetWait};
+use causeway_core::fleet::{Absence, FleetBook, IdPhase, MemberPhase, Position};
+
+use super::Fleet;
+use super::following::phase_word;
+
+pub(super) fn position(of: Position) -> FleetPosition {
+    FleetPosition {
+        generation: of.generation.count,
+        revision: of.revision,
+    }
+}
+
+fn id_word(phase: IdPhase) -> &'static str {
+    match phase {
+        IdPhase::Known => "known",
+        IdPhase::Live => "live",
+        IdPhase::Leaving => "leaving",
+        IdPhase::Resting => "resting",
+    }
+}
+
+impl Fleet {
+    /// How it stands, by the last good book and the last reading of the store.
+    pub(super) fn view(&self) -> FleetView {
+        let view = FleetView {
+            fleet: self.config.name.clone(),
+            member: self.config.member.clone(),
+            store: self.config.store.to_string(),
+            store_error: self.faults.store.clone(),
+            hold: self.faults.hold.clone(),
+            state: match self.kept.left {
+                true => "left".to_owned(),
+                false => "new".to_owned(),
+            },
+            in_service: self.member.in_service(),
+            ..FleetView::default()
+        };
+        let Some(book) = self.member.book() else {
+            return view;
+        };
+        let own = book.members.get(&self.id).filter(|_| !self.kept.left);
+        FleetView {
+            state: own.map_or(view.state, |own| phase_word(own.phase).to_owned()),
+            book: Some(position(book.position)),
+            applied: self.member.follows().map(position),
+            absence: match book.absence {
+                Absence::Waits => "waits".to_owned(),
+                Absence::StepsAside => "steps-aside".to_owned(),
+            },
+            key_issued: book.keys.issued,
+            key_other: book.keys.other,
+            members: self.members(book),
+            ids: ids(book),
+            waiting: self.waiting(book),
+            ..view
+        }
+    }
+
+    fn members(&self, book: &FleetBook) -> Vec<FleetMemberView> {
+        let member = |(id, record): (&u64, &causeway_core::fleet::MemberRecord)| FleetMemberView {
+            name: self.name_of(*id),
+            phase: phase_word(record.phase).to_owned(),
+            alive: self.read.alive.contains(id),
+            acknowledged: self.read.acks.members.get(id).copied().map(position),
+        };
+        let mut members: Vec<_> = book.members.iter().map(member).collect();
+        members.sort_by(|one, other| one.name.cmp(&other.name));
+        members
+    }
+
+    /// What is to happen, and who has not come to what it follows.
+    fn waiting(&self, book: &FleetBook) -> Vec<FleetWait> {
+        let mut waiting = Vec::new();
+        let mut waits = |what: String, since: Position| {
+            let members = self.read.acks.missing(book, since).0;
+            let members = members.into_iter().map(|id| self.name_of(id)).collect();
+            waiting.push(FleetWait { what, members });
+        };
+        for (id, record) in &book.members {
+            if record.phase == MemberPhase::Joining {
+                waits(
+                    format!("{} comes into service", self.name_of(*id)),
+                    record.since,
+                );
+            }
+        }
+        // Many reals at once are one row.
+        let mut groups: BTreeMap<_, Vec<String>> = BTreeMap::new();
+        for ((vip, id), record) in &book.ids {
+            let what = match record.phase {
+                IdPhase::Live => continue,
+                IdPhase::Known => "gets connections",
+                IdPhase::Leaving => "begins to rest",
+                IdPhase::Resting => "is forgotten",
+            };
+            let of = (vip, what, record.since);
+            groups
+                .entry(of)
+                .or_default()
+                .push(format!("{} (id {id})", record.real));
+        }
+        for ((vip, what, since), reals) in groups {
+            waits(format!("{} of {vip} {what}", reals.join(", ")), since);
+        }
+        let keys = book.keys;
+        match keys.other {
+            Some(next) if next > keys.issued => waits(format!("key {next} is issued"), keys.since),
+            Some(former) => waits(
+                format!("key {former} is retired: the keys file says so, and it has rested"),
+                keys.since,
+            ),
+            None if book.wanted_key > keys.issued => {
+                waits(format!("key {} is accepted", keys.issued + 1), keys.since);
+            }
+            None => {}
+        }
+        waiting
+    }
+}
+
+fn ids(book: &FleetBook) -> Vec<FleetIdView> {
+    let ids = book.ids.iter();
+    let ids = ids.map(|((vip, id), record)| FleetIdView {
+        vip: vip.to_string(),
+        id: *id,
+        real: record.real.to_string(),
+        phase: id_word(record.phase).to_owned(),
+    });
+    ids.collect()
+}
