@@ -105,7 +105,7 @@ pub(super) fn fleet(raw: &RawFleet, faults: &mut Faults<'_>) -> Option<FleetConf
     let store = match &raw.store {
         Some(place) => store(place, faults),
         None => {
-            faults.file("[fleet] needs `store`; write for example store = { etcd = [\"https://etcd1:2379\"] }, or store = { dir = \"/var/lib/causeway-fleet\" } for balancers of one machine");
+            faults.file("[fleet] needs `store`; write for example store = { etcd = [\"https://etcd1:2379\"] }, or store = { dir = \"/var/lib/causeway/fleet\" } for balancers of one machine");
             None
         }
     };

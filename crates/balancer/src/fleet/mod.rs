@@ -343,8 +343,7 @@ impl Fleet {
             acks: self.read.acks.clone(),
         };
         let actions = self.member.handle(FleetEvent::Read(stored));
-        let held_back = self.perform(engines, actions);
-        self.faults.hold(held_back.err());
+        let mut outcome = self.perform(engines, actions);
         self.see_rests(engines, now_ns);
         let current = self.member.book().map(|book| book.position);
         let settled = current.is_some()
@@ -352,8 +351,9 @@ impl Fleet {
             && self.member.follows() == current
             && !self.progress;
         if settled {
-            self.propose_wants(engines);
+            outcome = outcome.and_then(|()| self.propose_wants(engines));
         }
+        self.faults.hold(outcome.err());
     }
 
     /// Tells the rules of members that get no packets any more.
@@ -549,9 +549,9 @@ impl Fleet {
 
     /// Proposes what operators have had this balancer want: changes of its file, keys, and what
     /// is set by hand. One proposal at a time; what the book has is wanted no more.
-    fn propose_wants(&mut self, engines: &impl HasEngine) {
+    fn propose_wants(&mut self, engines: &impl HasEngine) -> Result<(), String> {
         let Some(book) = self.member.book().cloned() else {
-            return;
+            return Ok(());
         };
         let (own, by_hand) = {
             let engine = engines.engine();
@@ -577,20 +577,19 @@ impl Fleet {
         for event in events {
             let actions = self.member.handle(event);
             if !actions.is_empty() {
-                let outcome = self.perform(engines, actions);
-                self.faults.hold(outcome.err());
-                return;
+                return self.perform(engines, actions);
             }
         }
         // All of it is in the book.
         let told = FleetVips::from(&own);
         if self.kept.file.as_ref() != Some(&told) {
             self.kept.file = Some(told);
-            self.faults.hold(self.keep().err());
+            self.keep()?;
         }
         if let Some(fleet) = &mut engines.engine().fleet {
             fleet.wants.retain(|of, set| by_hand.get(of) != Some(set));
         }
+        Ok(())
     }
 
     /// Takes the keys of the file, beside former ones that the book accepts still.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a fleet relies on, of each store.
 
+use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -22,40 +23,46 @@ pub(super) struct Etcd {
     process: Child,
     ports: [u16; 2],
     dir: TempDir,
+    /// Files of its certificate and key, if clients come by TLS.
+    tls: Option<TempDir>,
 }
 
 impl Etcd {
     pub(super) fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    fn start_with(tls: Option<TempDir>) -> Self {
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr());
         let ports = [free(), free()].map(|address| address.expect("a free port").port());
         let dir = tempfile::tempdir().expect("a directory");
-        let process = Self::run(dir.path(), ports);
+        let process = Self::run(dir.path(), ports, tls.as_ref());
         let etcd = Self {
             process,
             ports,
             dir,
+            tls,
         };
         etcd.wait_ready();
         etcd
     }
 
-    fn run(dir: &Path, ports: [u16; 2]) -> Child {
-        let [client, peer] = ports.map(|port| format!("http://127.0.0.1:{port}"));
-        Command::new("etcd")
+    fn run(dir: &Path, ports: [u16; 2], tls: Option<&TempDir>) -> Child {
+        let scheme = tls.map_or("http", |_| "https");
+        let client = format!("{scheme}://127.0.0.1:{}", ports[0]);
+        let peer = format!("http://127.0.0.1:{}", ports[1]);
+        let mut command = Command::new("etcd");
+        if let Some(tls) = tls {
+            command.arg("--cert-file").arg(tls.path().join("cert.pem"));
+            command.arg("--key-file").arg(tls.path().join("key.pem"));
+        }
+        command
             .arg("--data-dir")
             .arg(dir)
-            .args([
-                "--listen-client-urls",
-                &client,
-                "--advertise-client-urls",
-                &client,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer,
-                "--initial-advertise-peer-urls",
-                &peer,
-            ])
+            .args(["--listen-client-urls", &client])
+            .args(["--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer])
+            .args(["--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}")])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -70,10 +77,16 @@ impl Etcd {
 
     pub(super) fn config(&self) -> EtcdConfig {
         EtcdConfig {
-            endpoints: vec![format!("http://127.0.0.1:{}", self.ports[0])],
+            endpoints: vec![match self.tls {
+                Some(_) => format!("https://127.0.0.1:{}", self.ports[0]),
+                None => format!("http://127.0.0.1:{}", self.ports[0]),
+            }],
             prefix: "/causeway".to_owned(),
             user: None,
-            tls: ClientFiles::default(),
+            tls: ClientFiles {
+                ca: self.tls.as_ref().map(|tls| tls.path().join("cert.pem")),
+                identity: None,
+            },
         }
     }
 
@@ -99,7 +112,7 @@ impl Etcd {
         if wiped {
             self.dir = tempfile::tempdir().expect("a directory");
         }
-        self.process = Self::run(self.dir.path(), self.ports);
+        self.process = Self::run(self.dir.path(), self.ports, self.tls.as_ref());
         self.wait_ready();
     }
 }
@@ -246,4 +259,23 @@ fn etcd_asks_for_a_password() {
     store.renew("lb1", Duration::from_secs(5)).unwrap();
     store.wait(Duration::ZERO).unwrap();
     assert_eq!(store.read().unwrap().book.unwrap().1, "book");
+}
+
+#[test]
+fn etcd_is_reached_by_tls_and_must_be_trusted() {
+    let tls = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    fs::write(tls.path().join("cert.pem"), made.cert.pem()).unwrap();
+    fs::write(tls.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let etcd = Etcd::start_with(Some(tls));
+    contract(&|| Box::new(EtcdStore::new(&etcd.config(), "edge").unwrap()));
+    let config = EtcdConfig {
+        tls: ClientFiles::default(),
+        ..etcd.config()
+    };
+    let error = EtcdStore::new(&config, "edge").unwrap().read().unwrap_err();
+    assert!(
+        error.to_string().contains("TLS with 127.0.0.1 failed"),
+        "{error}"
+    );
 }

@@ -4,18 +4,25 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_api::balancer::Agreement;
+use causeway_api::balancer::{Agreement, FleetView};
 use causeway_dataplane::Protocol;
 
 use super::bgp::Bird;
+use super::etcd::Etcd;
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::scenario::bench::{PORT, QUIC_PORT};
 use crate::scenario::connections::{SharedKeys, server_id};
 use crate::topology::{self, Node};
+
+/// TCP and QUIC, IPv4 and IPv6.
+const VIPS: usize = 4;
+
+/// How long the others may take to see that a balancer has left.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Until packets that were on their way to a balancer have come.
 const UNDER_WAY: Duration = Duration::from_millis(500);
@@ -52,6 +59,8 @@ pub(super) struct Fleet<'a> {
     router: &'a Node,
     servers: &'a [Node],
     keys: &'a SharedKeys,
+    /// Where they share a book, if they do.
+    pub store: Option<Etcd>,
     pub members: Vec<Member>,
 }
 
@@ -62,6 +71,7 @@ impl<'a> Fleet<'a> {
         topology: &'a topology::Topology,
         nodes: &[Node],
         keys: &'a SharedKeys,
+        store: Option<Etcd>,
         pool: Pool,
     ) -> Result<Self> {
         let mut fleet = Self {
@@ -69,6 +79,7 @@ impl<'a> Fleet<'a> {
             router: &topology.router,
             servers: &topology.servers,
             keys,
+            store,
             members: Vec::new(),
         };
         for (index, node) in nodes.iter().enumerate() {
@@ -84,6 +95,9 @@ impl<'a> Fleet<'a> {
                 late: false,
             });
             fleet.join(index, pool)?;
+            if index == 0 && fleet.store.is_some() {
+                fleet.balancer(0)?.cli(&["fleet", "found"])?;
+            }
         }
         Ok(fleet)
     }
@@ -113,11 +127,40 @@ impl<'a> Fleet<'a> {
         balancer.detach()?;
         member.has = None;
         // It will come back with nothing to say until its balancer has.
-        member.bird.restart()
+        member.bird.restart()?;
+        if self.store.is_some() {
+            // Its operator knows that it gets no packets; the others cannot.
+            let name = name(index);
+            let other = self.members.iter().filter(|other| !other.late);
+            let other = other.filter_map(|other| other.balancer.as_ref()).next();
+            let other = other.context("no balancer is left")?;
+            other.cli(&["fleet", "pass-by", &name, "--yes"])?;
+        }
+        Ok(())
     }
 
     /// Withdrawn first, it forwards until nothing comes any more.
     pub(super) fn leave(&mut self, index: usize) -> Result<()> {
+        if self.store.is_some() {
+            self.balancer(index)?.cli(&["fleet", "leave"])?;
+            let deadline = Instant::now() + PATIENCE;
+            // Its own last book has it still.
+            let name = name(index);
+            let knows = |view: &FleetView| {
+                view.member != name && view.members.iter().any(|own| own.name == name)
+            };
+            while self.views()?.iter().any(knows) {
+                ensure!(
+                    Instant::now() < deadline,
+                    "balancer {index} is not passed by"
+                );
+                sleep(Duration::from_millis(50));
+            }
+        }
+        self.end(index)
+    }
+
+    fn end(&mut self, index: usize) -> Result<()> {
         let member = &mut self.members[index];
         let mut balancer = member.balancer.take().context("it is away already")?;
         balancer.terminate()?;
@@ -149,7 +192,11 @@ impl<'a> Fleet<'a> {
                 continue;
             }
             let settings = self.settings(index, pool)?;
-            self.balancer(index)?.apply(&settings)?;
+            match self.store {
+                // What of it is in force, and when, is the book's to say.
+                Some(_) => self.balancer(index)?.write_config(&settings)?,
+                None => drop(self.balancer(index)?.apply(&settings)?),
+            }
             // Configurations of connection ids do not show in reals.
             self.balancer(index)?.reload_now()?;
             self.members[index].has = Some(pool);
@@ -186,9 +233,46 @@ impl<'a> Fleet<'a> {
         Ok(told.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
+    /// Nothing new reaches a balancer, not even from the store; or it does again.
+    pub(super) fn lag(&mut self, index: usize, late: bool) -> Result<()> {
+        let member = &mut self.members[index];
+        member.late = late;
+        match self.store {
+            Some(_) => Etcd::cut(&member.node, late),
+            None => Ok(()),
+        }
+    }
+
+    /// How the fleet stands for each balancer.
+    fn views(&self) -> Result<Vec<FleetView>> {
+        let balancers = self.members.iter();
+        let balancers = balancers.filter_map(|member| member.balancer.as_ref());
+        balancers
+            .map(|balancer| api::get(&balancer.socket(), "/v1/fleet"))
+            .collect()
+    }
+
+    /// Whether all balancers are at the same book in service, with this key issued, these
+    /// servers' ids live, and nothing that waits for one of them.
+    pub(super) fn is_settled(&self, key: u64, pool: Pool) -> Result<bool> {
+        let views = self.views()?;
+        let wanted = pool.known - pool.drained;
+        let is_settled = |view: &FleetView| {
+            let live = view.ids.iter().filter(|id| id.phase == "live").count();
+            view.in_service
+                && view.store_error.is_none()
+                && view.hold.is_none()
+                && view.waiting.iter().all(|wait| wait.members.is_empty())
+                && view.key_issued == key
+                && view.applied == views[0].applied
+                && live == wanted * VIPS
+        };
+        Ok(views.iter().all(is_settled))
+    }
+
     /// Ends everything, as operators do.
     pub(super) fn stop(mut self) -> Result<()> {
-        (0..self.members.len()).try_for_each(|index| self.leave(index))
+        (0..self.members.len()).try_for_each(|index| self.end(index))
     }
 
     fn balancer(&mut self, index: usize) -> Result<&mut Balancer> {
@@ -216,8 +300,11 @@ impl<'a> Fleet<'a> {
                     .iter()
                     .take(pool.known)
                     .enumerate()
+                    // The book drains what a file has no more.
+                    .skip(self.store.as_ref().map_or(0, |_| pool.drained))
                     .map(|(server, node)| RealEntry {
-                        drain: !(pool.drained..pool.taking).contains(&server),
+                        drain: self.store.is_none()
+                            && !(pool.drained..pool.taking).contains(&server),
                         keys: vec![format!("id = {}", server_id(server))],
                         ..RealEntry::of(node, address)
                     })
@@ -227,14 +314,23 @@ impl<'a> Fleet<'a> {
         let vips = [topology::vip4(0).into(), topology::vip6(0).into()]
             .into_iter()
             .flat_map(|address| [vip(address, Protocol::Tcp), vip(address, Protocol::Udp)]);
+        let mut head = vec![
+            SharedKeys::hash_key_line(),
+            self.members[index].bird.announce(),
+            format!("[cookie]\nkeys = \"{}\"", self.keys.cookies().display()),
+        ];
+        if self.store.is_some() {
+            head.push(Etcd::fleet(&name(index)));
+        }
         Ok(BalancerSettings {
             vips: vips.collect(),
-            head: vec![
-                SharedKeys::hash_key_line(),
-                self.members[index].bird.announce(),
-                format!("[cookie]\nkeys = \"{}\"", self.keys.cookies().display()),
-            ],
+            head,
             ..BalancerSettings::default()
         })
     }
+}
+
+/// What a balancer is called in its fleet.
+fn name(index: usize) -> String {
+    format!("lb{index}")
 }

@@ -7,8 +7,12 @@
 //! connections between balancers. Three kinds of clients: TCP with timestamps, whose
 //! cookies name their server; QUIC, whose connection ids do; and TCP without timestamps,
 //! for which there are tables and hashes alone.
+//!
+//! The balancers share a book in etcd, which is stopped, and wiped, and back; files reach them in any
+//! order. Without a store the run itself keeps to the order of changes.
 
 mod bgp;
+mod etcd;
 mod members;
 mod plan;
 
@@ -21,6 +25,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use self::bgp::Bird;
+use self::etcd::Etcd;
 use self::members::{Fleet, Pool};
 use self::plan::{Event, FleetPlan};
 use super::connections::{ConnectionLoad, RunningClients, SharedKeys, Tally, cid};
@@ -33,6 +38,8 @@ use crate::topology::{self, Shape, Topology};
 const BALANCERS: usize = 4;
 /// Until an agent has read its keys again: it does not say when.
 const RELOAD: Duration = Duration::from_millis(500);
+/// The number of the key that `causeway cookie new-keys` makes.
+const FIRST_KEY: u64 = 2;
 /// What has waited for a balancer that lags is tried so often.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -48,6 +55,11 @@ pub(super) const FLEET: Scenario = Scenario {
             "lowest rate of new connections per second with timestamps",
         ),
         param("high", "40", "highest rate of them"),
+        param(
+            "store",
+            "etcd",
+            "where the balancers' book is: `etcd`; or `none`: they are changed in an order",
+        ),
         param(
             "waits",
             "true",
@@ -128,7 +140,9 @@ fn run(context: &Context) -> Result<Value> {
         taking: plan.servers,
         quic_configs: 1,
     };
-    let fleet = Fleet::start(&context.binary, &topology, &nodes, &keys, pool)?;
+    let store = plan.store.then(|| Etcd::start(&topology.router));
+    let store = store.transpose()?;
+    let fleet = Fleet::start(&context.binary, &topology, &nodes, &keys, store, pool)?;
     let other: String = context.param("other")?;
     let mut run = FleetRun {
         context,
@@ -142,6 +156,7 @@ fn run(context: &Context) -> Result<Value> {
             path => PathBuf::from(path),
         },
         pool,
+        key: FIRST_KEY,
         waiting: Vec::new(),
         restarted: 0,
         start: Instant::now(),
@@ -281,6 +296,8 @@ fn load(context: &Context, plan: &FleetPlan, kind: &ClientKind) -> ConnectionLoa
 enum Waiting {
     /// A server takes connections.
     Take,
+    /// A server takes none any more.
+    Leave,
     /// Agents and servers issue by the new keys.
     Issue,
 }
@@ -295,6 +312,8 @@ struct FleetRun<'a> {
     /// What a balancer is upgraded to.
     other: PathBuf,
     pool: Pool,
+    /// The number of the key of cookies that is to be issued.
+    key: u64,
     waiting: Vec<Waiting>,
     restarted: usize,
     start: Instant,
@@ -319,7 +338,7 @@ impl FleetRun<'_> {
     /// Waits, and meanwhile does what had to wait as soon as it may be done.
     fn wait_until(&mut self, at: Duration) -> Result<()> {
         loop {
-            if !self.waiting.is_empty() && self.fleet.agrees()? {
+            if !self.waiting.is_empty() && self.is_ready()? {
                 self.step("what waited", Self::enact)?;
             }
             let left = at.saturating_sub(self.start.elapsed());
@@ -328,6 +347,12 @@ impl FleetRun<'_> {
             }
             sleep(left.min(RETRY));
         }
+    }
+
+    /// Whether what waits may be done: all balancers have what it needs.
+    fn is_ready(&self) -> Result<bool> {
+        Ok(self.fleet.agrees()?
+            && (!self.plan.store || self.fleet.is_settled(self.key, self.pool)?))
     }
 
     fn step(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
@@ -352,10 +377,15 @@ impl FleetRun<'_> {
             }
             Event::Shrink => {
                 self.pool.drained += 1;
-                self.fleet.apply(self.pool)
+                self.fleet.apply(self.pool)?;
+                match self.plan.store {
+                    true => self.soon(Waiting::Leave),
+                    false => Ok(()),
+                }
             }
             Event::RotateKeys => {
                 self.keys.rotate_cookies("--prepare")?;
+                self.key += 1;
                 self.pool.quic_configs += 1;
                 self.fleet.apply(self.pool)?;
                 self.soon(Waiting::Issue)
@@ -368,14 +398,17 @@ impl FleetRun<'_> {
             Event::Crash(index) => self.fleet.crash(index),
             Event::Join(index) => self.fleet.join(index, self.pool),
             Event::Leave(index) => self.fleet.leave(index),
-            Event::Lag(index) => {
-                self.fleet.members[index].late = true;
-                Ok(())
-            }
+            Event::Lag(index) => self.fleet.lag(index, true),
             Event::CatchUp(index) => {
-                self.fleet.members[index].late = false;
+                self.fleet.lag(index, false)?;
                 self.fleet.apply(self.pool)
             }
+            Event::StopStore => {
+                self.store()?.stop();
+                Ok(())
+            }
+            Event::StartStore => self.store()?.again(),
+            Event::StartEmptyStore => self.store()?.again_empty(),
             Event::Upgrade(index) => {
                 let other = self.other.clone();
                 self.fleet.upgrade(index, &other)
@@ -383,6 +416,10 @@ impl FleetRun<'_> {
             Event::Kill(index) => self.fleet.kill(index),
             Event::ReloadAll => self.fleet.reload(),
         }
+    }
+
+    fn store(&mut self) -> Result<&mut Etcd> {
+        self.fleet.store.as_mut().context("there is no store")
     }
 
     /// Now, or once all agree.
@@ -397,10 +434,12 @@ impl FleetRun<'_> {
     fn enact(&mut self) -> Result<()> {
         for change in std::mem::take(&mut self.waiting) {
             match change {
-                Waiting::Take => {
+                Waiting::Take if !self.plan.store => {
                     self.pool.taking += 1;
                     self.fleet.apply(self.pool)?;
                 }
+                // The balancers have done it themselves.
+                Waiting::Take | Waiting::Leave => {}
                 Waiting::Issue => {
                     self.agents.iter().try_for_each(AgentProcess::reload)?;
                     sleep(RELOAD);

@@ -34,14 +34,22 @@ pub(super) enum Event {
     RotateKeys,
     /// All daemons read their files at once.
     ReloadAll,
+    /// The store is killed.
+    StopStore,
+    /// It is back.
+    StartStore,
+    /// It is back, and has lost everything.
+    StartEmptyStore,
 }
 
 /// When what happens, as parts of a run. Balancer 1 lags for an eighth of it, over the
-/// growth and the rotation: those must wait for it.
+/// growth and the rotation: those must wait for it. It is cut off from the store, too.
 const EVENTS: &[(f64, Event)] = &[
     (0.06, Event::Grow),
     (0.12, Event::RestartAgents),
     (0.16, Event::Crash(0)),
+    (0.19, Event::StopStore),
+    (0.24, Event::StartStore),
     (0.26, Event::Join(0)),
     (0.32, Event::Lag(1)),
     (0.34, Event::Grow),
@@ -51,6 +59,8 @@ const EVENTS: &[(f64, Event)] = &[
     (0.58, Event::Join(2)),
     (0.63, Event::Upgrade(3)),
     (0.68, Event::Shrink),
+    (0.69, Event::StopStore),
+    (0.71, Event::StartEmptyStore),
     (0.72, Event::ReloadAll),
     (0.76, Event::Kill(1)),
     (0.82, Event::RestartAgents),
@@ -62,6 +72,8 @@ const EVENTS: &[(f64, Event)] = &[
 pub(super) struct FleetPlan {
     pub lasts: Duration,
     pub servers: usize,
+    /// Whether the balancers have a store, and see to the order of changes themselves.
+    pub store: bool,
     /// Whether what cookies and ids depend on waits until every balancer has it.
     pub waits: bool,
     /// New connections per second of clients with timestamps, lowest and highest.
@@ -73,12 +85,22 @@ const GROWTH: usize = 2;
 
 impl FleetPlan {
     pub(super) fn read(context: &Context) -> Result<Self> {
+        let store: String = context.param("store")?;
         let plan = Self {
+            store: store == "etcd",
             lasts: Duration::from_secs_f64(context.param("seconds")?),
             servers: context.param("servers")?,
             waits: context.param("waits")?,
             rates: (context.param("low")?, context.param("high")?),
         };
+        ensure!(
+            plan.store || store == "none",
+            "the store is `etcd` or `none`"
+        );
+        ensure!(
+            plan.waits || !plan.store,
+            "with a store the balancers themselves wait; waits=false needs store=none"
+        );
         ensure!(plan.lasts >= Duration::from_secs(10), "at least 10 seconds");
         ensure!(
             plan.servers > 1 && plan.rates.0 > 0.0,
@@ -94,8 +116,13 @@ impl FleetPlan {
 
     /// What happens, in order, and when.
     pub(super) fn events(&self) -> impl Iterator<Item = (Duration, Event)> {
+        let of_store = |event| {
+            let stores = [Event::StopStore, Event::StartStore, Event::StartEmptyStore];
+            stores.contains(&event)
+        };
         EVENTS
             .iter()
+            .filter(move |(_, event)| self.store || !of_store(*event))
             .map(|&(at, event)| (self.lasts.mul_f64(at), event))
     }
 }
@@ -109,6 +136,7 @@ mod tests {
         let mut away = [false; 4];
         let mut late = [false; 4];
         let mut before = 0.0;
+        let mut runs = true;
         for &(at, event) in EVENTS {
             assert!(before < at && at < 1.0);
             before = at;
@@ -119,6 +147,10 @@ mod tests {
                 Event::Join(i) => assert!(std::mem::replace(&mut away[i], false)),
                 Event::Lag(i) => assert!(!std::mem::replace(&mut late[i], true)),
                 Event::CatchUp(i) => assert!(std::mem::replace(&mut late[i], false)),
+                Event::StopStore => assert!(std::mem::replace(&mut runs, false)),
+                Event::StartStore | Event::StartEmptyStore => {
+                    assert!(!std::mem::replace(&mut runs, true));
+                }
                 Event::Upgrade(i) | Event::Kill(i) => assert!(!away[i]),
                 _ => (),
             }
