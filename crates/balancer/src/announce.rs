@@ -61,7 +61,7 @@ impl Announcements {
 struct Herald {
     /// `None` until there is a file to begin with.
     announcer: Option<Announcer>,
-    told: Option<(Announce, BTreeSet<IpAddr>)>,
+    told: Option<(Announce, BTreeSet<IpAddr>, bool)>,
     failed: Option<Instant>,
 }
 
@@ -71,7 +71,7 @@ impl Herald {
             self.look(shared);
             thread::park_timeout(LOOK_EVERY);
         }
-        if let Some((announce, offered)) = &self.told
+        if let Some((announce, offered, _)) = &self.told
             && announce.on_stop == OnStop::Withdraw
             && !offered.is_empty()
         {
@@ -83,14 +83,15 @@ impl Herald {
     }
 
     fn look(&mut self, shared: &Shared) {
-        let (announce, services) = {
+        let (announce, services, leaves) = {
             let engine = shared.engine();
-            (engine.config().announce.clone(), services(&engine))
+            let leaves = engine.service() == Service::Leaving;
+            (engine.config().announce.clone(), services(&engine), leaves)
         };
         let Some(announce) = announce else {
             // Asked again one day, it begins anew: nobody looks how services stand until then.
             self.announcer = None;
-            if let Some((announce, _)) = self.told.take() {
+            if let Some((announce, ..)) = self.told.take() {
                 // The key is gone from the file: nobody asks for announcements any more.
                 if let Err(error) = withdraw(&announce) {
                     warn!("BIRD may go on announcing our VIPs: {error:#}");
@@ -107,22 +108,27 @@ impl Herald {
         });
         let offered = announcer.handle_services(now_ns, delay_ns, &services);
         let known = self.told.as_ref();
-        if known.is_some_and(|(how, what)| *how == announce && what == offered) {
+        if known
+            .is_some_and(|(how, what, was)| *how == announce && what == offered && *was == leaves)
+        {
             return;
         }
         if self.failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
             return;
         }
-        match tell(&announce, offered) {
+        match tell(&announce, offered, leaves) {
             Ok(()) => {
                 // Whoever reads the log finds it in the API, too.
                 shared.engine().set_announced(offered.clone());
                 let list: Vec<String> = offered.iter().map(IpAddr::to_string).collect();
                 match list.is_empty() {
                     true => info!("BIRD announces no VIP of ours"),
+                    false if leaves => {
+                        info!("BIRD has routers prefer others for {}", list.join(", "))
+                    }
                     false => info!("BIRD announces {}", list.join(", ")),
                 }
-                self.told = Some((announce, offered.clone()));
+                self.told = Some((announce, offered.clone(), leaves));
                 self.failed = None;
             }
             Err(error) => {
@@ -159,11 +165,11 @@ fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
 
 /// Has BIRD announce none of our VIPs any more.
 pub(crate) fn withdraw(announce: &Announce) -> Result<()> {
-    tell(announce, &BTreeSet::new())
+    tell(announce, &BTreeSet::new(), false)
 }
 
-fn tell(announce: &Announce, addresses: &BTreeSet<IpAddr>) -> Result<()> {
-    write(&announce.bird, &bird(addresses))?;
+fn tell(announce: &Announce, addresses: &BTreeSet<IpAddr>, leaves: bool) -> Result<()> {
+    write(&announce.bird, &bird(addresses, leaves))?;
     run(&announce.configure)
 }
 
@@ -228,10 +234,10 @@ mod tests {
             on_stop: OnStop::Withdraw,
         };
         let addresses = BTreeSet::from(["192.0.2.1".parse().expect("an address")]);
-        tell(&announce("true"), &addresses).expect("told");
+        tell(&announce("true"), &addresses, false).expect("told");
         let text = fs::read_to_string(dir.path().join("run/bird.conf")).expect("the file");
         assert!(text.contains("route 192.0.2.1/32 blackhole;"));
-        let failed = tell(&announce("echo syntax error; exit 3"), &addresses).unwrap_err();
+        let failed = tell(&announce("echo syntax error; exit 3"), &addresses, false).unwrap_err();
         assert_eq!(
             failed.to_string(),
             "sh failed (exit status: 3): syntax error"

@@ -38,7 +38,7 @@ enum Action {
     Found,
     /// Come back into the fleet after `leave`
     Join,
-    /// Withdraw routes, and have the fleet go on without this balancer
+    /// Have routers prefer others, withdraw, and have the fleet go on without this balancer
     ///
     /// It forwards on until it is taken down.
     Leave,

@@ -74,13 +74,15 @@ impl Announcer {
     }
 }
 
+/// Has routers prefer others (RFC 8326), in BIRD's words.
+const GRACEFUL_SHUTDOWN: &str = " { bgp_community.add((65535, 0)); }";
+
 /// What a file of [`bird`] offers; lines that it would not have are passed over.
 pub fn offered_in(text: &str) -> BTreeSet<IpAddr> {
     let route = |line: &str| {
-        let prefix = line
-            .trim()
-            .strip_prefix("route ")?
-            .strip_suffix(" blackhole;")?;
+        let prefix = line.trim().strip_prefix("route ")?.strip_suffix(';')?;
+        let prefix = prefix.strip_suffix(GRACEFUL_SHUTDOWN).unwrap_or(prefix);
+        let prefix = prefix.strip_suffix(" blackhole")?;
         prefix.split_once('/')?.0.parse().ok()
     };
     text.lines().filter_map(route).collect()
@@ -88,14 +90,18 @@ pub fn offered_in(text: &str) -> BTreeSet<IpAddr> {
 
 /// BIRD's configuration for these addresses: two static protocols, to be included.
 /// Each route's target is a black hole; it is for export to neighbours, not to the
-/// kernel.
-pub fn bird(addresses: &BTreeSet<IpAddr>) -> String {
+/// kernel. One that leaves has routers prefer others while it is still offered.
+pub fn bird(addresses: &BTreeSet<IpAddr>, leaves: bool) -> String {
+    let community = match leaves {
+        true => GRACEFUL_SHUTDOWN,
+        false => "",
+    };
     let mut text = String::from("# Written by causeway; changes are lost.\n");
     for (name, channel, length) in [("causeway4", "ipv4", 32), ("causeway6", "ipv6", 128)] {
         text += &format!("protocol static {name} {{\n\t{channel};\n");
         let of_family = |address: &&IpAddr| address.is_ipv4() == (length == 32);
         for address in addresses.iter().filter(of_family) {
-            text += &format!("\troute {address}/{length} blackhole;\n");
+            text += &format!("\troute {address}/{length} blackhole{community};\n");
         }
         text += "}\n";
     }
@@ -147,7 +153,7 @@ mod tests {
     fn a_successor_withdraws_nothing_before_it_knows() {
         let [a, b, c] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(address);
         let before = BTreeSet::from([a, b]);
-        let mut announcer = Announcer::succeeding(offered_in(&bird(&before)));
+        let mut announcer = Announcer::succeeding(offered_in(&bird(&before, false)));
         let unknown = [a, b, c].map(|address| (address, Readiness::Unknown));
         assert_eq!(*announcer.handle_services(0, S, &unknown), before);
         let known = [(a, UP), (b, DOWN), (c, Readiness::Unknown)];
@@ -164,7 +170,13 @@ mod tests {
             protocol static causeway4 {\n\tipv4;\n\
             \troute 192.0.2.1/32 blackhole;\n\troute 198.51.100.1/32 blackhole;\n}\n\
             protocol static causeway6 {\n\tipv6;\n\troute 2001:db8::1/128 blackhole;\n}\n";
-        assert_eq!(bird(&BTreeSet::from(addresses)), expected);
-        assert!(!bird(&BTreeSet::new()).contains("route"));
+        assert_eq!(bird(&BTreeSet::from(addresses), false), expected);
+        let leaves = bird(&BTreeSet::from(addresses), true);
+        assert!(
+            leaves.contains("route 192.0.2.1/32 blackhole { bgp_community.add((65535, 0)); };"),
+            "{leaves}"
+        );
+        assert_eq!(offered_in(&leaves), BTreeSet::from(addresses));
+        assert!(!bird(&BTreeSet::new(), true).contains("route"));
     }
 }

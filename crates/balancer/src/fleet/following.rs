@@ -37,6 +37,8 @@ pub(crate) enum Service {
     AsBefore,
     /// They may.
     In,
+    /// They are still, and are to prefer others.
+    Leaving,
     /// They may not.
     Out,
 }

@@ -75,6 +75,8 @@ pub(crate) struct Fleet {
     renewed_ns: Option<u64>,
     /// When it left, until it has told so.
     left_ns: Option<u64>,
+    /// Whether it has left and is announced still, after all others.
+    prefers_others: bool,
     /// Members whose leases have ended, with when that was seen.
     absent: BTreeMap<(BalancerId, Position), u64>,
     /// What rests, and since when it is watched.
@@ -185,6 +187,7 @@ impl Fleet {
             held_until_ns: 0,
             renewed_ns: None,
             left_ns: kept.left.then_some(0),
+            prefers_others: false,
             absent: BTreeMap::new(),
             watched: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -261,6 +264,9 @@ impl Fleet {
                 self.faults.hold(Some(fault));
             }
         }
+        // With or without the store.
+        let settling = |left_ns: u64| now_ns < self.terms.gone_from(left_ns);
+        self.prefers_others &= self.left_ns.is_some_and(settling);
         self.show(engines);
         self.progress
     }
@@ -646,6 +652,7 @@ impl Fleet {
             self.kept.is_new && !self.kept.left,
         ) {
             (true, _) => Service::In,
+            (false, _) if self.prefers_others => Service::Leaving,
             (false, true) => Service::AsBefore,
             (false, false) => Service::Out,
         }
@@ -716,14 +723,16 @@ impl Fleet {
                 "this balancer has left; `causeway fleet join` brings it back".to_owned(),
             ));
         }
+        let was_in_service = self.member.in_service();
         self.kept.left = true;
         self.kept.in_service = false;
         self.keep().map_err(EngineError::Conflict)?;
         self.member = FleetMember::start(self.id, READS, self.member.book().cloned(), false).0;
         self.left_ns = Some(now_ns);
+        self.prefers_others = was_in_service;
         self.show(engines);
         Ok(format!(
-            "this balancer withdraws its routes and forwards on; in {:?} it tells fleet {} that it gets no packets",
+            "this balancer has routers prefer others, withdraws its routes in {:?}, and tells fleet {} as long after that it gets no packets; it forwards on",
             self.config.settle, self.config.name
         ))
     }
@@ -738,6 +747,7 @@ impl Fleet {
         self.kept.left = false;
         self.keep().map_err(EngineError::Conflict)?;
         self.left_ns = None;
+        self.prefers_others = false;
         self.show(engines);
         Ok(format!("this balancer joins fleet {}", self.config.name))
     }
@@ -760,8 +770,12 @@ impl Fleet {
 
     /// Tells others that this balancer gets no packets, once that is so.
     fn tell_left(&mut self, now_ns: u64) {
-        let settled = |left_ns: &u64| now_ns >= self.terms.gone_from(*left_ns);
-        if !self.kept.left || !self.left_ns.is_some_and(|left| settled(&left)) {
+        let Some(left_ns) = self.left_ns.filter(|_| self.kept.left) else {
+            return;
+        };
+        // Routers have had the time to prefer others, and then to hear of the withdrawal.
+        let withdrawn_ns = self.terms.gone_from(left_ns);
+        if now_ns < self.terms.gone_from(withdrawn_ns) {
             return;
         }
         let book = self.member.book();

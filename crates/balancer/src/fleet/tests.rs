@@ -362,6 +362,18 @@ fn a_real_that_is_removed_is_routed_until_it_has_rested() {
     world.settle();
     assert_eq!(world.members[1].routes()[&9], id);
     assert_eq!(world.members[1].picks(), [1, 9]);
+    // One that names an id that is taken waits, and says so.
+    let mut file = world.config(0, &[1, 9, 8]);
+    file.vips[0].reals[1].id = Some(id);
+    file.vips[0].reals[2].id = Some(id);
+    world.members[0].engine().file = file;
+    world.settle();
+    let waiting = world.members[1].view().waiting;
+    assert_eq!(waiting.len(), 1);
+    assert_eq!(
+        waiting[0].what,
+        "10.0.0.8 of 192.0.2.1:80/tcp gets an id, once one is free"
+    );
 }
 
 #[test]
@@ -507,14 +519,20 @@ fn one_that_leaves_is_passed_by_and_comes_back() {
     let now_ns = world.now_ns;
     let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
     fleet.leave(&*engine, now_ns).unwrap();
-    assert_eq!(world.members[1].engine().service(), Service::Out);
+    // Routers are to prefer others, then to send nothing, and have the time for both.
+    assert_eq!(world.members[1].engine().service(), Service::Leaving);
+    world.pass(2_900_000_000);
     world.settle();
+    assert_eq!(world.members[1].engine().service(), Service::Leaving);
+    world.pass(200_000_000);
+    world.settle();
+    assert_eq!(world.members[1].engine().service(), Service::Out);
     assert_eq!(
         world.members[0].view().members.len(),
         2,
         "packets are under way"
     );
-    world.pass(4_000_000_000);
+    world.pass(3_000_000_000);
     world.settle();
     assert_eq!(world.members[0].view().members.len(), 1);
     assert_eq!(world.members[1].view().state, "left");

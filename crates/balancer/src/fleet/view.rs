@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a fleet stands, for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use causeway_api::balancer::{FleetIdView, FleetMemberView, FleetPosition, FleetView, FleetWait};
 use causeway_core::fleet::{Absence, FleetBook, IdPhase, MemberPhase, Position};
@@ -119,6 +119,14 @@ impl Fleet {
                 waits(format!("key {} is accepted", keys.issued + 1), keys.since);
             }
             None => {}
+        }
+        for (vip, wanted) in &book.vips {
+            let has: BTreeSet<_> = book.of_vip(vip).map(|(_, record)| record.real).collect();
+            let without = wanted.reals.keys().filter(|real| !has.contains(*real));
+            waiting.extend(without.map(|real| FleetWait {
+                what: format!("{real} of {vip} gets an id, once one is free"),
+                members: Vec::new(),
+            }));
         }
         waiting
     }
