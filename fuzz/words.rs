@@ -12,7 +12,7 @@ use causeway_core::agent_report::{
     Body, Boot, Question, Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
 };
 use causeway_core::cookie::{CookieKey, KeyEpoch};
-use causeway_core::health::{dns_code, http_status};
+use causeway_core::health::{Echo, PostgresError, dns_code, grpc_serves, redis_serves};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const BALANCER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 9472);
@@ -112,13 +112,24 @@ fn sign(datagram: &mut [u8], flags: u8, keys: &ReportKeys) {
     datagram[8..16].copy_from_slice(&tag.to_le_bytes());
 }
 
-/// An answer to a probe: of HTTP, and of DNS to the question with its first two octets.
+/// An answer to a probe: of Redis, PostgreSQL, gRPC, ICMP, and of DNS to the question with its
+/// first two octets.
 pub(crate) fn answer(data: &[u8]) {
-    if let Some(status) = http_status(data) {
-        assert!(status < 1000 && data.starts_with(b"HTTP/1."));
-        // What follows the first line changes nothing.
-        let line = data.split(|&c| c == b'\r' || c == b'\n').next();
-        assert_eq!(http_status(line.unwrap_or_default()), Some(status));
+    assert!(!redis_serves(data) || data.starts_with(b"+") || data.starts_with(b"-"));
+    if let Some(error) = PostgresError::parse(data) {
+        assert_eq!(error.code.len(), 5);
+    }
+    // The message is whole: nothing may follow it.
+    if grpc_serves(data).is_ok() {
+        assert!(grpc_serves(&[data, b"\0"].concat()).is_err());
+    }
+    for ipv6 in [false, true] {
+        let echo = Echo {
+            ipv6,
+            id: 1,
+            sequence: 2,
+        };
+        assert!(!echo.is_replied_by(data) || data.len() >= 16);
     }
     if let Some((&id, _)) = data.split_first_chunk() {
         assert!(dns_code(data, id).is_none_or(|code| code < 16));

@@ -3,7 +3,7 @@
 //! the ring or back into it.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use causeway_core::health::{Check, HealthState, Silence, SilenceCounts};
 use causeway_dataplane::RealId;
@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::loads;
 use super::pool::Pool;
 use super::state_dir::Down;
-use crate::config::{Health, ProbeConfig};
+use crate::config::{Health, ProbeConfig, Protocol};
 
 /// Clients have at least so long to send something.
 const WINDOW_MIN_NS: u64 = 2_000_000_000;
@@ -34,6 +34,10 @@ pub struct ProbeOrder {
     pub deadline_ns: u64,
     /// The VIP that it talks to.
     pub target: SocketAddr,
+    /// The VIP's.
+    pub protocol: Protocol,
+    /// The real's.
+    pub address: IpAddr,
     /// What to do.
     pub probe: ProbeConfig,
 }
@@ -49,7 +53,7 @@ impl Engine {
             let Some(health) = &pool.vip().health else {
                 continue;
             };
-            for (_, member) in pool.members() {
+            for (real, member) in pool.members() {
                 let Some(check) = self.checks.get_mut(&member.id) else {
                     continue;
                 };
@@ -76,6 +80,8 @@ impl Engine {
                         number: probe.number,
                         deadline_ns: probe.deadline_ns,
                         target: SocketAddr::new(pool.vip().address, health.port),
+                        protocol: pool.vip().protocol,
+                        address: real.address,
                         probe: health.probe.clone(),
                     });
                 }

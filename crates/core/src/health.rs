@@ -18,7 +18,7 @@ mod silence;
 use std::collections::VecDeque;
 use std::fmt;
 
-pub use answer::{dns_code, http_status};
+pub use answer::{Echo, PostgresError, dns_code, grpc_request, grpc_serves, redis_serves};
 pub use silence::{Silence, SilenceCounts};
 
 /// How often to probe and what to conclude.

@@ -82,9 +82,13 @@ fn attach(program: std::os::fd::BorrowedFd<'_>, interface: &str) -> Result<TcHoo
 /// Has the packets of a socket go to this real, whatever address they are for. Needs
 /// CAP_NET_ADMIN.
 pub fn aim_at(socket: &impl AsFd, real: RealId) -> Result<()> {
-    let mark = abi::PROBE_MARK | (real & abi::PROBE_REAL_MASK);
-    setsockopt(&socket.as_fd(), sockopt::Mark, &mark).map_err(|e| {
+    setsockopt(&socket.as_fd(), sockopt::Mark, &mark(real)).map_err(|e| {
         let doing = format!("mark socket {}", socket.as_fd().as_raw_fd());
         DataPlaneError::bpf(doing, std::io::Error::from(e))
     })
+}
+
+/// The mark that has packets go to this real.
+pub fn mark(real: RealId) -> u32 {
+    abi::PROBE_MARK | (real & abi::PROBE_REAL_MASK)
 }

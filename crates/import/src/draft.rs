@@ -98,8 +98,13 @@ pub(crate) struct Health {
     pub(crate) fall: Option<u32>,
     pub(crate) path: Option<String>,
     pub(crate) host: Option<String>,
-    pub(crate) status: Option<u16>,
+    /// Numbers and ranges, with blanks between.
+    pub(crate) status: Option<String>,
+    pub(crate) body: Option<String>,
+    pub(crate) ca: Option<String>,
+    pub(crate) user: Option<String>,
     pub(crate) name: Option<String>,
+    pub(crate) record: Option<String>,
 }
 
 impl Health {
@@ -279,8 +284,12 @@ impl Service {
         let Some(mut health) = self.settings.health.take() else {
             return;
         };
-        let by_udp = matches!(health.probe, "dns" | "quic");
-        if by_udp != (self.protocol == Protocol::Udp) {
+        let fits = match health.probe {
+            "dns" | "icmp" => true,
+            "quic" => self.protocol == Protocol::Udp,
+            _ => self.protocol == Protocol::Tcp,
+        };
+        if !fits {
             let what = format!(
                 "probe \"{}\" of a service by {}, left out",
                 health.probe,
@@ -289,11 +298,11 @@ impl Service {
             self.remark(
                 self.line,
                 what,
-                "use tcp, http or https for TCP, dns or quic for UDP",
+                "use tcp, http or https for TCP, quic for UDP, dns or icmp for both",
             );
             return;
         }
-        if self.port == 0 && health.port.is_none() {
+        if self.port == 0 && health.port.is_none() && health.probe != "icmp" {
             let what = "a health check of a VIP of every port, left out";
             self.remark(
                 self.line,
@@ -336,8 +345,8 @@ impl Service {
         if let Some(path) = health.path.take_if(|path| !is_path(path)) {
             told.push(format!("path `{path}`, written as /"));
         }
-        let in_range = |status: &mut u16| !(100..=599).contains(status);
-        if let Some(status) = health.status.take_if(in_range) {
+        let wrong = |statuses: &mut String| !are_statuses(statuses);
+        if let Some(status) = health.status.take_if(wrong) {
             told.push(format!("status {status}, written as 200"));
         }
         for what in told {
@@ -409,14 +418,35 @@ impl Health {
             ("fall", number(self.fall)),
             ("path", text(&self.path)),
             ("host", text(&self.host)),
-            ("status", number(self.status.map(u32::from))),
+            (
+                "status",
+                self.status
+                    .as_ref()
+                    .map(|status| match status.parse::<u16>() {
+                        Ok(number) => number.to_string(),
+                        Err(_) => quoted(status),
+                    }),
+            ),
+            ("body", text(&self.body)),
+            ("ca", text(&self.ca)),
+            ("user", text(&self.user)),
             ("name", text(&self.name)),
+            ("record", text(&self.record)),
         ];
         let keys = keys
             .into_iter()
             .filter_map(|(key, value)| Some(format!("{key} = {}", value?)));
         format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "))
     }
+}
+
+/// Whether these are numbers and ranges of HTTP's statuses.
+fn are_statuses(text: &str) -> bool {
+    let is_status = |word: &str| word.parse().is_ok_and(|n: u16| (100..=599).contains(&n));
+    let mut ranges = text
+        .split(' ')
+        .map(|word| word.split_once('-').unwrap_or((word, word)));
+    ranges.all(|(low, high)| is_status(low) && is_status(high) && low <= high)
 }
 
 /// Services that are written as one `[[vip]]`: ports of one address.

@@ -89,6 +89,14 @@ pub(crate) fn millis(text: &str, bare: &str) -> Option<u64> {
     Some(millis.round() as u64)
 }
 
+/// What a probe may look for in a page: text, if a pattern is no more than that.
+pub(crate) fn plain_text(pattern: &str) -> Option<String> {
+    let is_plain = !pattern.is_empty()
+        && pattern.len() <= 120
+        && !pattern.contains(|c: char| c.is_control() || "\\^$.|?*+()[]{}".contains(c));
+    is_plain.then(|| pattern.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use causeway_balancer::BalancerConfig;
 use causeway_balancer::config::{
-    ForwardingMode, Fragments, ProbeConfig, Protocol, Scheduler, VipConfig,
+    Authorities, ForwardingMode, Fragments, ProbeConfig, Protocol, RecordType, Scheduler, VipConfig,
 };
 use causeway_import::{ImportContext, Imported, SourceFormat, import, neighbours};
 
@@ -157,12 +157,12 @@ fn virtual_servers_of_keepalived_are_carried_over() {
             "57: alpha, left out",
             "59: direct routing, written as ipip",
             "62: notify_down /usr/local/bin/tell down, left out",
-            "68: a second url /other, left out",
-            "73: another interval while a check fails, left out",
-            "76: real 10.0.0.4 has another check, left out",
-            "76: the server has port 8081, in maintenance until it has the VIP's",
-            "76: masquerading, written as ipip",
-            "79: MISC_CHECK, left out",
+            "69: a second url /other, left out",
+            "74: another interval while a check fails, left out",
+            "77: real 10.0.0.4 has another check, left out",
+            "77: the server has port 8081, in maintenance until it has the VIP's",
+            "77: masquerading, written as ipip",
+            "80: MISC_CHECK, left out",
             "116: virtual_server fwmark 3, left out",
         ]
     );
@@ -182,27 +182,31 @@ fn virtual_servers_of_keepalived_are_carried_over() {
     assert_eq!(
         page.map(|health| &health.probe),
         Some(&ProbeConfig::Http {
-            tls: false,
+            tls: None,
             path: "/up".into(),
             host: None,
-            status: 204
+            status: "204 300-399".parse().unwrap(),
+            body: Some("all is well".into()),
         })
     );
     let dns = vip(&config, "192.0.2.4", 53).health.as_ref();
     assert_eq!(
         dns.map(|health| &health.probe),
         Some(&ProbeConfig::Dns {
-            name: "example.org".into()
+            name: "example.org".into(),
+            record: RecordType::Soa,
+            rcodes: vec![0, 3],
         })
     );
     let shop = vip(&config, "192.0.2.5", 443).health.as_ref();
     assert_eq!(
         shop.map(|health| &health.probe),
         Some(&ProbeConfig::Http {
-            tls: true,
+            tls: Some(Authorities::default()),
             path: "/".into(),
             host: Some("shop.example.org".into()),
-            status: 200
+            status: "200-299".parse().unwrap(),
+            body: None,
         })
     );
 }
@@ -263,7 +267,8 @@ fn proxies_by_tcp_of_haproxy_are_carried_over() {
     );
     let redis = vip(&config, "192.0.2.2", 6379);
     assert_eq!(redis.fragments, Fragments::Forward);
-    assert!(redis.health.is_none());
+    let health = redis.health.as_ref().expect("a check");
+    assert_eq!(health.probe, ProbeConfig::Redis);
     let web = vip(&config, "192.0.2.3", 80);
     assert_eq!(web.scheduler, Scheduler::P2c);
     assert_eq!(web.slow_start.as_secs(), 20);
@@ -271,10 +276,11 @@ fn proxies_by_tcp_of_haproxy_are_carried_over() {
     assert_eq!(
         probe,
         Some(&ProbeConfig::Http {
-            tls: false,
+            tls: None,
             path: "/health".into(),
             host: Some("www.example.org".into()),
-            status: 200
+            status: "200-204".parse().unwrap(),
+            body: None,
         })
     );
 }
@@ -307,7 +313,6 @@ fn what_haproxy_does_to_contents_is_told() {
     let told = told(&imported);
     for expected in [
         "16: balance first",
-        "17: any status of 2xx and 3xx, written as 200",
         "19: send-proxy of server a, left out",
         "19: maxconn 100 of server a, left out",
         "19: the server has port 8443, in maintenance until it has the VIP's",

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 use crate::config::read_secrets;
 
 /// Where Debian keeps the certificates of the authorities that it trusts.
-const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+pub const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
@@ -41,7 +41,7 @@ pub(crate) fn server(
         None => builder.with_no_client_auth(),
         Some(text) => {
             let wrong = |error| (Part::ClientCa, error);
-            let roots = Arc::new(roots(text).map_err(wrong)?);
+            let roots = Arc::new(authorities(text).map_err(wrong)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
             builder.with_client_cert_verifier(verifier.map_err(|error| wrong(error.to_string()))?)
         }
@@ -96,7 +96,7 @@ fn client(files: &ClientFiles) -> anyhow::Result<ClientConfig> {
     let text = std::fs::read_to_string(ca).map_err(|error| of(ca)(unreadable(&error)))?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(&text).map_err(of(ca))?);
+        .with_root_certificates(authorities(&text).map_err(of(ca))?);
     let mut config = match &files.identity {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
@@ -138,7 +138,8 @@ fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-fn roots(text: &str) -> Result<RootCertStore, String> {
+/// The authorities in a text of PEM. The error is a sentence without the file.
+pub fn authorities(text: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     // A bundle of the system may hold some that are not understood.
     match roots.add_parsable_certificates(certificates(text)?).0 {

@@ -9,16 +9,14 @@ use causeway_service::config::{Faults, Spanned, Words, text, units};
 use serde_json::{Value, json};
 
 use super::Protocol;
+use super::cookie::Beside;
+use super::probe::{self, ProbeConfig};
 use super::raw::RawHealth;
 use super::words::HealthProbe;
 
 /// Shorter ones would be a load of their own, longer ones no check.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 const ROWS: RangeInclusive<i64> = 1..=100;
-const STATUS: RangeInclusive<i64> = 100..=599;
-/// Longest name in the DNS (RFC 1035, section 2.3.4), and longest label.
-const NAME_MAX: usize = 253;
-const LABEL_MAX: usize = 63;
 
 /// How a VIP's reals are probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,43 +31,14 @@ pub struct Health {
     pub passive: bool,
 }
 
-/// What a probe does, and what it takes for an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProbeConfig {
-    /// Opens a connection.
-    Tcp,
-    /// Asks for a page.
-    Http {
-        /// Within TLS. The certificate is not checked.
-        tls: bool,
-        /// Path of the request.
-        path: String,
-        /// `Host` of the request; the VIP's address if not given.
-        host: Option<String>,
-        /// The status that is right.
-        status: u16,
-    },
-    /// Asks for a name's address by UDP; any answer of a working server will do.
-    Dns {
-        /// The name.
-        name: String,
-    },
-    /// Completes a QUIC handshake. The certificate is not checked.
-    Quic {
-        /// Name of the server; the VIP's address if not given.
-        host: Option<String>,
-        /// The application's protocol.
-        alpn: String,
-    },
-}
-
 pub(super) fn health(
     raw: &Spanned<RawHealth>,
     protocol: Protocol,
     vip_port: u16,
-    measure: bool,
+    (measure, beside): (bool, Beside),
     faults: &mut Faults<'_>,
 ) -> Option<Health> {
+    use HealthProbe::{Dns, Icmp, Quic, Script};
     let place = raw.span();
     let raw = raw.as_ref();
     let default = match protocol {
@@ -78,8 +47,9 @@ pub(super) fn health(
     };
     let kind = text(raw.probe.as_ref(), faults, HealthProbe::from_word).unwrap_or(default);
     let fits = match kind {
-        HealthProbe::Tcp | HealthProbe::Http | HealthProbe::Https => Protocol::Tcp,
-        HealthProbe::Dns | HealthProbe::Quic => Protocol::Udp,
+        Dns | Icmp | Script => protocol,
+        Quic => Protocol::Udp,
+        _ => Protocol::Tcp,
     };
     if fits != protocol {
         faults.at(
@@ -88,33 +58,17 @@ pub(super) fn health(
         );
     }
     let port = number(raw.port.as_ref(), 1..=65_535, "port", faults).map(|port| port as u16);
-    let port = port.or((vip_port != 0).then_some(vip_port));
+    let needs_port = !matches!(kind, Icmp | Script);
+    let port = port.or((vip_port != 0 || !needs_port).then_some(vip_port));
     if port.is_none() {
         faults.at(
             place.clone(),
             "the vip takes every port, so `health` needs one to probe; add for example port = 80",
         );
     }
-    others_unused(raw, kind, faults);
-    let params = params(raw, place, faults);
-    let probe = match kind {
-        HealthProbe::Tcp => ProbeConfig::Tcp,
-        HealthProbe::Http | HealthProbe::Https => ProbeConfig::Http {
-            tls: kind == HealthProbe::Https,
-            path: text(raw.path.as_ref(), faults, path).unwrap_or_else(|| "/".to_owned()),
-            host: text(raw.host.as_ref(), faults, host),
-            status: number(raw.status.as_ref(), STATUS, "status", faults).unwrap_or(200) as u16,
-        },
-        HealthProbe::Dns => ProbeConfig::Dns {
-            name: text(raw.name.as_ref(), faults, name).unwrap_or_else(|| ".".to_owned()),
-        },
-        HealthProbe::Quic => ProbeConfig::Quic {
-            host: text(raw.host.as_ref(), faults, host),
-            alpn: text(raw.alpn.as_ref(), faults, alpn).unwrap_or_else(|| "h3".to_owned()),
-        },
-    };
+    let params = params(raw, place.clone(), faults);
     Some(Health {
-        probe,
+        probe: probe::probe(raw, kind, place, beside, faults)?,
         port: port?,
         params,
         passive: passive(raw, protocol, measure, faults),
@@ -135,16 +89,6 @@ fn passive(raw: &RawHealth, protocol: Protocol, measure: bool, faults: &mut Faul
         faults.at(passive.span(), "passive signs need measurement, and enabled = false stands under [measure]; remove one of them");
     }
     true
-}
-
-/// Identifications of protocols have 1 to 255 bytes (RFC 7301, section 3.1).
-fn alpn(text: &str) -> Result<String, String> {
-    match (1..=255).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic()) {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
-            "`{text}` is no protocol for ALPN; write for example \"h3\""
-        )),
-    }
 }
 
 fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_>) -> HealthParams {
@@ -176,34 +120,6 @@ fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_
     }
 }
 
-/// Keys that belong to another kind of probe would be read by nobody.
-fn others_unused(raw: &RawHealth, kind: HealthProbe, faults: &mut Faults<'_>) {
-    use HealthProbe::{Dns, Http, Https, Quic};
-    let keys: [(&str, Option<_>, &[HealthProbe]); 5] = [
-        ("path", raw.path.as_ref().map(Spanned::span), &[Http, Https]),
-        (
-            "host",
-            raw.host.as_ref().map(Spanned::span),
-            &[Http, Https, Quic],
-        ),
-        (
-            "status",
-            raw.status.as_ref().map(Spanned::span),
-            &[Http, Https],
-        ),
-        ("name", raw.name.as_ref().map(Spanned::span), &[Dns]),
-        ("alpn", raw.alpn.as_ref().map(Spanned::span), &[Quic]),
-    ];
-    for (key, place, kinds) in keys {
-        if let Some(place) = place.filter(|_| !kinds.contains(&kind)) {
-            faults.at(
-                place,
-                format!("`{key}` has no meaning with probe = \"{kind}\"; remove it"),
-            );
-        }
-    }
-}
-
 fn number(
     value: Option<&Spanned<i64>>,
     range: RangeInclusive<i64>,
@@ -226,74 +142,18 @@ fn number(
     None
 }
 
-fn path(text: &str) -> Result<String, String> {
-    let is_path = text.starts_with('/') && text.bytes().all(|c| c.is_ascii_graphic());
-    match is_path {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
-            "`{text}` is no path; write for example \"/health\""
-        )),
-    }
-}
-
-fn host(text: &str) -> Result<String, String> {
-    match !text.is_empty() && text.bytes().all(|c| c.is_ascii_graphic()) {
-        true => Ok(text.to_owned()),
-        false => Err(format!("`{text}` is no host name")),
-    }
-}
-
-fn name(text: &str) -> Result<String, String> {
-    let bare = text.strip_suffix('.').unwrap_or(text);
-    let is_label = |label: &str| {
-        (1..=LABEL_MAX).contains(&label.len()) && label.bytes().all(|c| c.is_ascii_graphic())
-    };
-    match bare.is_empty() || bare.len() <= NAME_MAX && bare.split('.').all(is_label) {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
-            "`{text}` is no name in the DNS; write for example \"example.org\""
-        )),
-    }
-}
-
 /// The same as the file would have it.
 pub(super) fn to_json(health: &Health) -> Value {
     let ns = |ns: u64| format!("{ns}ns");
-    let mut value = json!({
-        "port": health.port,
-        "interval": ns(health.params.interval_ns),
-        "timeout": ns(health.params.timeout_ns),
-        "rise": health.params.rise,
-        "fall": health.params.fall,
-        "passive": health.passive,
-    });
-    match &health.probe {
-        ProbeConfig::Tcp => value["probe"] = json!("tcp"),
-        ProbeConfig::Http {
-            tls,
-            path,
-            host,
-            status,
-        } => {
-            value["probe"] = json!(if *tls { "https" } else { "http" });
-            value["path"] = json!(path);
-            value["status"] = json!(status);
-            if let Some(host) = host {
-                value["host"] = json!(host);
-            }
-        }
-        ProbeConfig::Dns { name } => {
-            value["probe"] = json!("dns");
-            value["name"] = json!(name);
-        }
-        ProbeConfig::Quic { host, alpn } => {
-            value["probe"] = json!("quic");
-            value["alpn"] = json!(alpn);
-            if let Some(host) = host {
-                value["host"] = json!(host);
-            }
-        }
+    let mut value = health.probe.to_json();
+    if !matches!(health.probe, ProbeConfig::Icmp) {
+        value["port"] = json!(health.port);
     }
+    value["interval"] = json!(ns(health.params.interval_ns));
+    value["timeout"] = json!(ns(health.params.timeout_ns));
+    value["rise"] = json!(health.params.rise);
+    value["fall"] = json!(health.params.fall);
+    value["passive"] = json!(health.passive);
     value
 }
 
@@ -320,7 +180,12 @@ mod tests {
         assert_eq!((tcp.probe, tcp.port), (ProbeConfig::Tcp, 80));
         assert_eq!(tcp.params, HealthParams::default());
         let udp = parse("udp", "interval = \"500ms\"").unwrap();
-        assert_eq!(udp.probe, ProbeConfig::Dns { name: ".".into() });
+        let root = ProbeConfig::Dns {
+            name: ".".into(),
+            record: super::super::RecordType::A,
+            rcodes: vec![0, 3],
+        };
+        assert_eq!(udp.probe, root);
         assert_eq!(udp.params.timeout_ns, 500_000_000);
     }
 
@@ -332,6 +197,23 @@ mod tests {
                 "probe = \"https\", path = \"/up\", host = \"a.example\", status = 204, rise = 1, fall = 5, port = 8080",
             ),
             ("tcp", "probe = \"http\", passive = true"),
+            (
+                "tcp",
+                "probe = \"http\", status = \"200-299 304\", body = \"ok\"",
+            ),
+            ("tcp", "probe = \"https\", ca = \"system\""),
+            ("tcp", "probe = \"grpcs\", service = \"shop.Cart\""),
+            ("tcp", "probe = \"redis\""),
+            ("tcp", "probe = \"postgres\", user = \"app\""),
+            (
+                "tcp",
+                "probe = \"dns\", name = \"a.example\", record = \"srv\", rcode = \"noerror refused\"",
+            ),
+            ("udp", "probe = \"icmp\""),
+            (
+                "udp",
+                "probe = \"script\", command = [\"/bin/true\", \"x\"]",
+            ),
             (
                 "udp",
                 "probe = \"quic\", host = \"a.example\", alpn = \"hq\"",
@@ -399,6 +281,51 @@ mod tests {
                 "`up` is no path; write for example \"/health\"",
             ),
             (
+                "tcp",
+                "probe = \"http\", status = \"299-200\"",
+                "`299-200` is no status; use 100 to 599, as in 200, \"200-299\" or \"200 204 301-308\"",
+            ),
+            (
+                "tcp",
+                "probe = \"http\", body = \"\"",
+                "`body` has 1 to 120 octets",
+            ),
+            (
+                "tcp",
+                "probe = \"http\", ca = \"system\"",
+                "`ca` has no meaning with probe = \"http\"; remove it",
+            ),
+            (
+                "tcp",
+                "probe = \"https\", ca = \"/dev/zero\"",
+                "file /dev/zero: it is no file of certificates",
+            ),
+            (
+                "tcp",
+                "probe = \"icmp\", port = 80",
+                "`port` has no meaning with probe = \"icmp\"; remove it",
+            ),
+            (
+                "tcp",
+                "probe = \"dns\", rcode = \"noeror\"",
+                "unknown rcode `noeror`; did you mean `noerror`?",
+            ),
+            (
+                "tcp",
+                "probe = \"script\"",
+                "probe = \"script\" has no `command`; add for example command = [\"/usr/local/lib/check\", \"--fast\"]",
+            ),
+            (
+                "tcp",
+                "probe = \"script\", command = [\"true\"]",
+                "`true` is no absolute path",
+            ),
+            (
+                "tcp",
+                "probe = \"script\", command = [\"/etc/passwd\"]",
+                "`/etc/passwd` is no program; make it executable",
+            ),
+            (
                 "udp",
                 "name = \"a..b\"",
                 "`a..b` is no name in the DNS; write for example \"example.org\"",
@@ -406,5 +333,22 @@ mod tests {
         ] {
             assert_eq!(parse(protocol, health).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn a_script_comes_by_the_file_alone() {
+        let vip = |beside| {
+            let health = json!({ "probe": "script", "command": ["/bin/true"] });
+            vip_from_json(
+                json!({
+                    "address": "192.0.2.1", "port": 80, "health": health,
+                    "real": [{ "address": "10.0.0.1" }],
+                }),
+                beside,
+            )
+        };
+        assert!(vip(Beside::NOTHING).is_ok());
+        let refused = vip(Beside::keeping(None)).unwrap_err();
+        assert!(refused.starts_with("a script stands in the file alone"));
     }
 }

@@ -7,9 +7,7 @@
 use causeway_service::config::Words;
 use serde_json::{Value, json};
 
-use super::{
-    BalancerConfig, Beside, Control, RealConfig, Scheduler, VipConfig, clients_of, health,
-};
+use super::{BalancerConfig, Beside, Control, RealConfig, Scheduler, VipConfig, clients_of};
 
 /// Validates one VIP, for a balancer that has `beside` for it. The error is one sentence.
 pub fn vip_from_json(vip: Value, beside: Beside) -> Result<VipConfig, String> {
@@ -42,12 +40,13 @@ pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String>
     if !follows_load && !is_named("load") {
         remove(&mut whole, "load");
     }
-    // Connection slots, cookies, keys of connection ids and reals belong to the file, or have
+    // Connection slots, cookies, keys of connection ids, probes and reals belong to the file, or have
     // requests of their own: they stay as they are.
     Ok(VipConfig {
         stateful: vip.stateful,
         cookie: vip.cookie,
         quic: vip.quic.clone(),
+        health: vip.health.clone(),
         slow_start: vip.slow_start,
         reals: vip.reals.clone(),
         ..vip_from_json(whole, Beside::keeping(vip.cookie))?
@@ -75,9 +74,6 @@ fn vip_to_json(vip: &VipConfig) -> Value {
         "min_healthy": vip.min_healthy,
         "real": reals,
     });
-    if let Some(health) = &vip.health {
-        whole["health"] = health::to_json(health);
-    }
     let sources = vip.sources.iter().map(clients_of::source_to_json);
     whole["source"] = sources.collect();
     if let Some(limit) = &vip.limit {

@@ -37,6 +37,7 @@ mod health;
 mod json;
 mod limits;
 mod pools;
+mod probe;
 pub mod quic;
 #[cfg(test)]
 mod quic_tests;
@@ -57,13 +58,14 @@ pub use clients_of::{FlowLimitConfig, Source};
 pub use cookie::{Beside, Cookies};
 pub use fleet::{EtcdConfig, FleetConfig, FleetStore};
 pub use hash_key::HashKey;
-pub use health::{Health, ProbeConfig};
+pub use health::Health;
 pub use json::{changed_vip, real_from_json, vip_from_json};
+pub use probe::{Authorities, ProbeConfig, StatusRanges};
 pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
 pub use words::{
     Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
-    Scheduler, Unserved,
+    RecordType, Scheduler, Unserved,
 };
 
 /// Keys that had other names.

@@ -14,6 +14,7 @@ use causeway_service::config::{
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 
+use super::probe::StatusValue;
 use super::words::*;
 
 type Number = Option<Spanned<f64>>;
@@ -292,9 +293,17 @@ pub(super) struct RawHealth {
     pub fall: Option<Spanned<i64>>,
     pub path: Text,
     pub host: Text,
-    pub status: Option<Spanned<i64>>,
+    pub status: Option<Spanned<StatusValue>>,
+    pub body: Text,
+    pub ca: Text,
+    pub service: Text,
+    pub user: Text,
     pub name: Text,
+    #[schemars(with = "Option<WordOf<RecordType>>")]
+    pub record: Text,
+    pub rcode: Text,
     pub alpn: Text,
+    pub command: Option<Spanned<Vec<String>>>,
     pub passive: Option<Spanned<bool>>,
 }
 

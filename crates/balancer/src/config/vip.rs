@@ -133,7 +133,8 @@ fn vip(
     let quic = quic::of_vip(raw, protocol, faults);
     let (address, port) = (address?, port?);
     let health = raw.health.as_ref();
-    let health = health.and_then(|raw| health::health(raw, protocol, port, measured, faults));
+    let health =
+        health.and_then(|raw| health::health(raw, protocol, port, (measured, beside), faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
     let min_healthy = min_healthy(raw, reals.len(), faults);
     let slow_start = slow_start(raw, scheduler, faults);

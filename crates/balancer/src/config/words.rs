@@ -126,12 +126,69 @@ words! {
         Http = "http",
         /// By asking for a page within TLS.
         Https = "https",
+        /// By asking the health service of gRPC.
+        Grpc = "grpc",
+        /// By asking it within TLS.
+        Grpcs = "grpcs",
+        /// By a `PING`.
+        Redis = "redis",
+        /// By coming in without a password.
+        Postgres = "postgres",
         /// By asking for a name.
         Dns = "dns",
         /// By a handshake.
         Quic = "quic",
+        /// By an echo of ICMP.
+        Icmp = "icmp",
+        /// By a program.
+        Script = "script",
     }
 }
+
+words! {
+    /// What a DNS probe asks for.
+    RecordType, "record", {
+        /// An IPv4 address.
+        A = "a",
+        /// An IPv6 address.
+        Aaaa = "aaaa",
+        /// A mail server.
+        Mx = "mx",
+        /// The name's servers.
+        Ns = "ns",
+        /// The zone's head.
+        Soa = "soa",
+        /// A service's place.
+        Srv = "srv",
+        /// Text.
+        Txt = "txt",
+    }
+}
+
+impl RecordType {
+    /// Its number (RFC 1035, section 3.2.2; RFC 3596; RFC 2782).
+    pub fn code(self) -> u16 {
+        match self {
+            Self::A => 1,
+            Self::Ns => 2,
+            Self::Soa => 6,
+            Self::Mx => 15,
+            Self::Txt => 16,
+            Self::Aaaa => 28,
+            Self::Srv => 33,
+        }
+    }
+}
+
+/// Response codes by their names (RFC 1035, section 4.1.1).
+pub(super) const RCODES: [(&str, u8); 6] = [
+    ("noerror", 0),
+    ("formerr", 1),
+    ("servfail", 2),
+    ("nxdomain", 3),
+    ("notimp", 4),
+    ("refused", 5),
+];
 
 words! {
     /// What becomes of announced routes when the process stops.

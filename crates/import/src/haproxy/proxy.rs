@@ -233,15 +233,16 @@ impl Proxy {
         match word {
             "httpchk" => self.check.http(line, &words[2..]),
             "tcp-check" => self.check.tcp(),
-            "ssl-hello-chk" | "mysql-check" | "pgsql-check" | "redis-check" | "smtpchk"
-            | "ldap-check" | "spop-check" => {
+            "redis-check" => self.check.database("redis", None),
+            "pgsql-check" => self.check.database("postgres", words.get(3)),
+            "ssl-hello-chk" | "mysql-check" | "smtpchk" | "ldap-check" | "spop-check" => {
                 self.check.tcp();
                 self.left_out(line, words, "a TCP connection is opened");
             }
             "external-check" => self.left_out(
                 line,
                 words,
-                "no scripts run: let the server answer a probe by HTTP with what the script finds",
+                "write health = { probe = \"script\", command = [...] }: the script gets the real's address in CAUSEWAY_REAL",
             ),
             "allbackups" => self.left_out(line, words, "there are no backups"),
             "transparent" => self.left_out(line, words, "servers see the clients' own addresses"),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::Remark;
 use crate::draft::{Health, Real, Service, remark};
-use crate::words::millis;
+use crate::words::{millis, plain_text};
 
 /// Words without a value that need no equal: how the proxy itself deals with a server.
 const OWN: [&str; 13] = [
@@ -56,6 +56,8 @@ pub(super) struct Server {
     check: bool,
     check_tls: bool,
     check_port: Option<u16>,
+    /// Who may vouch for the server's certificate, if it is checked.
+    ca: Option<String>,
     interval_ms: Option<u64>,
     rise: Option<u32>,
     fall: Option<u32>,
@@ -100,6 +102,7 @@ impl Server {
             check: false,
             check_tls: false,
             check_port: None,
+            ca: None,
             interval_ms: None,
             rise: None,
             fall: None,
@@ -182,7 +185,18 @@ impl Server {
                     self.left_out(&what, "servers see the clients' own addresses");
                 }
                 // What belongs to TLS with the server, which `ssl` told.
-                "verify" | "ca-file" | "crt" | "sni" | "alpn" | "check-sni" | "check-alpn"
+                "ca-file" => {
+                    self.ca = Some(match value() {
+                        "@system-ca" => "system".to_owned(),
+                        file => file.to_owned(),
+                    });
+                }
+                "verify" => {
+                    if value() == "none" {
+                        self.ca = None;
+                    }
+                }
+                "crt" | "sni" | "alpn" | "check-sni" | "check-alpn"
                 | "verifyhost" | "ciphers" | "ciphersuites" | "ssl-min-ver" | "ssl-max-ver"
                 | "crl-file" => drop(value()),
                 "resolvers" => drop(value()),
@@ -212,6 +226,8 @@ pub(super) struct Check {
     pub(super) connect_ms: Option<u64>,
     /// The line, where pages are asked for.
     page: Option<Page>,
+    /// A database: its probe, and as whom it is asked.
+    database: Option<(&'static str, Option<String>)>,
 }
 
 #[derive(Debug, Clone)]
@@ -220,13 +236,20 @@ struct Page {
     method: String,
     path: String,
     host: Option<String>,
-    status: Option<u16>,
+    status: Option<String>,
+    body: Option<String>,
     remarks: Vec<Remark>,
 }
 
 impl Check {
     pub(super) fn tcp(&mut self) {
+        (self.page, self.database) = (None, None);
+    }
+
+    /// `option redis-check`, `option pgsql-check user NAME`.
+    pub(super) fn database(&mut self, probe: &'static str, user: Option<&String>) {
         self.page = None;
+        self.database = Some((probe, user.cloned()));
     }
 
     /// `option httpchk [METHOD] [URI] [VERSION [HEADERS]]`; one word is the URI.
@@ -245,8 +268,10 @@ impl Check {
             path: path.unwrap_or_else(|| "/".to_owned()),
             host: host.filter(|host| !host.is_empty()).map(str::to_owned),
             status: None,
+            body: None,
             remarks: Vec::new(),
         });
+        self.database = None;
     }
 
     /// `http-check ...`, `tcp-check ...`.
@@ -280,12 +305,15 @@ impl Check {
                 page.host = host.map(|w| w[2].clone()).or(page.host.take());
             }
             "expect" => {
-                let status = after("status").and_then(|status| status.parse().ok());
                 let negated = words.iter().any(|word| word == "!");
-                match status.filter(|_| !negated) {
-                    Some(status) => page.status = Some(status),
-                    None => page.remarks.push(left(
-                        "an answer has one status, and its body is not looked at",
+                let string = after("string").filter(|_| !negated);
+                let pattern = after("rstring").filter(|_| !negated);
+                let body = string.or(pattern).and_then(|text| plain_text(text));
+                match (after("status").filter(|_| !negated), body) {
+                    (Some(status), _) => page.status = Some(status.replace(',', " ")),
+                    (None, Some(body)) => page.body = Some(body),
+                    (None, None) => page.remarks.push(left(
+                        "a page has one of some statuses, and is searched for one text, `body`",
                     )),
                 }
             }
@@ -301,6 +329,7 @@ impl Check {
             (
                 server.check_port,
                 server.check_tls,
+                server.ca.clone(),
                 server.interval_ms,
                 server.rise,
                 server.fall,
@@ -338,16 +367,19 @@ impl Check {
             health.probe = if first.check_tls { "https" } else { "http" };
             health.path = Some(page.path.clone());
             health.host.clone_from(&page.host);
-            health.status = page.status;
+            // 2xx and 3xx unless it says.
+            let status = page.status.clone();
+            health.status = Some(status.unwrap_or_else(|| "200-399".to_owned()));
+            health.body.clone_from(&page.body);
+            health.ca = first.ca.clone().filter(|_| first.check_tls);
             service.remarks.extend(page.remarks.iter().cloned());
             if page.method != "GET" {
                 let what = format!("a check by {}, written as GET", page.method);
                 service.remark(page.line, what, "pages are asked for by GET");
             }
-            if page.status.is_none() && page.remarks.is_empty() {
-                let what = "any status of 2xx and 3xx, written as 200";
-                service.remark(page.line, what, "an answer has one status");
-            }
+        } else if let Some((probe, user)) = &self.database {
+            health.probe = probe;
+            health.user.clone_from(user);
         } else if first.check_tls {
             let what = "check-ssl without a page, written as tcp";
             service.remark(first.line, what, "a TCP connection is opened");

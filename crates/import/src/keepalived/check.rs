@@ -4,7 +4,7 @@
 use super::Left;
 use super::blocks::Block;
 use crate::draft::Health;
-use crate::words::millis;
+use crate::words::{millis, plain_text};
 
 /// Words that hold checks.
 pub(super) const CHECKS: [&str; 11] = [
@@ -21,6 +21,9 @@ pub(super) const CHECKS: [&str; 11] = [
     "POP3_CHECK",
 ];
 
+/// What is asked of a name server.
+const RECORDS: [&str; 7] = ["A", "AAAA", "MX", "NS", "SOA", "SRV", "TXT"];
+
 /// Milliseconds of a word in seconds, which is how keepalived counts.
 fn seconds(block: &Block, word: &str) -> Option<u64> {
     millis(block.child(word)?.word(1), "s")
@@ -33,10 +36,11 @@ pub(super) fn health(server: &Block, real: &Block, check: &Block, left: &mut Lef
         "HTTP_GET" => "http",
         "SSL_GET" => "https",
         "DNS_CHECK" => "dns",
+        "PING_CHECK" => "icmp",
         kind => {
             let instead = match kind {
                 "MISC_CHECK" | "FILE_CHECK" => {
-                    "no scripts run: let the server answer a probe by HTTP with what the script finds; a TCP connection is opened"
+                    "a script is of the whole VIP, and has the real's address in CAUSEWAY_REAL: write health = { probe = \"script\", command = [...] } for one that goes by that; a TCP connection is opened"
                 }
                 _ => "a TCP connection is opened",
             };
@@ -95,12 +99,10 @@ pub(super) fn health(server: &Block, real: &Block, check: &Block, left: &mut Lef
         "dns" => {
             let name = check.child("name").map(|name| name.word(1));
             health.name = name.filter(|name| *name != ".").map(str::to_owned);
-            if let Some(kind) = check.child("type").filter(|kind| kind.word(1) != "SOA") {
-                left.out(
-                    kind,
-                    &kind.words.join(" "),
-                    "any answer to the query counts",
-                );
+            let kind = check.child("type").map_or("SOA", |kind| kind.word(1));
+            match RECORDS.contains(&kind) {
+                true => health.record = Some(kind.to_ascii_lowercase()),
+                false => left.out(check, &format!("type {kind}"), "an address is asked for"),
             }
         }
         _ => {}
@@ -132,24 +134,18 @@ fn pages(server: &Block, check: &Block, health: &mut Health, left: &mut Left) {
         .or(check.child("virtualhost"))
         .or(server.child("virtualhost"));
     health.host = host.map(|host| host.word(1).to_owned());
+    let pattern = url.child("regex").map(|regex| regex.word(1));
+    health.body = pattern.and_then(plain_text);
     for word in ["digest", "regex", "regex_no_match"] {
-        if let Some(child) = url.child(word) {
-            left.out(child, word, "the body is not looked at: let the page answer with another status when it is wrong");
+        if let Some(child) = url.child(word)
+            && (word != "regex" || health.body.is_none())
+        {
+            left.out(child, word, "a page is searched for one text, `body`: let it answer with another status when it is wrong");
         }
     }
-    let Some(codes) = url.child("status_code") else {
-        if url.child("digest").is_none() {
-            left.out(url, "any status of 2xx", "an answer has one status: 200");
-        }
-        return;
+    health.status = match url.child("status_code") {
+        Some(codes) => Some(codes.words[1..].join(" ")),
+        // Any of 2xx, unless the page is compared.
+        None => url.child("digest").is_none().then(|| "200-299".to_owned()),
     };
-    health.status = codes.word(1).parse().ok();
-    if codes.words.len() > 2 || health.status.is_none() {
-        let what = format!(
-            "{}, written as {}",
-            codes.words.join(" "),
-            health.status.unwrap_or(200)
-        );
-        left.out(codes, &what, "an answer has one status");
-    }
 }

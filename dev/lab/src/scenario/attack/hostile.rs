@@ -62,7 +62,7 @@ const ANSWERS: &[Answer] = &[
         "endless headers",
         "http",
         Say::Endless(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n"),
-        "up",
+        "down",
     ),
     answer(
         "huge body",
