@@ -269,7 +269,10 @@ pub struct RealView {
     pub mac: Option<String>,
     /// Its ids in cookies; the last one that was given is that of new connections.
     pub cookie_ids: Vec<u16>,
-    /// `active`, `drain`, `maintenance`, or `down` by its health.
+    /// `primary`, `backup`, or `sorry`.
+    pub role: String,
+    /// `active`, `standby` while it waits for others to fail, `drain`, `maintenance`, or `down` by
+    /// its health.
     pub state: String,
     /// What its probes say; absent if there are none.
     pub health: Option<HealthView>,

@@ -9,7 +9,7 @@ use causeway_quic_lb::Algorithm;
 use super::engine::Engine;
 use super::pool::Pool;
 use super::rings;
-use crate::config::VipConfig;
+use crate::config::{Role, VipConfig};
 
 /// What is in force here.
 pub(crate) fn agreement(engine: &Engine) -> anyhow::Result<Agreement> {
@@ -106,13 +106,19 @@ fn weights(vip: &VipConfig, digest: Digest) -> Digest {
                 true => real.weight,
                 false => 0,
             };
-            (real.address, weight)
+            (real.address, weight, real.role)
         })
         .collect();
-    reals.sort_unstable();
-    reals.iter().fold(digest, |digest, (address, weight)| {
-        digest.text(&address.to_string()).number((*weight).into())
-    })
+    reals.sort_unstable_by_key(|(address, ..)| *address);
+    reals
+        .iter()
+        .fold(digest, |digest, (address, weight, role)| {
+            let digest = digest.text(&address.to_string()).number((*weight).into());
+            match role {
+                Role::Primary => digest,
+                other => digest.text(&other.to_string()),
+            }
+        })
 }
 
 fn item(what: &str, vip: Option<&VipConfig>, of: impl FnOnce(Digest) -> Digest) -> AgreementItem {

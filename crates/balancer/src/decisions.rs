@@ -104,6 +104,7 @@ pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanat
         state: match (own.is_wanted(), member.fit) {
             (false, _) => "takes no new connections by configuration",
             (true, false) => "down by its health",
+            (true, true) if member.standby => "waits for others to fail",
             (true, true) => "active",
         }
         .to_owned(),

@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::loads;
 use super::pool::Pool;
 use super::state_dir::Down;
-use crate::config::{Health, ProbeConfig, Protocol};
+use crate::config::{Health, ProbeConfig, Protocol, RealConfig, Role};
 
 /// Clients have at least so long to send something.
 const WINDOW_MIN_NS: u64 = 2_000_000_000;
@@ -118,7 +118,7 @@ impl Engine {
             let check = self.checks.get(&id);
             check.is_some_and(|check| check.state() == HealthState::Up)
         };
-        let members = pool.members().filter(|(real, _)| real.is_wanted());
+        let members = pool.members().filter(|(real, _)| is_counted(real));
         members
             .filter(|(_, member)| pool.vip().health.is_none() || is_up(member.id))
             .count()
@@ -133,7 +133,7 @@ impl Engine {
             let check = self.checks.get(&id);
             check.is_none_or(|check| check.state() == HealthState::Unknown)
         };
-        let members = pool.members().filter(|(real, _)| real.is_wanted());
+        let members = pool.members().filter(|(real, _)| is_counted(real));
         members.filter(|(_, member)| is_unknown(member.id)).count()
     }
 
@@ -142,7 +142,7 @@ impl Engine {
         let mut wanted: HashMap<RealId, &Health> = HashMap::new();
         for pool in &self.pools {
             if let Some(health) = &pool.vip().health {
-                let members = pool.members().filter(|(real, _)| !real.maintenance);
+                let members = pool.members().filter(|(real, _)| is_probed(real));
                 wanted.extend(members.map(|(_, member)| (member.id, health)));
             }
         }
@@ -211,6 +211,16 @@ impl Engine {
             warn!("the rings do not follow the reals' health yet: {error:#}");
         }
     }
+}
+
+/// One that serves when all others are down is asked nothing: it is there or not.
+fn is_probed(real: &RealConfig) -> bool {
+    !real.maintenance && real.role != Role::Sorry
+}
+
+/// Whether a real counts for what its VIP needs, when it is up.
+fn is_counted(real: &RealConfig) -> bool {
+    real.is_wanted() && real.role != Role::Sorry
 }
 
 /// The reals that their checks find to be down.

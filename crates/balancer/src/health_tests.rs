@@ -310,3 +310,114 @@ fn least_loaded_and_awrr_leave_out_who_is_down() {
         );
     }
 }
+
+fn with_roles(roles: [&str; 4]) -> String {
+    let mut text = text("maglev").replace("min_healthy = 3", "min_healthy = 1");
+    for (at, role) in roles.into_iter().enumerate() {
+        let address = format!("\"10.0.0.{}\"", at + 1);
+        text = text.replace(&address, &format!("{address}, role = \"{role}\""));
+    }
+    text
+}
+
+#[test]
+fn backups_serve_when_no_primary_does_and_a_sorry_server_when_none() {
+    let roles = with_roles(["primary", "primary", "backup", "sorry"]);
+    let mut bench = Bench::new(&roles);
+    let standby = |bench: &Bench| -> Vec<bool> {
+        let members = bench.engine.pools()[0].members();
+        members.map(|(_, member)| member.standby).collect()
+    };
+    assert_eq!(
+        shares(&bench),
+        [0.5, 0.5, 0.0, 0.0],
+        "from the first ring on"
+    );
+    assert_eq!(standby(&bench), [false, false, true, true]);
+    probes(&mut bench, 3, &[0], &[]);
+    assert!(
+        bench.engine.check(3).is_none(),
+        "a sorry server is not probed"
+    );
+    assert_eq!((shares(&bench), up(&bench)), ([0.0, 1.0, 0.0, 0.0], 2));
+    probes(&mut bench, 3, &[0, 1], &[]);
+    assert_eq!((shares(&bench), up(&bench)), ([0.0, 0.0, 1.0, 0.0], 1));
+    assert_eq!(standby(&bench), [false, false, false, true]);
+    probes(&mut bench, 3, &[0, 1, 2], &[]);
+    assert_eq!((shares(&bench), up(&bench)), ([0.0, 0.0, 0.0, 1.0], 0));
+    // The one that returns has all, and at once: there is no other.
+    probes(&mut bench, 3, &[0, 2], &[]);
+    assert_eq!(shares(&bench), [0.0, 1.0, 0.0, 0.0]);
+    // Who takes all primaries out by hand wants the backups, too.
+    probes(&mut bench, 3, &[], &[]);
+    let drain = |vip: &mut crate::config::VipConfig| {
+        (vip.reals[0].drain, vip.reals[1].maintenance) = (true, true);
+        Ok(())
+    };
+    bench.engine.change_vip("web", drain).unwrap();
+    assert_eq!(shares(&bench), [0.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn without_a_sorry_server_all_primaries_are_tried_and_no_backup() {
+    let roles = with_roles(["primary", "primary", "backup", "backup"]);
+    let mut bench = Bench::new(&roles);
+    probes(&mut bench, 3, &[0, 1, 2, 3], &[]);
+    assert_eq!((shares(&bench), up(&bench)), ([0.5, 0.5, 0.0, 0.0], 0));
+}
+
+#[test]
+fn a_restart_knows_who_was_down_and_who_waited() {
+    let roles = with_roles(["primary", "primary", "backup", "sorry"]);
+    for (failing, shares_before) in [
+        (&[0][..], [0.0, 1.0, 0.0, 0.0]),
+        (&[0, 1], [0.0, 0.0, 1.0, 0.0]),
+        (&[0, 1, 2], [0.0, 0.0, 0.0, 1.0]),
+    ] {
+        let mut bench = Bench::new(&roles);
+        probes(&mut bench, 3, failing, &[]);
+        assert_eq!(shares(&bench), shares_before);
+        restart(&mut bench, &roles, KeptState::default());
+        assert_eq!(shares(&bench), shares_before);
+        probes(&mut bench, 1, failing, &[]);
+        assert_eq!(shares(&bench), shares_before);
+        for real in 0..3 {
+            let state = bench.engine.check(real).unwrap().state();
+            assert_eq!(
+                state == HealthState::Down,
+                failing.contains(&real),
+                "{real}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_controller_follows_latency_among_those_that_serve() {
+    let roles = with_roles(["primary", "primary", "backup", "backup"]).replace("maglev", "latency");
+    let mut bench = Bench::new(&roles);
+    bench.run(5, &[5.0; 4]);
+    assert_eq!(shares(&bench), [0.5, 0.5, 0.0, 0.0]);
+    restart(&mut bench, &roles, KeptState::default());
+    assert_eq!(shares(&bench), [0.5, 0.5, 0.0, 0.0]);
+    probes(&mut bench, 3, &[0, 1], &[]);
+    bench.run(5, &[5.0; 4]);
+    assert_eq!(shares(&bench), [0.0, 0.0, 0.5, 0.5]);
+}
+
+#[test]
+fn a_vip_has_someone_who_does_not_wait() {
+    let roles = with_roles(["backup", "backup", "sorry", "backup"]);
+    let text = format!("interface = \"eth0\"\n{roles}");
+    let parsed = crate::config::BalancerConfig::parse(std::path::Path::new("lb.toml"), &text);
+    let faults = parsed.unwrap_err().faults;
+    assert!(
+        faults[0]
+            .message
+            .contains("none but backup and sorry servers")
+    );
+    // A VIP with a sorry server is there when all others are down.
+    let roles = with_roles(["primary", "primary", "primary", "sorry"]);
+    let without = config(&roles.replace("min_healthy = 1\n", ""));
+    assert_eq!(without.vips[0].min_healthy, 0);
+}

@@ -318,8 +318,9 @@ fn reported(
 /// The first real that gets new connections and whose agent does not tell.
 fn silent(pool: &Pool, told: &[Option<Told>]) -> Option<usize> {
     let mut members = pool.members().zip(told);
-    members
-        .position(|((real, member), told)| member.fit && configured(real) > 0.0 && told.is_none())
+    members.position(|((real, member), told)| {
+        member.fit && !member.standby && configured(real) > 0.0 && told.is_none()
+    })
 }
 
 /// After a pause the last second is all that is known.

@@ -13,7 +13,9 @@ use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 use super::decisions::Decisions;
 use super::latency_source::InForce;
 use super::rings;
-use crate::config::{Control, Fallback, LoadSource, RealConfig, Scheduler, Source, VipConfig};
+use crate::config::{
+    Control, Fallback, LoadSource, RealConfig, Role, Scheduler, Source, VipConfig,
+};
 
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
 /// the last interval and of the number of reals, and at most.
@@ -76,6 +78,8 @@ pub struct PoolMember {
     pub weight: f64,
     /// Whether its health lets it get new connections.
     pub fit: bool,
+    /// Whether it waits for others to fail.
+    pub standby: bool,
     /// Time until it has all of its weight again, ns.
     pub warms_ns: u64,
     /// Load by the last interval; `None` if it is not known or of no interest.
@@ -115,6 +119,7 @@ impl Pool {
                 id,
                 weight: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
+                standby: false,
                 warms_ns: former.map_or(0, |former| former.warms_ns(id, real, &vip)),
                 load: None,
                 latency_rest: 0.0,
@@ -158,9 +163,13 @@ impl Pool {
     /// Gives every member the weight it is meant to have; a controller goes on from
     /// what it knows.
     fn reset_weights(&mut self) {
+        let in_the_end = self.meant_in_the_end();
         let meant = self.meant();
-        for (member, meant) in self.members.iter_mut().zip(&meant) {
+        let reals = self.vip.reals.iter().zip(in_the_end);
+        for ((member, meant), (real, in_the_end)) in self.members.iter_mut().zip(&meant).zip(reals)
+        {
             member.weight = *meant;
+            member.standby = member.fit && configured(real) > 0.0 && in_the_end == 0.0;
         }
         if let Some(controller) = &mut self.controller {
             let controlled: Vec<Member> = self
@@ -243,18 +252,8 @@ impl Pool {
         meant.into_iter().map(whole).collect()
     }
 
-    /// As configured, and none for those whose health forbids it. If that forbids all, the
-    /// fault may be the probes', and nothing is lost by trying: then it counts for none.
     fn meant_in_the_end(&self) -> Vec<f64> {
-        let anyone = self
-            .members()
-            .any(|(real, member)| member.fit && configured(real) > 0.0);
-        self.members()
-            .map(|(real, member)| match member.fit || !anyone {
-                true => configured(real),
-                false => 0.0,
-            })
-            .collect()
+        meant(&self.vip, |at| self.members[at].fit)
     }
 
     fn is_fit(&self, id: RealId) -> bool {
@@ -438,16 +437,17 @@ impl Pool {
             *slots.entry(*id).or_default() += 1.0;
         }
         // Reals that are new begin as configured.
-        let members = || self.vip.reals.iter().zip(&self.members);
+        let meant = meant(&self.vip, |at| self.members[at].fit);
+        let members = || meant.iter().zip(&self.members);
         let known: f64 = members()
             .filter(|(_, member)| slots.contains_key(&member.id))
-            .map(|(real, _)| configured(real))
+            .map(|(meant, _)| meant)
             .sum();
         let taken: f64 = slots.values().sum();
         let weights: Vec<f64> = members()
-            .map(|(real, member)| match slots.get(&member.id) {
+            .map(|(meant, member)| match slots.get(&member.id) {
                 Some(slots) => slots / taken * known,
-                None if member.fit => configured(real),
+                None if member.fit => *meant,
                 None => 0.0,
             })
             .collect();
@@ -614,11 +614,31 @@ pub(crate) fn configured(real: &RealConfig) -> f64 {
     }
 }
 
+/// The weights that a VIP's reals are meant to have, if those at these places are fit: as
+/// configured for the first role that has a fit real, and none for all others. If none is fit,
+/// the fault may be the probes', and nothing is lost by trying: then that counts for none.
+pub(crate) fn meant(vip: &VipConfig, is_fit: impl Fn(usize) -> bool) -> Vec<f64> {
+    let reals = || vip.reals.iter().enumerate();
+    let has = |role: Role, tried: bool| {
+        reals()
+            .any(|(at, real)| real.role == role && configured(real) > 0.0 && (tried || is_fit(at)))
+    };
+    let find = |tried| Role::ORDER.into_iter().find(|role| has(*role, tried));
+    let fit = find(false);
+    let role = fit.or_else(|| find(true));
+    let weight = |(at, real): (usize, &RealConfig)| {
+        let gets = Some(real.role) == role && (fit.is_none() || is_fit(at));
+        if gets { configured(real) } else { 0.0 }
+    };
+    reals().map(weight).collect()
+}
+
 /// Whether a real gets new connections, or why not: a word of the API.
 pub(crate) fn state(real: &RealConfig, member: &PoolMember) -> &'static str {
     match (real.is_wanted(), member.fit) {
         (false, _) if real.maintenance => "maintenance",
         (false, _) => "drain",
+        (true, true) if member.standby => "standby",
         (true, true) => "active",
         (true, false) => "down",
     }

@@ -147,6 +147,7 @@ fn real(
         address: config.address.to_string(),
         mac: config.mac.map(|mac| mac.to_string()),
         cookie_ids: Vec::new(),
+        role: config.role.to_string(),
         state: pool::state(config, member).to_owned(),
         health: engine.check(member.id).map(|check| HealthView {
             state: check.state().word().to_owned(),

@@ -7,8 +7,8 @@ use causeway_core::select::{self, RealKey, RingSize};
 use causeway_dataplane::{Pick, ring_bytes};
 
 use super::plane::DataPlane;
-use super::pool::{Pool, configured};
-use crate::config::{Fragments, RealConfig, Scheduler, VipConfig};
+use super::pool::{self, Pool};
+use crate::config::{Affinity, Fragments, RealConfig, Scheduler, VipConfig};
 
 /// Rings take whole numbers: one unit of configured weight is this many.
 const RING_UNIT: f64 = 1000.0;
@@ -41,7 +41,8 @@ pub(crate) fn set_stale(
 /// The rings of a VIP that begins with its configured weights, as indices of its
 /// reals: they can be built before the data plane has given them ids.
 pub(crate) fn first(vip: &VipConfig, seed: u64) -> [Vec<u32>; 2] {
-    let weights = || (0..).zip(vip.reals.iter().map(configured));
+    let meant = pool::meant(vip, |_| true);
+    let weights = || (0..).zip(meant.iter().copied());
     [of_vip(vip, weights(), seed), plain_of_vip(vip, weights())]
 }
 
@@ -145,5 +146,5 @@ pub(crate) fn bytes_at_most(vip: &VipConfig) -> u64 {
 
 /// Whether fragments have to find the real of their first packet, by addresses alone.
 pub(crate) fn goes_by_address(vip: &VipConfig) -> bool {
-    vip.fragments == Fragments::Forward
+    vip.fragments == Fragments::Forward || vip.affinity == Affinity::Client
 }

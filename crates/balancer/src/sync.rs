@@ -19,7 +19,8 @@ use super::real_counters::RealCounters;
 use super::rings;
 use super::state_dir::Down;
 use crate::config::{
-    BalancerConfig, FlowLimitConfig, ForwardingMode, Fragments, RealConfig, VipConfig,
+    Affinity, BalancerConfig, FlowLimitConfig, ForwardingMode, Fragments, RealConfig, Role,
+    VipConfig,
 };
 
 /// The way to the reals in force.
@@ -278,9 +279,19 @@ impl Engine {
         }
         let in_ring: HashSet<RealId> = ring.iter().copied().collect();
         let ring_tells = pool.ring_has_all() && !ring.is_empty();
+        // Only reals of one role were in it, and those that would have come before were down.
+        let role_in_ring = Role::ORDER.into_iter().position(|role| {
+            let mut members = pool.members();
+            members.any(|(real, member)| real.role == role && in_ring.contains(&member.id))
+        });
+        let could_be = |role: Role| {
+            let rank = Role::ORDER.iter().position(|known| *known == role);
+            role != Role::Sorry && rank <= role_in_ring
+        };
         let members = pool.members().filter(|(real, member)| {
             let was_there = present.reals.contains_key(&(pool.id(), real.address));
-            let takes_part = configured(real) > 0.0 && !vip.is_reserved(real);
+            let takes_part =
+                configured(real) > 0.0 && !vip.is_reserved(real) && could_be(real.role);
             let known_down = || {
                 self.former_down.contains(&Down {
                     vip: vip.endpoint(),
@@ -414,6 +425,7 @@ pub(super) fn real_ids(pools: &[Pool]) -> impl Iterator<Item = RealId> {
 fn vip_options(vip: &VipConfig) -> VipOptions {
     VipOptions {
         fragments: vip.fragments == Fragments::Forward,
+        by_address: vip.fragments != Fragments::Forward && vip.affinity == Affinity::Client,
         stateful: vip.stateful,
         limit: vip.limit.and_then(FlowLimitConfig::in_force),
     }

@@ -13,7 +13,7 @@ use super::decisions;
 use super::engine::{Engine, EngineError};
 use super::fake::FakePlane;
 use super::plane::DataPlane;
-use crate::config::{BalancerConfig, Control, Fragments};
+use crate::config::{Affinity, BalancerConfig, Control, Fragments};
 
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -219,6 +219,12 @@ fn latency_gives_turns_and_fragments_want_a_hash() {
     assert_eq!(bench.plane.state().picking[&0].pick, Pick::Hash);
     // The ring follows, though no weight has moved.
     assert!(bench.plane.state().rings[&0].len() > 60_000);
+    let change = |vip: &mut crate::config::VipConfig| {
+        (vip.fragments, vip.affinity) = (Fragments::Drop, Affinity::Client);
+        Ok(())
+    };
+    bench.engine.change_vip("web", change).unwrap();
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Hash);
 }
 
 /// Where its requests do not become fewer, as in an open loop: all others together have no

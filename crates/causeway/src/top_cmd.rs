@@ -329,7 +329,7 @@ mod tests {
             "reals_up": 1, "min_healthy": 1, "ready": true, "packets": PACKETS, "bytes": 1,
             "cookie": {"mode": "none", "bits": 0, "id_bits": 0, "results": []},
             "reals": [{
-                "id": 0, "address": "10.0.0.1", "mac": null, "cookie_ids": [], "state": "active",
+                "id": 0, "address": "10.0.0.1", "mac": null, "cookie_ids": [], "role": "primary", "state": "active",
                 "health": null, "weight": 100, "effective_weight": 41.5, "wanted_weight": 41.5,
                 "reason": "above", "reason_text": "gave weight: 50.00 ms", "packets": 1, "bytes": 1,
                 "connections_opened": OPENED, "connections_closed": 1, "connections_active": 12,

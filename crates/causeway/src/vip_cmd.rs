@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use causeway_api::balancer::{RealChange, Status, VipChange, VipView};
 use causeway_balancer::config::{
-    Control, ForwardingMode, Fragments, LatencySource, LoadSource, Scheduler,
+    Affinity, Control, ForwardingMode, Fragments, LatencySource, LoadSource, Role, Scheduler,
 };
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{CookieKind, socket_address as endpoint, units};
@@ -121,6 +121,9 @@ struct VipAdd {
     /// What becomes of fragments
     #[arg(long, value_parser = word::<Fragments>())]
     fragments: Option<String>,
+    /// Whether a client's connections go to one real, with maglev, hash and latency
+    #[arg(long, value_parser = word::<Affinity>())]
+    affinity: Option<String>,
     /// What keeps TCP connections on their reals
     #[arg(long, value_parser = word::<CookieKind>())]
     cookie: Option<String>,
@@ -178,6 +181,9 @@ enum RealAction {
         /// Ethernet address, with forwarding l2
         #[arg(long)]
         mac: Option<String>,
+        /// When it gets new connections
+        #[arg(long, default_value = "primary", value_parser = word::<Role>())]
+        role: String,
     },
     /// Remove a real at once; drain it first to keep its connections
     Del {
@@ -374,6 +380,7 @@ impl VipAdd {
             ("latency", json!(self.latency)),
             ("forwarding", json!(self.forwarding)),
             ("fragments", json!(self.fragments)),
+            ("affinity", json!(self.affinity)),
             ("cookie", json!(self.cookie)),
             ("health", json!(self.health)),
             ("min_healthy", json!(self.min_healthy)),
@@ -412,8 +419,9 @@ impl RealArgs {
                 real,
                 weight,
                 mac,
+                role,
             } => {
-                let mut body = json!({ "address": real, "weight": weight });
+                let mut body = json!({ "address": real, "weight": weight, "role": role });
                 if let Some(mac) = mac {
                     body["mac"] = json!(mac);
                 }

@@ -122,6 +122,8 @@ pub(crate) struct Real {
     pub(crate) address: IpAddr,
     pub(crate) weight: u32,
     pub(crate) maintenance: bool,
+    /// `backup` or `sorry`, of one that waits for others to fail.
+    pub(crate) role: Option<&'static str>,
     pub(crate) mac: Option<String>,
     /// What the other file calls it.
     pub(crate) called: Option<String>,
@@ -135,6 +137,7 @@ impl Real {
             address,
             weight,
             maintenance: false,
+            role: None,
             mac: None,
             called: None,
             remarks: Vec::new(),
@@ -145,8 +148,14 @@ impl Real {
         self.remarks.push(remark(self.line, what, instead));
     }
 
-    fn settings(&self) -> (IpAddr, u32, bool, &Option<String>) {
-        (self.address, self.weight, self.maintenance, &self.mac)
+    fn settings(&self) -> (IpAddr, u32, bool, Option<&'static str>, &Option<String>) {
+        (
+            self.address,
+            self.weight,
+            self.maintenance,
+            self.role,
+            &self.mac,
+        )
     }
 
     fn written(&self) -> String {
@@ -160,6 +169,9 @@ impl Real {
         }
         if self.weight != 1 {
             keys += &format!(", weight = {}", self.weight);
+        }
+        if let Some(role) = self.role {
+            keys += &format!(", role = {}", quoted(role));
         }
         if self.maintenance {
             keys += ", maintenance = true";
@@ -383,7 +395,7 @@ impl Settings {
             key("scheduler", quoted(self.scheduler));
         }
         if self.by_client {
-            key("fragments", quoted("forward"));
+            key("affinity", quoted("client"));
         }
         if self.forwarding != default.forwarding {
             key("forwarding", quoted(self.forwarding));
@@ -487,7 +499,6 @@ impl Draft {
 
     fn mend(&mut self) {
         let mut seen = HashMap::new();
-        let mut by_client = HashSet::new();
         for mut service in std::mem::take(&mut self.services) {
             let place = (service.address, service.port, service.protocol);
             if let Some(first) = seen.get(&place) {
@@ -501,13 +512,6 @@ impl Draft {
                 continue;
             }
             seen.insert(place, service.line);
-            if service.settings.by_client && !by_client.insert((service.address, service.protocol))
-            {
-                service.settings.by_client = false;
-                let what = "a client's connections to one real, in a second VIP of the address";
-                let instead = "fragments = \"forward\" can stand in one VIP of an address: give this one another address, or let it go by connection";
-                service.remark(service.line, what, instead);
-            }
             self.services.push(service);
         }
         self.name();

@@ -166,6 +166,6 @@ pub(crate) fn scheduler(service: &mut Service, line: usize, word: &str, flags: &
 
 /// A client's connections go to one real for a time.
 pub(crate) fn persistence(service: &mut Service, line: usize, what: String) {
-    let instead = "connections are picked one by one: for one real a client, scheduler = \"maglev\" with fragments = \"forward\", as long as the pool stays";
+    let instead = "connections are picked one by one: for one real a client, scheduler = \"maglev\" with affinity = \"client\", as long as the pool stays";
     service.remark(line, format!("{what}, left out"), instead);
 }

@@ -157,7 +157,7 @@ impl Line<'_> {
             "DPORT_HASH" => service.remark(
                 line,
                 "DPORT_HASH, left out",
-                "a pick goes by the whole tuple; fragments = \"forward\" goes by client",
+                "a pick goes by the whole tuple; affinity = \"client\" goes by client",
             ),
             "SRC_ROUTING" => service.remark(
                 line,

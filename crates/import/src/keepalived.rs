@@ -155,6 +155,7 @@ struct Template {
     quorum: Option<u64>,
     persistence: Option<(usize, String)>,
     servers: Vec<(Server, Option<Health>)>,
+    sorry: Option<Server>,
 }
 
 fn virtual_server(
@@ -186,7 +187,8 @@ fn virtual_server(
         service.remarks.clone_from(&left.0);
         service.settings.min_healthy = template.quorum;
         service.settings.health = health(&template, &mut service);
-        let servers = template.servers.iter().map(|(server, _)| {
+        let servers = template.servers.iter().map(|(server, _)| server);
+        let servers = servers.chain(&template.sorry).map(|server| {
             let mut server = server.clone();
             if server.port == 0 {
                 server.port = port;
@@ -229,6 +231,7 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
         quorum: None,
         persistence: None,
         servers: Vec::new(),
+        sorry: None,
     };
     // What a real does not say itself stands anywhere in the block.
     for child in &block.children {
@@ -247,6 +250,7 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
                 left.out(block, &what, "only TCP and UDP are balanced");
                 return None;
             }
+            "sorry_server" => sorry_server(child, &mut template, left),
             "quorum" => template.quorum = word.parse().ok(),
             "persistence_timeout" | "persistence_engine" | "persistence_granularity" => {
                 let what = child.words.join(" ");
@@ -262,7 +266,28 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
             unlike(child, left);
         }
     }
+    // By the service's method, unless it has its own.
+    let method = block.child("sorry_server_lvs_method");
+    let method = method.and_then(|line| kind(line, &mut template.gue_port));
+    if let Some(sorry) = &mut template.sorry {
+        sorry.method = method.unwrap_or(template.method);
+    }
     Some(template)
+}
+
+/// The server that stands in for all that are down.
+fn sorry_server(line: &Block, template: &mut Template, left: &mut Left) {
+    let port = match line.word(2) {
+        "" => Some(0),
+        word => word.parse().ok(),
+    };
+    let (Ok(address), Some(port)) = (line.word(1).parse(), port) else {
+        left.line(line, "write the address and the port as numbers");
+        return;
+    };
+    let mut server = Server::new(line.line, address, port);
+    server.real.role = Some("sorry");
+    template.sorry = Some(server);
 }
 
 /// Tells what a line of a virtual or real server has no equal for.
@@ -275,9 +300,8 @@ fn unlike(child: &Block, left: &mut Left) {
         "omega" => "routes stay when the daemon stops: announce.on_stop",
         "ha_suspend" => "every balancer probes; a VIP is announced where its reals are up",
         "hysteresis" => "set `min_healthy`, and announce.delay against flapping",
-        "sorry_server" | "sorry_server_inhibit" | "sorry_server_lvs_method" => {
-            "no real stands in for a pool that is down: give it weight 0 and raise it by `causeway real weight`"
-        }
+        // It is a real, and those that are down get nothing new.
+        "sorry_server" | "sorry_server_inhibit" | "sorry_server_lvs_method" => return,
         "quorum_up" | "quorum_down" | "notify_up" | "notify_down" => NO_SCRIPTS,
         "smtp_alert" => "alert by Prometheus (docs/how-to/alert-with-prometheus.md)",
         "uthreshold" | "lthreshold" => {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use causeway_balancer::BalancerConfig;
 use causeway_balancer::config::{
-    Authorities, ForwardingMode, Fragments, ProbeConfig, Protocol, RecordType, Scheduler, VipConfig,
+    Affinity, Authorities, ForwardingMode, ProbeConfig, Protocol, RecordType, Role, Scheduler,
+    VipConfig,
 };
 use causeway_import::{ImportContext, Imported, SourceFormat, import, neighbours};
 
@@ -83,9 +84,9 @@ fn rules_of_ipvsadm_are_carried_over() {
     assert_eq!(weights(dns), [1, 1]);
     let by_client = vip(&config, "2001:db8::1", 80);
     assert_eq!(by_client.scheduler, Scheduler::Maglev);
-    assert_eq!(by_client.fragments, Fragments::Forward);
+    assert_eq!(by_client.affinity, Affinity::Client);
     let by_port = vip(&config, "192.0.2.2", 80);
-    assert_eq!(by_port.fragments, Fragments::Drop);
+    assert_eq!(by_port.affinity, Affinity::None);
     assert_eq!(by_port.forwarding, ForwardingMode::Gue);
     assert_eq!(config.encap.gue_port, 6081);
 }
@@ -152,7 +153,6 @@ fn virtual_servers_of_keepalived_are_carried_over() {
         told(&imported),
         [
             "9: vrrp_instance VI_1, left out",
-            "31: sorry_server 10.0.0.9, left out",
             "55: persistence_timeout 50, left out",
             "57: alpha, left out",
             "59: direct routing, written as ipip",
@@ -169,7 +169,9 @@ fn virtual_servers_of_keepalived_are_carried_over() {
     let web = vip(&config, "192.0.2.1", 443);
     assert_eq!(web.min_healthy, 2);
     assert_eq!(web.scheduler, Scheduler::LeastLoaded);
-    assert_eq!(weights(web), [2, 2]);
+    assert_eq!(weights(web), [2, 2, 1]);
+    let roles: Vec<Role> = web.reals.iter().map(|real| real.role).collect();
+    assert_eq!(roles, [Role::Primary, Role::Primary, Role::Sorry]);
     let health = web.health.as_ref().expect("a check");
     assert_eq!((&health.probe, health.port), (&ProbeConfig::Tcp, 80));
     assert_eq!(health.params.interval_ns, 6_000_000_000);
@@ -233,7 +235,7 @@ fn command_lines_of_katran_are_carried_over() {
     let quic = vip(&config, "2001:db8::1", 443);
     assert!(!quic.flow_table && quic.protocol == Protocol::Udp);
     let every_port = vip(&config, "192.0.2.2", 0);
-    assert_eq!(every_port.fragments, Fragments::Forward);
+    assert_eq!(every_port.affinity, Affinity::Client);
 }
 
 #[test]
@@ -266,7 +268,7 @@ fn proxies_by_tcp_of_haproxy_are_carried_over() {
         imported.toml
     );
     let redis = vip(&config, "192.0.2.2", 6379);
-    assert_eq!(redis.fragments, Fragments::Forward);
+    assert_eq!(redis.affinity, Affinity::Client);
     let health = redis.health.as_ref().expect("a check");
     assert_eq!(health.probe, ProbeConfig::Redis);
     let web = vip(&config, "192.0.2.3", 80);
@@ -316,11 +318,12 @@ fn what_haproxy_does_to_contents_is_told() {
         "19: send-proxy of server a, left out",
         "19: maxconn 100 of server a, left out",
         "19: the server has port 8443, in maintenance until it has the VIP's",
-        "20: backup of server b, left out",
     ] {
         assert!(told.iter().any(|line| line == expected), "{told:#?}");
     }
-    assert_eq!(weights(vip(&config, "192.0.2.1", 443)), [1, 0]);
+    let site = vip(&config, "192.0.2.1", 443);
+    assert_eq!(weights(site), [1, 1]);
+    assert_eq!(site.reals[1].role, Role::Backup);
 }
 
 #[test]

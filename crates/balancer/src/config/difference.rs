@@ -418,6 +418,7 @@ impl Changes {
             flow_table,
             forwarding,
             fragments,
+            affinity,
             stateful,
             control,
             latency,
@@ -437,6 +438,7 @@ impl Changes {
         self.plain("flow_table", flow_table, &to.flow_table);
         self.plain("forwarding", forwarding, &to.forwarding);
         self.plain("fragments", fragments, &to.fragments);
+        self.plain("affinity", affinity, &to.affinity);
         self.plain("stateful", stateful, &to.stateful);
         self.plain("control", control, &to.control);
         self.plain("latency", latency, &to.latency);
@@ -479,12 +481,14 @@ impl Changes {
             address: _,
             weight,
             mac,
+            role,
             drain,
             id,
             maintenance,
         } = from;
         self.plain("weight", weight, &to.weight);
         self.option("mac", mac, &to.mac, ToString::to_string);
+        self.plain("role", role, &to.role);
         self.plain("drain", drain, &to.drain);
         self.option("id", id, &to.id, ToString::to_string);
         self.plain("maintenance", maintenance, &to.maintenance);

@@ -70,6 +70,7 @@ fn vip_to_json(vip: &VipConfig) -> Value {
         "flow_table": vip.flow_table,
         "forwarding": vip.forwarding.to_string(),
         "fragments": vip.fragments.to_string(),
+        "affinity": vip.affinity.to_string(),
         "control": vip.control.to_string(),
         "min_healthy": vip.min_healthy,
         "real": reals,
@@ -115,6 +116,7 @@ fn real_to_json(real: &RealConfig) -> Value {
     let mut value = json!({
         "address": real.address.to_string(),
         "weight": real.weight,
+        "role": real.role.to_string(),
         "drain": real.drain,
         "maintenance": real.maintenance,
     });

@@ -64,8 +64,8 @@ pub use probe::{Authorities, ProbeConfig, StatusRanges};
 pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
 pub use words::{
-    Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
-    RecordType, Scheduler, Unserved,
+    Affinity, Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource,
+    OnStop, RecordType, Role, Scheduler, Unserved,
 };
 
 /// Keys that had other names.
@@ -192,6 +192,8 @@ pub struct VipConfig {
     pub forwarding: ForwardingMode,
     /// What becomes of IP fragments.
     pub fragments: Fragments,
+    /// Whether a client's connections go to one real.
+    pub affinity: Affinity,
     /// Whether connections get slots of their own.
     pub stateful: bool,
     /// Whether latency moves the weights.
@@ -227,6 +229,8 @@ pub struct RealConfig {
     pub weight: u32,
     /// Ethernet address; always there when the VIP forwards by `l2`.
     pub mac: Option<MacAddress>,
+    /// When it gets new connections.
+    pub role: Role,
     /// Takes no new connections, keeps those it has.
     pub drain: bool,
     /// Its id in cookies, if the file names one.

@@ -224,6 +224,8 @@ pub(super) struct RawVip {
     pub forwarding: Text,
     #[schemars(with = "Option<WordOf<Fragments>>")]
     pub fragments: Text,
+    #[schemars(with = "Option<WordOf<Affinity>>")]
+    pub affinity: Text,
     pub stateful: Option<Spanned<bool>>,
     #[schemars(with = "Option<WordOf<Control>>")]
     pub control: Text,
@@ -313,6 +315,8 @@ pub(super) struct RawReal {
     pub address: Text,
     pub weight: Option<Spanned<i64>>,
     pub mac: Text,
+    #[schemars(with = "Option<WordOf<Role>>")]
+    pub role: Text,
     pub drain: Option<bool>,
     pub id: Option<Spanned<i64>>,
     pub maintenance: Option<bool>,

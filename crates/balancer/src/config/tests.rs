@@ -308,6 +308,11 @@ const BAD: &[(&str, &str, &str)] = &[
         "lb.toml:17: fragments = \"forward\" goes by the client's address, which scheduler = \"p2c\" does not; use maglev, hash or latency",
     ),
     (
+        "scheduler = \"latency\"",
+        "scheduler = \"p2c\"\naffinity = \"client\"",
+        "lb.toml:17: affinity = \"client\" goes by the client's address, which scheduler = \"p2c\" does not; use maglev, hash or latency",
+    ),
+    (
         "[control]",
         "[stateful]\ntiers = 3\n[control]",
         "lb.toml:4: tiers must be 1, 2, 4, 8 or 16",

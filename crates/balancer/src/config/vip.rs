@@ -16,8 +16,8 @@ use super::cookie::{self, Beside};
 use super::raw::{RawReal, RawVip};
 use super::validate::mac;
 use super::{
-    Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, Scheduler, VipConfig,
-    WEIGHT_MAX, clients_of, health, quic, reports,
+    Affinity, Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, Role,
+    Scheduler, VipConfig, WEIGHT_MAX, clients_of, health, quic, reports,
 };
 
 /// What a cache or a pool of connections takes to fill, in round numbers.
@@ -118,6 +118,17 @@ fn vip(
             format!("fragments = \"forward\" goes by the client's address, which scheduler = \"{scheduler}\" does not; use maglev, hash or latency"),
         );
     }
+    let affinity =
+        text(raw.affinity.as_ref(), faults, Affinity::from_word).unwrap_or(Affinity::None);
+    if let (Some(place), Affinity::Client) = (&raw.affinity, affinity)
+        && !scheduler.is_hash()
+        && scheduler != Scheduler::Latency
+    {
+        faults.at(
+            place.span(),
+            format!("affinity = \"client\" goes by the client's address, which scheduler = \"{scheduler}\" does not; use maglev, hash or latency"),
+        );
+    }
     let load = load_source(raw, scheduler, faults);
     let cookie = cookie::of_vip(raw, protocol, beside, faults);
     let first_tier = cookie.is_some_and(|cookie| cookie.mode() == CookieMode::Tier);
@@ -136,11 +147,20 @@ fn vip(
     let health =
         health.and_then(|raw| health::health(raw, protocol, port, (measured, beside), faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
-    let min_healthy = min_healthy(raw, reals.len(), faults);
+    let min_healthy = min_healthy(raw, &reals, faults);
     let slow_start = slow_start(raw, scheduler, faults);
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
+    if !reals.is_empty() && reals.iter().all(|real| real.role != Role::Primary) {
+        faults.at(
+            spanned.span(),
+            format!(
+                "vip {} has none but backup and sorry servers, which wait for others to fail; give one of them role = \"primary\"",
+                endpoint(address, port)
+            ),
+        );
+    }
     if raw.real.is_empty() && !beside.may_be_empty {
         faults.at(
             spanned.span(),
@@ -161,6 +181,7 @@ fn vip(
         flow_table,
         forwarding,
         fragments,
+        affinity,
         stateful: raw
             .stateful
             .as_ref()
@@ -200,10 +221,13 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
     value
 }
 
-fn min_healthy(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
+/// A sorry server serves where none is healthy: its VIP is to be there then.
+fn min_healthy(raw: &RawVip, reals: &[RealConfig], faults: &mut Faults<'_>) -> usize {
+    let probed = reals.iter().filter(|real| real.role != Role::Sorry).count();
     let Some(need) = &raw.min_healthy else {
-        return 1;
+        return usize::from(probed == reals.len());
     };
+    let reals = probed;
     match usize::try_from(*need.as_ref()) {
         Ok(count) if count <= reals.max(1) => count,
         _ => {
@@ -383,6 +407,7 @@ fn real(
         address,
         weight,
         mac,
+        role: text(raw.role.as_ref(), faults, Role::from_word).unwrap_or(Role::Primary),
         drain: raw.drain.unwrap_or(false),
         id: cookie_id(raw.id.as_ref(), cookie, faults),
         maintenance: raw.maintenance.unwrap_or(false),

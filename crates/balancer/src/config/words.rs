@@ -191,6 +191,33 @@ pub(super) const RCODES: [(&str, u8); 6] = [
 ];
 
 words! {
+    /// Whether a client's connections go to one real.
+    Affinity, "affinity", {
+        /// Each goes where the scheduler says.
+        None = "none",
+        /// They do, by the client's address, as long as the pool stays.
+        Client = "client",
+    }
+}
+
+words! {
+    /// When a real gets new connections.
+    Role, "role", {
+        /// Always.
+        Primary = "primary",
+        /// When no primary one is healthy.
+        Backup = "backup",
+        /// When none at all is; it is not probed.
+        Sorry = "sorry",
+    }
+}
+
+impl Role {
+    /// In the order in which they take over.
+    pub(crate) const ORDER: [Self; 3] = [Self::Primary, Self::Backup, Self::Sorry];
+}
+
+words! {
     /// What becomes of announced routes when the process stops.
     OnStop, "stop", {
         /// They are withdrawn.

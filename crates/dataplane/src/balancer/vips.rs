@@ -50,6 +50,8 @@ pub struct VipOptions {
     /// address alone, so that fragments meet the packets that were not fragmented.
     /// One VIP of an address and protocol at most.
     pub fragments: bool,
+    /// Picks by the client's address alone, without its fragments.
+    pub by_address: bool,
     /// Gives connections with timestamps a slot of their own, as far as there are
     /// slots; needs servers whose agent writes connection tokens.
     pub stateful: bool,
@@ -399,8 +401,12 @@ impl LoadBalancer {
             .vips
             .get(&vip.key())?
             .ok_or(DataPlaneError::UnknownVip(id))?;
+        let by_address = value.flags & abi::VIP_PICK_BY_ADDRESS != 0;
+        let taker = self.vips.get(&vip.fragments_key())?;
+        let fragments = by_address && taker.is_some_and(|taker| taker.id == id);
         Ok(VipOptions {
-            fragments: value.flags & abi::VIP_PICK_BY_ADDRESS != 0,
+            fragments,
+            by_address: by_address && !fragments,
             stateful: value.flags & abi::VIP_STATEFUL != 0,
             limit: match value.flags & abi::VIP_LIMITED {
                 0 => None,
@@ -414,7 +420,8 @@ impl LoadBalancer {
         let book = self.book();
         let vip = book.vip(id)?;
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
-        let flags = flag(options.fragments, abi::VIP_PICK_BY_ADDRESS)
+        let by_address = options.fragments || options.by_address;
+        let flags = flag(by_address, abi::VIP_PICK_BY_ADDRESS)
             | flag(options.stateful, abi::VIP_STATEFUL)
             | flag(options.limit.is_some(), abi::VIP_LIMITED);
         if let Some(FlowLimit(limit)) = options.limit {

@@ -141,6 +141,7 @@ pub(super) struct Proxy {
     pub(super) remarks: Vec<Remark>,
     balance: Option<(usize, Vec<String>)>,
     check: Check,
+    all_backups: bool,
     /// `default-server`, and each `server` behind it.
     default_server: Vec<String>,
     servers: Vec<Server>,
@@ -244,7 +245,8 @@ impl Proxy {
                 words,
                 "write health = { probe = \"script\", command = [...] }: the script gets the real's address in CAUSEWAY_REAL",
             ),
-            "allbackups" => self.left_out(line, words, "there are no backups"),
+            // All of them serve at a time.
+            "allbackups" => self.all_backups = true,
             "transparent" => self.left_out(line, words, "servers see the clients' own addresses"),
             word if OWN_OPTIONS.contains(&word) || HTTP_OPTIONS.contains(&word) => {}
             word if word.starts_with("http-") => {}
@@ -281,6 +283,11 @@ impl Proxy {
         };
         if let Some(instead) = told {
             service.remark(line, format!("balance {}", words.join(" ")), instead);
+        }
+        let mut backups = self.servers.iter().filter(|server| server.backup);
+        if let Some(second) = backups.nth(1).filter(|_| !self.all_backups) {
+            let what = "a second backup, which would wait for the first";
+            service.remark(second.line, what, "all backups serve when no primary does");
         }
         for server in &self.servers {
             let real = server.real(service);

@@ -53,6 +53,7 @@ pub(super) struct Server {
     port: Option<u16>,
     weight: u32,
     disabled: bool,
+    pub(super) backup: bool,
     check: bool,
     check_tls: bool,
     check_port: Option<u16>,
@@ -99,6 +100,7 @@ impl Server {
             port: None,
             weight: 1,
             disabled: false,
+            backup: false,
             check: false,
             check_tls: false,
             check_port: None,
@@ -141,13 +143,7 @@ impl Server {
                 "port" => self.check_port = value().parse().ok(),
                 "disabled" => self.disabled = true,
                 "enabled" => self.disabled = false,
-                "backup" => {
-                    self.weight = 0;
-                    self.left_out(
-                        "backup",
-                        "no real waits for others to fail: it is written with weight 0; raise it by `causeway real weight`",
-                    );
-                }
+                "backup" => self.backup = true,
                 "maxconn" => {
                     let maxconn = value();
                     if maxconn != "0" {
@@ -211,6 +207,7 @@ impl Server {
         let mut real = Real::new(self.line, self.address, self.weight);
         real.called = Some(self.name.clone());
         real.maintenance = self.disabled;
+        real.role = self.backup.then_some("backup");
         real.remarks.clone_from(&self.remarks);
         if let Some(port) = self.port {
             service.check_port(&mut real, port);
