@@ -9,7 +9,7 @@ use causeway_quic_lb::Algorithm;
 use super::engine::Engine;
 use super::pool::Pool;
 use super::rings;
-use crate::config::{Role, VipConfig};
+use crate::config::{RealRole, VipConfig};
 
 /// What is in force here.
 pub(crate) fn agreement(engine: &Engine) -> anyhow::Result<Agreement> {
@@ -115,7 +115,7 @@ fn weights(vip: &VipConfig, digest: Digest) -> Digest {
         .fold(digest, |digest, (address, weight, role)| {
             let digest = digest.text(&address.to_string()).number((*weight).into());
             match role {
-                Role::Primary => digest,
+                RealRole::Primary => digest,
                 other => digest.text(&other.to_string()),
             }
         })

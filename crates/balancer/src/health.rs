@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::loads;
 use super::pool::Pool;
 use super::state_dir::Down;
-use crate::config::{Health, ProbeConfig, Protocol, RealConfig, Role};
+use crate::config::{Health, ProbeConfig, Protocol, RealConfig, RealRole};
 
 /// Clients have at least so long to send something.
 const WINDOW_MIN_NS: u64 = 2_000_000_000;
@@ -215,12 +215,12 @@ impl Engine {
 
 /// One that serves when all others are down is asked nothing: it is there or not.
 fn is_probed(real: &RealConfig) -> bool {
-    !real.maintenance && real.role != Role::Sorry
+    !real.maintenance && real.role != RealRole::Sorry
 }
 
 /// Whether a real counts for what its VIP needs, when it is up.
 fn is_counted(real: &RealConfig) -> bool {
-    real.is_wanted() && real.role != Role::Sorry
+    real.is_wanted() && real.role != RealRole::Sorry
 }
 
 /// The reals that their checks find to be down.

@@ -14,7 +14,7 @@ use super::decisions::Decisions;
 use super::latency_source::InForce;
 use super::rings;
 use crate::config::{
-    Control, Fallback, LoadSource, RealConfig, Role, Scheduler, Source, VipConfig,
+    Control, Fallback, LoadSource, RealConfig, RealRole, Scheduler, Source, VipConfig,
 };
 
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
@@ -619,11 +619,11 @@ pub(crate) fn configured(real: &RealConfig) -> f64 {
 /// the fault may be the probes', and nothing is lost by trying: then that counts for none.
 pub(crate) fn meant(vip: &VipConfig, is_fit: impl Fn(usize) -> bool) -> Vec<f64> {
     let reals = || vip.reals.iter().enumerate();
-    let has = |role: Role, tried: bool| {
+    let has = |role: RealRole, tried: bool| {
         reals()
             .any(|(at, real)| real.role == role && configured(real) > 0.0 && (tried || is_fit(at)))
     };
-    let find = |tried| Role::ORDER.into_iter().find(|role| has(*role, tried));
+    let find = |tried| RealRole::ORDER.into_iter().find(|role| has(*role, tried));
     let fit = find(false);
     let role = fit.or_else(|| find(true));
     let weight = |(at, real): (usize, &RealConfig)| {

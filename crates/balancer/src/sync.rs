@@ -19,7 +19,7 @@ use super::real_counters::RealCounters;
 use super::rings;
 use super::state_dir::Down;
 use crate::config::{
-    Affinity, BalancerConfig, FlowLimitConfig, ForwardingMode, Fragments, RealConfig, Role,
+    Affinity, BalancerConfig, FlowLimitConfig, ForwardingMode, Fragments, RealConfig, RealRole,
     VipConfig,
 };
 
@@ -280,13 +280,13 @@ impl Engine {
         let in_ring: HashSet<RealId> = ring.iter().copied().collect();
         let ring_tells = pool.ring_has_all() && !ring.is_empty();
         // Only reals of one role were in it, and those that would have come before were down.
-        let role_in_ring = Role::ORDER.into_iter().position(|role| {
+        let role_in_ring = RealRole::ORDER.into_iter().position(|role| {
             let mut members = pool.members();
             members.any(|(real, member)| real.role == role && in_ring.contains(&member.id))
         });
-        let could_be = |role: Role| {
-            let rank = Role::ORDER.iter().position(|known| *known == role);
-            role != Role::Sorry && rank <= role_in_ring
+        let could_be = |role: RealRole| {
+            let rank = RealRole::ORDER.iter().position(|known| *known == role);
+            role != RealRole::Sorry && rank <= role_in_ring
         };
         let members = pool.members().filter(|(real, member)| {
             let was_there = present.reals.contains_key(&(pool.id(), real.address));

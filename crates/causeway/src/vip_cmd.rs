@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use causeway_api::balancer::{RealChange, Status, VipChange, VipView};
 use causeway_balancer::config::{
-    Affinity, Control, ForwardingMode, Fragments, LatencySource, LoadSource, Role, Scheduler,
+    Affinity, Control, ForwardingMode, Fragments, LatencySource, LoadSource, RealRole, Scheduler,
 };
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{CookieKind, socket_address as endpoint, units};
@@ -182,7 +182,7 @@ enum RealAction {
         #[arg(long)]
         mac: Option<String>,
         /// When it gets new connections
-        #[arg(long, default_value = "primary", value_parser = word::<Role>())]
+        #[arg(long, default_value = "primary", value_parser = word::<RealRole>())]
         role: String,
     },
     /// Remove a real at once; drain it first to keep its connections

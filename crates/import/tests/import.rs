@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use causeway_balancer::BalancerConfig;
 use causeway_balancer::config::{
-    Affinity, Authorities, ForwardingMode, ProbeConfig, Protocol, RecordType, Role, Scheduler,
+    Affinity, Authorities, ForwardingMode, ProbeConfig, Protocol, RealRole, RecordType, Scheduler,
     VipConfig,
 };
 use causeway_import::{ImportContext, Imported, SourceFormat, import, neighbours};
@@ -170,8 +170,11 @@ fn virtual_servers_of_keepalived_are_carried_over() {
     assert_eq!(web.min_healthy, 2);
     assert_eq!(web.scheduler, Scheduler::LeastLoaded);
     assert_eq!(weights(web), [2, 2, 1]);
-    let roles: Vec<Role> = web.reals.iter().map(|real| real.role).collect();
-    assert_eq!(roles, [Role::Primary, Role::Primary, Role::Sorry]);
+    let roles: Vec<RealRole> = web.reals.iter().map(|real| real.role).collect();
+    assert_eq!(
+        roles,
+        [RealRole::Primary, RealRole::Primary, RealRole::Sorry]
+    );
     let health = web.health.as_ref().expect("a check");
     assert_eq!((&health.probe, health.port), (&ProbeConfig::Tcp, 80));
     assert_eq!(health.params.interval_ns, 6_000_000_000);
@@ -323,7 +326,7 @@ fn what_haproxy_does_to_contents_is_told() {
     }
     let site = vip(&config, "192.0.2.1", 443);
     assert_eq!(weights(site), [1, 1]);
-    assert_eq!(site.reals[1].role, Role::Backup);
+    assert_eq!(site.reals[1].role, RealRole::Backup);
 }
 
 #[test]

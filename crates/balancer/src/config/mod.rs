@@ -65,7 +65,7 @@ pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
 pub use words::{
     Affinity, Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource,
-    OnStop, RecordType, Role, Scheduler, Unserved,
+    OnStop, RealRole, RecordType, Scheduler, Unserved,
 };
 
 /// Keys that had other names.
@@ -230,7 +230,7 @@ pub struct RealConfig {
     /// Ethernet address; always there when the VIP forwards by `l2`.
     pub mac: Option<MacAddress>,
     /// When it gets new connections.
-    pub role: Role,
+    pub role: RealRole,
     /// Takes no new connections, keeps those it has.
     pub drain: bool,
     /// Its id in cookies, if the file names one.

@@ -315,7 +315,7 @@ pub(super) struct RawReal {
     pub address: Text,
     pub weight: Option<Spanned<i64>>,
     pub mac: Text,
-    #[schemars(with = "Option<WordOf<Role>>")]
+    #[schemars(with = "Option<WordOf<RealRole>>")]
     pub role: Text,
     pub drain: Option<bool>,
     pub id: Option<Spanned<i64>>,

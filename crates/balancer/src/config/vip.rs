@@ -16,7 +16,7 @@ use super::cookie::{self, Beside};
 use super::raw::{RawReal, RawVip};
 use super::validate::mac;
 use super::{
-    Affinity, Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, Role,
+    Affinity, Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, RealRole,
     Scheduler, VipConfig, WEIGHT_MAX, clients_of, health, quic, reports,
 };
 
@@ -152,7 +152,7 @@ fn vip(
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
-    if !reals.is_empty() && reals.iter().all(|real| real.role != Role::Primary) {
+    if !reals.is_empty() && reals.iter().all(|real| real.role != RealRole::Primary) {
         faults.at(
             spanned.span(),
             format!(
@@ -223,7 +223,10 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
 
 /// A sorry server serves where none is healthy: its VIP is to be there then.
 fn min_healthy(raw: &RawVip, reals: &[RealConfig], faults: &mut Faults<'_>) -> usize {
-    let probed = reals.iter().filter(|real| real.role != Role::Sorry).count();
+    let probed = reals
+        .iter()
+        .filter(|real| real.role != RealRole::Sorry)
+        .count();
     let Some(need) = &raw.min_healthy else {
         return usize::from(probed == reals.len());
     };
@@ -407,7 +410,7 @@ fn real(
         address,
         weight,
         mac,
-        role: text(raw.role.as_ref(), faults, Role::from_word).unwrap_or(Role::Primary),
+        role: text(raw.role.as_ref(), faults, RealRole::from_word).unwrap_or(RealRole::Primary),
         drain: raw.drain.unwrap_or(false),
         id: cookie_id(raw.id.as_ref(), cookie, faults),
         maintenance: raw.maintenance.unwrap_or(false),

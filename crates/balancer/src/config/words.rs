@@ -202,7 +202,7 @@ words! {
 
 words! {
     /// When a real gets new connections.
-    Role, "role", {
+    RealRole, "role", {
         /// Always.
         Primary = "primary",
         /// When no primary one is healthy.
@@ -212,7 +212,7 @@ words! {
     }
 }
 
-impl Role {
+impl RealRole {
     /// In the order in which they take over.
     pub(crate) const ORDER: [Self; 3] = [Self::Primary, Self::Backup, Self::Sorry];
 }

@@ -13,7 +13,7 @@ use causeway_core::fleet::{
 };
 
 use crate::by_hand::{self, put};
-use crate::config::{BalancerConfig, RealConfig, Role, VipConfig, quic};
+use crate::config::{BalancerConfig, RealConfig, RealRole, VipConfig, quic};
 use crate::cookies::ids_of;
 use crate::engine::{Engine, EngineError};
 use crate::state_dir::SetByHand;
@@ -327,7 +327,7 @@ fn over(
             let mut former = former.iter().flat_map(|vip| &vip.reals);
             let former = former.find(|real| real.address == address);
             let mut real = RealConfig {
-                role: former.map_or(Role::Primary, |real| real.role),
+                role: former.map_or(RealRole::Primary, |real| real.role),
                 address,
                 weight: former.map_or(1, |real| real.weight),
                 mac: former.and_then(|real| real.mac),
