@@ -230,8 +230,28 @@ pub struct VipView {
     /// Clients that have reals of their own.
     #[serde(default)]
     pub sources: Vec<SourceView>,
+    /// How it stands with reals that are told of, if some are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<DiscoveryView>,
     /// The reals, in the configuration's order.
     pub reals: Vec<RealView>,
+}
+
+/// How it stands with the reals of a VIP that the file does not name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiscoveryView {
+    /// Who is asked.
+    pub origin: String,
+    /// Reals that are told of.
+    pub found: usize,
+    /// Reals that are told of no more, and drain.
+    pub draining: usize,
+    /// When an answer came last, nanoseconds since 1970.
+    pub last_answer_ns: Option<u64>,
+    /// Why the last answer was none.
+    pub error: Option<String>,
+    /// How many reals an answer would take away that is held.
+    pub held: Option<usize>,
 }
 
 /// A VIP's cookies.
@@ -271,6 +291,9 @@ pub struct RealView {
     pub cookie_ids: Vec<u16>,
     /// `primary`, `backup`, or `sorry`.
     pub role: String,
+    /// Whether it was told of, and stands not in the file.
+    #[serde(default)]
+    pub found: bool,
     /// `active`, `standby` while it waits for others to fail, `drain`, `maintenance`, or `down` by
     /// its health.
     pub state: String,

@@ -219,7 +219,7 @@ impl Shared {
 
     /// Looks up the next hop that a change will want, before the engine is held: a
     /// gateway may take seconds to answer.
-    fn find_way(
+    pub(crate) fn find_way(
         &self,
         reals: &[IpAddr],
         wanted: impl FnOnce(&BalancerConfig) -> Route,
@@ -288,6 +288,7 @@ fn is_for_operators(method: &Method, path: &str) -> bool {
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     match segments.as_slice() {
         ["v1", "vips", _, "reals", _] => method == Method::PATCH,
+        ["v1", "vips", _, "discovery", "accept"] => method == Method::POST,
         ["v1", "overrides"] => method == Method::DELETE,
         ["v1", "connections", "move"] => method == Method::POST,
         _ => false,
@@ -311,6 +312,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(vips, add_vip))
         .routes(routes!(vip, change_vip, remove_vip))
         .routes(routes!(timeline))
+        .routes(routes!(accept_found))
         .routes(routes!(add_real))
         .routes(routes!(change_real, remove_real))
         .routes(routes!(decisions))
@@ -793,6 +795,21 @@ async fn change_vip(State(shared): Api, Path(name): Path<String>, body: String) 
         Ok(())
     })
     .await
+}
+
+/// Takes the answer about a VIP's reals that is held because it takes away too many
+#[utoipa::path(
+    post, path = "/v1/vips/{vip}/discovery/accept",
+    params(("vip" = String, Path, description = "Name, or address:port")),
+    responses((status = 200, body = VipView)),
+)]
+async fn accept_found(State(shared): Api, Path(name): Path<String>) -> Answer<VipView> {
+    let accepted = blocking(move || {
+        let mut engine = shared.engine();
+        engine.accept_found(Moment::now().realtime_ns, &name)?;
+        view(&engine, &name)
+    });
+    Ok(Json(accepted.await?))
 }
 
 /// Adds a real: a `[[vip.real]]` of the file as JSON

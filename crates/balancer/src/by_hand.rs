@@ -153,6 +153,7 @@ impl Engine {
         KeptState {
             by_hand: self.by_hand.clone(),
             down: down_reals(&self.pools, &self.checks),
+            found: self.kept_found(),
         }
     }
 }

@@ -17,6 +17,7 @@ use causeway_dataplane::{RealId, RealStats, Vip};
 use tracing::{debug, info};
 
 use super::agent_reports::AgentReports;
+use super::discovery::FoundReals;
 use super::fleet::Membership;
 use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
@@ -24,7 +25,7 @@ use super::real_counters::{self, RealCounters, mean_us};
 use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
 use super::timeline::{DropSteps, STEP_NS, Standing};
-use super::{by_hand, latency_source, loads, rings, timeline};
+use super::{by_hand, discovery, latency_source, loads, rings, timeline};
 use crate::config::{BalancerConfig, Control, VipConfig, needs_restart};
 
 /// Changes of weight that are remembered.
@@ -72,6 +73,8 @@ pub struct Engine {
     pub(super) by_hand: Vec<SetByHand>,
     /// Its fleet, if it is a member of one.
     pub(super) fleet: Option<Membership>,
+    /// Reals that somebody tells of, by the VIP's address, port and protocol.
+    pub(super) found: HashMap<String, FoundReals>,
     /// Reals that a former daemon found to be down.
     pub(super) former_down: HashSet<Down>,
     pub(super) pools: Vec<Pool>,
@@ -140,6 +143,8 @@ impl Engine {
         fleet: Option<Membership>,
         now: Moment,
     ) -> anyhow::Result<Self> {
+        let found = discovery::resume(&file, kept.found);
+        let file = discovery::over(file, &found);
         by_hand::tell_gone(&file, &kept.by_hand);
         let mut engine = Self {
             plane,
@@ -147,6 +152,7 @@ impl Engine {
             file,
             by_hand: kept.by_hand,
             fleet,
+            found,
             former_down: kept.down.into_iter().collect(),
             begin_down: HashSet::new(),
             reloads: Reloads {
@@ -282,10 +288,13 @@ impl Engine {
     /// by hand.
     pub fn reload(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         self.check_reload(&config)?;
+        let config = discovery::over(config, &self.found);
         let (in_force, by_hand) = self.in_force(&config, &self.by_hand)?;
         self.replace(in_force)?;
         by_hand::tell_gone(&config, &self.by_hand);
         (self.file, self.by_hand) = (config, by_hand);
+        let asked: HashSet<String> = self.asked_for().iter().map(VipConfig::endpoint).collect();
+        self.found.retain(|vip, _| asked.contains(vip));
         self.tell_fleet();
         Ok(())
     }
@@ -301,7 +310,8 @@ impl Engine {
 
     /// What a reload would change in what is in force.
     pub fn difference(&self, config: &BalancerConfig) -> Difference {
-        let in_force = self.in_force(config, &self.by_hand);
+        let with_found = discovery::over(config.clone(), &self.found);
+        let in_force = self.in_force(&with_found, &self.by_hand);
         Difference {
             changes: in_force.map_or_else(|_| Vec::new(), |(of, _)| of.changes(&self.config)),
             refused: self

@@ -22,6 +22,7 @@ mod cookies;
 #[cfg(test)]
 mod cookies_tests;
 mod decisions;
+mod discovery;
 pub mod engine;
 #[cfg(test)]
 mod fake;

@@ -4,7 +4,9 @@
 use std::fmt;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Agreement, FleetPosition, FleetView, RealView, Stats, VipView};
+use causeway_api::balancer::{
+    Agreement, DiscoveryView, FleetPosition, FleetView, RealView, Stats, VipView,
+};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
 use causeway_service::metrics::{build_info, packets};
@@ -250,6 +252,49 @@ impl Page {
                 family
                     .encode_family(&labels(vip, real))?
                     .encode_counter::<NoLabelSet, _, u64>(&value(real), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How it stands with reals that are told of.
+    fn discovery(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Value = fn(&DiscoveryView) -> f64;
+        let families: [(&str, &str, Option<Unit>, Value); 4] = [
+            (
+                "discovery_up",
+                "Whether the last question for a VIP's reals was answered",
+                None,
+                |of| f64::from(u8::from(of.error.is_none() && of.last_answer_ns.is_some())),
+            ),
+            (
+                "discovery_last_answer_timestamp",
+                "When it was, since 1970; 0 before the first",
+                Some(Unit::Seconds),
+                |of| of.last_answer_ns.unwrap_or(0) as f64 / 1e9,
+            ),
+            (
+                "discovery_held_reals",
+                "Reals that an answer would take away that is held",
+                None,
+                |of| of.held.unwrap_or(0) as f64,
+            ),
+            (
+                "discovery_reals",
+                "Reals of a VIP that are told of",
+                None,
+                |of| of.found as f64,
+            ),
+        ];
+        for (name, help, unit, value) in families {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+            for vip in &self.stats.vips {
+                if let Some(of) = &vip.discovery {
+                    family
+                        .encode_family(&[("vip", vip.name.as_str())])?
+                        .encode_gauge(&value(of))?;
+                }
             }
         }
         Ok(())
@@ -566,6 +611,7 @@ impl Collector for Page {
         self.sources(&mut encoder)?;
         self.real_counters(&mut encoder)?;
         self.real_gauges(&mut encoder)?;
+        self.discovery(&mut encoder)?;
         self.health(&mut encoder)?;
         self.agreement(&mut encoder)?;
         if let Some(fleet) = &self.fleet {

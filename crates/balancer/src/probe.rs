@@ -23,7 +23,7 @@ mod icmp;
 mod script;
 #[cfg(test)]
 mod tests;
-mod tls;
+pub(crate) mod tls;
 
 /// Longest sleep: how late a new configuration is noticed.
 const NAP: Duration = Duration::from_millis(100);

@@ -117,6 +117,7 @@ fn vip(
         cookie,
         limit: vip.limit.map(|limit| limit.rate),
         sources: Vec::new(),
+        discovery: engine.discovery(vip),
         reals: pool
             .members()
             .enumerate()
@@ -148,6 +149,7 @@ fn real(
         mac: config.mac.map(|mac| mac.to_string()),
         cookie_ids: Vec::new(),
         role: config.role.to_string(),
+        found: config.found,
         state: pool::state(config, member).to_owned(),
         health: engine.check(member.id).map(|check| HealthView {
             state: check.state().word().to_owned(),

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::announce::Announcements;
 use super::api::{self, Shared};
+use super::discovery;
 use super::fleet::{Fleet, FleetInbox, FleetRunner};
 use super::next_hop::{self, LOOK_EVERY};
 use super::probe;
@@ -40,13 +41,15 @@ pub(crate) fn serve(
     let looking = Arc::clone(&shared);
     let watch = Repeated::start("next-hop", LOOK_EVERY, move || next_hop::look(&looking))?;
     let probes_run = probe::run(Arc::clone(&shared));
+    let discovery = discovery::run(Arc::clone(&shared));
     let failed = async {
         // On its own: a reload keeps the task of the signals for as long as it takes.
         let mut probes = JoinSet::new();
         probes.spawn(probes_run);
+        probes.spawn(discovery);
         tokio::select! {
             error = failed => error,
-            _ = probes.join_next() => anyhow!("the health probes have ended"),
+            _ = probes.join_next() => anyhow!("the health probes or the discovery of reals have ended"),
         }
     };
     let routers = Routers {

@@ -27,6 +27,20 @@ pub struct KeptState {
     pub by_hand: Vec<SetByHand>,
     /// Reals whose probes had failed.
     pub down: Vec<Down>,
+    /// Reals that stood in no file.
+    pub found: Vec<KeptReal>,
+}
+
+/// A real that was told of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptReal {
+    /// As in [`SetByHand`].
+    pub vip: String,
+    /// Its keys.
+    pub real: serde_json::Value,
+    /// When it was told of no more, nanoseconds since 1970.
+    pub gone_ns: Option<u64>,
 }
 
 /// Settings of a real that hold in the place of the file's.
@@ -61,6 +75,8 @@ struct StateFile {
     pin_dir: PathBuf,
     by_hand: Vec<SetByHand>,
     down: Vec<Down>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    found: Vec<KeptReal>,
 }
 
 /// The directory `state_dir`.
@@ -111,6 +127,7 @@ impl StateDir {
         Ok(KeptState {
             by_hand: file.by_hand,
             down: file.down,
+            found: file.found,
         })
     }
 
@@ -138,6 +155,7 @@ impl StateDir {
             pin_dir: self.pin_dir.clone(),
             by_hand: kept.by_hand.clone(),
             down: kept.down.clone(),
+            found: kept.found.clone(),
         };
         let mut text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
         text.push(b'\n');
@@ -225,6 +243,11 @@ mod tests {
                 real,
                 set,
                 since_ns: 7,
+            }],
+            found: vec![KeptReal {
+                vip: vip.clone(),
+                real: serde_json::json!({ "address": "10.0.0.3" }),
+                gone_ns: Some(9),
             }],
             down: vec![Down { vip, real }],
         }

@@ -310,6 +310,7 @@ mod tests {
             "causeway token",
             "causeway top",
             "causeway tunnel",
+            "causeway vip accept",
             "causeway vip add",
             "causeway vip del",
             "causeway vip set",

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use causeway_api::balancer::{RealChange, Status, VipChange, VipView};
+use causeway_api::balancer::{DiscoveryView, RealChange, Status, VipChange, VipView};
 use causeway_balancer::config::{
     Affinity, Control, ForwardingMode, Fragments, LatencySource, LoadSource, RealRole, Scheduler,
 };
@@ -49,6 +49,11 @@ enum VipAction {
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
+    },
+    /// Take the answer about a VIP's reals that is held because it takes away too many
+    Accept {
+        /// Name, or address:port
+        vip: String,
     },
     /// Add a VIP
     Add(Box<VipAdd>),
@@ -286,6 +291,21 @@ fn parse_source(text: &str) -> Result<Value, String> {
     Ok(json!({ "from": [prefix], "reals": reals }))
 }
 
+/// How it stands with reals that are told of, in one sentence.
+fn told(discovery: &DiscoveryView) -> String {
+    let mut text = format!(
+        "reals by {}: {} found, {} draining",
+        discovery.origin, discovery.found, discovery.draining
+    );
+    if let Some(held) = discovery.held {
+        text += &format!("; an answer that takes away {held} is held, see `causeway vip accept`");
+    }
+    if let Some(error) = &discovery.error {
+        text += &format!("; no answer: {error}");
+    }
+    text
+}
+
 pub(crate) fn vip_path(vip: &str) -> String {
     format!("/v1/vips/{}", segment(vip))
 }
@@ -317,8 +337,16 @@ impl VipArgs {
                 let vips = std::slice::from_ref(&vip);
                 if output == OutputFormat::Table {
                     println!("{}", stats_cmd::vips(vips).to_text());
+                    if let Some(discovery) = &vip.discovery {
+                        println!("{}\n", told(discovery));
+                    }
                 }
                 print(output, &json!(vip), &stats_cmd::reals(vips))?;
+            }
+            VipAction::Accept { vip } => {
+                let path = format!("{}/discovery/accept", vip_path(&vip));
+                target.send(Method::POST, &path, &json!({}))?;
+                println!("took the answer that was held for {vip}");
             }
             VipAction::Add(add) => {
                 let body = add.body();

@@ -15,7 +15,7 @@ use causeway_service::config::{ApiConfig, SecretFile};
 use super::words::LAWS;
 use super::{
     AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, RealConfig, Stateful,
-    TableLimits, VipConfig, XdpMode, clients_of, health,
+    TableLimits, VipConfig, XdpMode, clients_of, discover, health,
 };
 
 impl BalancerConfig {
@@ -430,6 +430,7 @@ impl Changes {
             limit,
             sources,
             quic,
+            discover,
             reals,
         } = from;
         self.plain("name", name, &to.name);
@@ -459,6 +460,9 @@ impl Changes {
             sources.collect::<serde_json::Value>().to_string()
         });
         self.secret("quic_cid", quic, &to.quic);
+        self.option("discover", discover, &to.discover, |discover| {
+            discover::to_json(discover).to_string()
+        });
         let new: HashMap<IpAddr, &RealConfig> =
             to.reals.iter().map(|real| (real.address, real)).collect();
         for real in reals {
@@ -485,6 +489,7 @@ impl Changes {
             drain,
             id,
             maintenance,
+            found: _,
         } = from;
         self.plain("weight", weight, &to.weight);
         self.option("mac", mac, &to.mac, ToString::to_string);

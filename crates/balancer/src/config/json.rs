@@ -40,13 +40,15 @@ pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String>
     if !follows_load && !is_named("load") {
         remove(&mut whole, "load");
     }
-    // Connection slots, cookies, keys of connection ids, probes and reals belong to the file, or have
+    // Connection slots, cookies, keys of connection ids, probes, discovery and reals belong to the file, or have
     // requests of their own: they stay as they are.
     Ok(VipConfig {
         stateful: vip.stateful,
         cookie: vip.cookie,
         quic: vip.quic.clone(),
         health: vip.health.clone(),
+        discover: vip.discover.clone(),
+        min_healthy: vip.min_healthy,
         slow_start: vip.slow_start,
         reals: vip.reals.clone(),
         ..vip_from_json(whole, Beside::keeping(vip.cookie))?
@@ -72,7 +74,6 @@ fn vip_to_json(vip: &VipConfig) -> Value {
         "fragments": vip.fragments.to_string(),
         "affinity": vip.affinity.to_string(),
         "control": vip.control.to_string(),
-        "min_healthy": vip.min_healthy,
         "real": reals,
     });
     let sources = vip.sources.iter().map(clients_of::source_to_json);
@@ -112,7 +113,21 @@ pub fn real_from_json(vip: &VipConfig, real: Value) -> Result<RealConfig, String
         .ok_or_else(|| "the request has no real".to_owned())
 }
 
-fn real_to_json(real: &RealConfig) -> Value {
+/// Validates reals of `vip` that somebody tells of. The error is one sentence.
+pub fn reals_from_json(vip: &VipConfig, reals: Vec<Value>) -> Result<Vec<RealConfig>, String> {
+    let mut whole = vip_to_json(vip);
+    // Those may be about reals of the file.
+    remove(&mut whole, "source");
+    whole["real"] = Value::Array(reals);
+    let mut reals = vip_from_json(whole, Beside::keeping(vip.cookie))?.reals;
+    for real in &mut reals {
+        real.found = true;
+    }
+    Ok(reals)
+}
+
+/// A real as the file would have it.
+pub fn real_to_json(real: &RealConfig) -> Value {
     let mut value = json!({
         "address": real.address.to_string(),
         "weight": real.weight,

@@ -29,6 +29,7 @@ mod cookie_tests;
 mod difference;
 #[cfg(test)]
 mod difference_tests;
+mod discover;
 pub(crate) mod fleet;
 #[cfg(test)]
 mod forms_tests;
@@ -56,10 +57,11 @@ use causeway_service::config::{ApiConfig, ConfigErrors, Renamed, plural, read};
 pub use announce::Announce;
 pub use clients_of::{FlowLimitConfig, Source};
 pub use cookie::{Beside, Cookies};
+pub use discover::{Discover, RealsOrigin};
 pub use fleet::{EtcdConfig, FleetConfig, FleetStore};
 pub use hash_key::HashKey;
 pub use health::Health;
-pub use json::{changed_vip, real_from_json, vip_from_json};
+pub use json::{changed_vip, real_from_json, real_to_json, reals_from_json, vip_from_json};
 pub use probe::{Authorities, ProbeConfig, StatusRanges};
 pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
@@ -216,7 +218,9 @@ pub struct VipConfig {
     pub sources: Vec<Source>,
     /// How QUIC connection ids carry a server's id; empty: they do not.
     pub quic: Vec<CidRoute>,
-    /// The servers, in the file's order; never empty.
+    /// Where more reals are told of.
+    pub discover: Option<Discover>,
+    /// The servers, in the file's order, then those that are told of.
     pub reals: Vec<RealConfig>,
 }
 
@@ -237,6 +241,8 @@ pub struct RealConfig {
     pub id: Option<u16>,
     /// Is being worked on: as `drain`, and not probed.
     pub maintenance: bool,
+    /// It was told of, and stands not in the file.
+    pub found: bool,
 }
 
 impl VipConfig {

@@ -107,8 +107,13 @@ impl Authorities {
             .map(|(_, _, verifier)| Arc::clone(verifier))
     }
 
+    /// The file.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.of.as_ref().map(|(path, ..)| path.as_path())
+    }
+
     /// Reads a file: it may be anything that root can open.
-    fn read(name: &str) -> Result<Self, String> {
+    pub(super) fn read(name: &str) -> Result<Self, String> {
         let path = match name {
             "system" => Path::new(SYSTEM_ROOTS),
             name => Path::new(name),
@@ -412,7 +417,7 @@ fn host(text: &str) -> Result<String, String> {
     }
 }
 
-fn name(text: &str) -> Result<String, String> {
+pub(super) fn name(text: &str) -> Result<String, String> {
     let bare = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
         (1..=LABEL_MAX).contains(&label.len()) && label.bytes().all(|c| c.is_ascii_graphic())
@@ -483,7 +488,7 @@ impl ProbeConfig {
         if let Some(host) = host {
             value["host"] = json!(host);
         }
-        if let Some((path, ..)) = ca.and_then(|ca| ca.of.as_ref()) {
+        if let Some(path) = ca.and_then(Authorities::path) {
             value["ca"] = json!(path);
         }
         value

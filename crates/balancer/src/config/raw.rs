@@ -244,8 +244,26 @@ pub(super) struct RawVip {
     pub source: Vec<Spanned<RawSource>>,
     #[serde(default)]
     pub quic_cid: Vec<Spanned<RawQuicCid>>,
+    pub discover: Option<Spanned<RawDiscover>>,
     #[serde(default)]
     pub real: Vec<Spanned<RawReal>>,
+}
+
+/// Where reals are told of.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDiscover {
+    pub dns: Text,
+    #[schemars(with = "Option<WordOf<RecordType>>")]
+    pub record: Text,
+    pub resolver: Text,
+    pub file: Text,
+    pub http: Text,
+    pub ca: Text,
+    pub interval: Text,
+    pub max_reals: Option<Spanned<i64>>,
+    pub max_removed: Number,
+    pub drain: Text,
 }
 
 /// How many new flows a client prefix may open.

@@ -17,7 +17,7 @@ use super::raw::{RawReal, RawVip};
 use super::validate::mac;
 use super::{
     Affinity, Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, RealRole,
-    Scheduler, VipConfig, WEIGHT_MAX, clients_of, health, quic, reports,
+    Scheduler, VipConfig, WEIGHT_MAX, clients_of, discover, health, quic, reports,
 };
 
 /// What a cache or a pool of connections takes to fill, in round numbers.
@@ -147,7 +147,10 @@ fn vip(
     let health =
         health.and_then(|raw| health::health(raw, protocol, port, (measured, beside), faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
-    let min_healthy = min_healthy(raw, &reals, faults);
+    let discover = raw.discover.as_ref();
+    let discover = discover.and_then(|raw| discover::discover(raw, address, beside, faults));
+    let most = discover.as_ref().map_or(0, |discover| discover.max_reals);
+    let min_healthy = min_healthy(raw, &reals, most, faults);
     let slow_start = slow_start(raw, scheduler, faults);
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
@@ -161,7 +164,7 @@ fn vip(
             ),
         );
     }
-    if raw.real.is_empty() && !beside.may_be_empty {
+    if raw.real.is_empty() && raw.discover.is_none() && !beside.may_be_empty {
         faults.at(
             spanned.span(),
             format!(
@@ -196,6 +199,7 @@ fn vip(
         limit,
         sources,
         quic,
+        discover,
         reals,
     })
 }
@@ -222,7 +226,7 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
 }
 
 /// A sorry server serves where none is healthy: its VIP is to be there then.
-fn min_healthy(raw: &RawVip, reals: &[RealConfig], faults: &mut Faults<'_>) -> usize {
+fn min_healthy(raw: &RawVip, reals: &[RealConfig], found: usize, faults: &mut Faults<'_>) -> usize {
     let probed = reals
         .iter()
         .filter(|real| real.role != RealRole::Sorry)
@@ -230,7 +234,7 @@ fn min_healthy(raw: &RawVip, reals: &[RealConfig], faults: &mut Faults<'_>) -> u
     let Some(need) = &raw.min_healthy else {
         return usize::from(probed == reals.len());
     };
-    let reals = probed;
+    let reals = probed + found;
     match usize::try_from(*need.as_ref()) {
         Ok(count) if count <= reals.max(1) => count,
         _ => {
@@ -414,6 +418,7 @@ fn real(
         drain: raw.drain.unwrap_or(false),
         id: cookie_id(raw.id.as_ref(), cookie, faults),
         maintenance: raw.maintenance.unwrap_or(false),
+        found: false,
     })
 }
 

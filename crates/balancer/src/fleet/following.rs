@@ -328,6 +328,7 @@ fn over(
             let former = former.find(|real| real.address == address);
             let mut real = RealConfig {
                 role: former.map_or(RealRole::Primary, |real| real.role),
+                found: former.is_some_and(|real| real.found),
                 address,
                 weight: former.map_or(1, |real| real.weight),
                 mac: former.and_then(|real| real.mac),

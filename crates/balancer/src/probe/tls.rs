@@ -82,7 +82,7 @@ fn client(alpn: &str, authorities: &Authorities) -> Result<ClientConfig> {
 }
 
 /// TLS on a connection, by the name of `host`, which may have a port.
-pub(super) async fn wrap(
+pub(crate) async fn wrap(
     stream: TcpStream,
     host: &str,
     alpn: &str,

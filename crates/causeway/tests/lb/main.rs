@@ -5,6 +5,7 @@
 mod access;
 mod bird;
 mod capture;
+mod discover;
 mod doctor;
 mod drain;
 mod ipvs;

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reals by their names: what name servers say of a name, and for how long.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
+use simple_dns::rdata::RData;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use super::Told;
+use crate::config::{RecordType, VipConfig};
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const DNS_PORT: u16 = 53;
+/// Until the next server is asked.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A name that leads to a name that leads to a name.
+const ALIASES_MAX: usize = 8;
+/// Names of an SRV answer that are looked up.
+const TARGETS_MAX: usize = 256;
+/// However short or long an answer says that it holds.
+const TTL_MIN: u32 = 1;
+const TTL_MAX: u32 = 3600;
+
+/// An address, or a service's place, with the seconds for which it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Record {
+    Address(IpAddr),
+    Service {
+        priority: u16,
+        weight: u16,
+        port: u16,
+        target: String,
+    },
+}
+
+/// Asks for the reals of a VIP.
+pub(super) async fn ask(
+    name: &str,
+    record: RecordType,
+    vip: &VipConfig,
+    resolver: Option<SocketAddr>,
+) -> Result<Told> {
+    let servers = match resolver {
+        Some(resolver) => vec![resolver],
+        None => servers(
+            &tokio::fs::read_to_string(RESOLV_CONF)
+                .await
+                .unwrap_or_default(),
+        ),
+    };
+    let (records, mut ttl) = look_up(&servers, name, record).await?;
+    if record != RecordType::Srv {
+        let reals = records.into_iter().filter_map(|record| match record {
+            Record::Address(address) => Some(json!({ "address": address.to_string() })),
+            Record::Service { .. } => None,
+        });
+        return Ok((reals.collect(), ttl.map(seconds)));
+    }
+    ensure!(
+        records.len() <= TARGETS_MAX,
+        "the answer has {} names, more than {TARGETS_MAX}",
+        records.len()
+    );
+    let of_family = match vip.address {
+        IpAddr::V4(_) => RecordType::A,
+        IpAddr::V6(_) => RecordType::Aaaa,
+    };
+    let priority = |record: &Record| match record {
+        Record::Service { priority, .. } => Some(*priority),
+        Record::Address(_) => None,
+    };
+    let first = records.iter().filter_map(priority).min();
+    let mut reals = Vec::new();
+    for record in &records {
+        let Record::Service {
+            priority,
+            weight,
+            port,
+            target,
+        } = record
+        else {
+            continue;
+        };
+        ensure!(
+            *port == vip.port || vip.port == 0,
+            "{target} serves at port {port}: ports are not rewritten, and the vip's is {}",
+            vip.port
+        );
+        let (addresses, of_target) = look_up(&servers, target, of_family).await?;
+        ttl = ttl.into_iter().chain(of_target).min();
+        // 0 is for who is to be picked hardly ever (RFC 2782).
+        let weight = (*weight).max(1);
+        let role = if Some(*priority) == first {
+            "primary"
+        } else {
+            "backup"
+        };
+        for address in addresses {
+            if let Record::Address(address) = address {
+                reals.push(
+                    json!({ "address": address.to_string(), "weight": weight, "role": role }),
+                );
+            }
+        }
+    }
+    Ok((reals, ttl.map(seconds)))
+}
+
+fn seconds(ttl: u32) -> Duration {
+    Duration::from_secs(ttl.clamp(TTL_MIN, TTL_MAX).into())
+}
+
+/// The name servers of the system; as the C library, its own host without any.
+fn servers(resolv_conf: &str) -> Vec<SocketAddr> {
+    let words = resolv_conf.lines().map(str::split_whitespace);
+    let servers = words.filter_map(|mut words| match words.next() {
+        Some("nameserver") => words.next()?.parse().ok(),
+        _ => None,
+    });
+    let mut servers: Vec<SocketAddr> = servers
+        .map(|address: IpAddr| (address, DNS_PORT).into())
+        .collect();
+    if servers.is_empty() {
+        servers.push((Ipv4Addr::LOCALHOST, DNS_PORT).into());
+    }
+    servers
+}
+
+/// Asks one server after the other, until one answers.
+async fn look_up(
+    servers: &[SocketAddr],
+    name: &str,
+    record: RecordType,
+) -> Result<(Vec<Record>, Option<u32>)> {
+    let mut error = anyhow::anyhow!("no name server is known");
+    for server in servers {
+        let answer = timeout(PATIENCE, exchange(*server, name, record)).await;
+        match answer {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(of_server)) => error = of_server.context(server.to_string()),
+            Err(_) => error = anyhow::anyhow!("{server} does not answer"),
+        }
+    }
+    Err(error)
+}
+
+async fn exchange(
+    server: SocketAddr,
+    name: &str,
+    record: RecordType,
+) -> Result<(Vec<Record>, Option<u32>)> {
+    let id: u16 = rand::random();
+    let query = query(id, name, record)?;
+    let any: SocketAddr = match server {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(server).await?;
+    socket.send(&query).await?;
+    let mut answer = vec![0; 4096];
+    let length = loop {
+        let length = socket.recv(&mut answer).await?;
+        // Another's, or none.
+        if answer[..length].starts_with(&id.to_be_bytes()) {
+            break length;
+        }
+    };
+    match records(&answer[..length], id, name, record)? {
+        Some(records) => Ok(records),
+        None => {
+            let answer = by_tcp(server, &query).await?;
+            records(&answer, id, name, record)?.context("the answer is cut off")
+        }
+    }
+}
+
+async fn by_tcp(server: SocketAddr, query: &[u8]) -> Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(server).await?;
+    let length = (query.len() as u16).to_be_bytes();
+    stream.write_all(&[&length, query].concat()).await?;
+    let length = stream.read_u16().await?;
+    let mut answer = vec![0; length.into()];
+    stream.read_exact(&mut answer).await?;
+    Ok(answer)
+}
+
+fn query(id: u16, name: &str, record: RecordType) -> Result<Vec<u8>> {
+    let mut packet = Packet::new_query(id);
+    packet.set_flags(PacketFlag::RECURSION_DESIRED);
+    let name = Name::new(name.trim_end_matches('.'))?.into_owned();
+    let of = match record {
+        RecordType::Aaaa => TYPE::AAAA,
+        RecordType::Srv => TYPE::SRV,
+        _ => TYPE::A,
+    };
+    let question = Question::new(name, QTYPE::TYPE(of), QCLASS::CLASS(CLASS::IN), false);
+    packet.questions.push(question);
+    Ok(packet.build_bytes_vec()?)
+}
+
+/// The records of an answer to this question, and the seconds for which all of them hold;
+/// `None` if it is cut off. That a name has none is an answer.
+fn records(
+    answer: &[u8],
+    id: u16,
+    name: &str,
+    record: RecordType,
+) -> Result<Option<(Vec<Record>, Option<u32>)>> {
+    let answer = Packet::parse(answer).context("the answer is not the DNS'")?;
+    let is_ours = answer.id() == id && answer.has_flags(PacketFlag::RESPONSE);
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let asked = answer
+        .questions
+        .first()
+        .map(|question| plain(&question.qname));
+    ensure!(
+        is_ours && asked.is_none_or(|asked| asked == name),
+        "the answer is to another question"
+    );
+    if answer.has_flags(PacketFlag::TRUNCATION) {
+        return Ok(None);
+    }
+    match answer.rcode() {
+        RCODE::NoError | RCODE::NameError => {}
+        other => bail!("the answer is {other:?}"),
+    }
+    // What the name is called in truth.
+    let mut names = vec![name];
+    for _ in 0..ALIASES_MAX {
+        let alias = answer.answers.iter().find_map(|of| match &of.rdata {
+            RData::CNAME(to) if names.last() == Some(&plain(&of.name)) => Some(plain(&to.0)),
+            _ => None,
+        });
+        match alias {
+            Some(alias) => names.push(alias),
+            None => break,
+        }
+    }
+    let mut ttl: Option<u32> = None;
+    let mut found = Vec::new();
+    for of in answer
+        .answers
+        .iter()
+        .filter(|of| names.contains(&plain(&of.name)))
+    {
+        let of_record = match (&of.rdata, record) {
+            (RData::A(a), RecordType::A) => Some(Record::Address(Ipv4Addr::from(a.address).into())),
+            (RData::AAAA(a), RecordType::Aaaa) => {
+                Some(Record::Address(Ipv6Addr::from(a.address).into()))
+            }
+            (RData::SRV(srv), RecordType::Srv) => Some(Record::Service {
+                priority: srv.priority,
+                weight: srv.weight,
+                port: srv.port,
+                target: plain(&srv.target),
+            }),
+            (RData::CNAME(_), _) => None,
+            _ => continue,
+        };
+        ttl = Some(ttl.map_or(of.ttl, |ttl| ttl.min(of.ttl)));
+        if let Some(record) = of_record.filter(|record| !found.contains(record)) {
+            found.push(record);
+        }
+    }
+    // A service that is decidedly not there (RFC 2782).
+    found.retain(|record| !matches!(record, Record::Service { target, .. } if target.is_empty()));
+    Ok(Some((found, ttl)))
+}
+
+fn plain(name: &Name<'_>) -> String {
+    name.to_string().trim_end_matches('.').to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use simple_dns::ResourceRecord;
+    use simple_dns::rdata::{A, CNAME, SRV};
+
+    fn answer(
+        name: &'static str,
+        records: &[(&'static str, u32, RData<'static>)],
+    ) -> Packet<'static> {
+        let question = query(7, name, RecordType::A).unwrap();
+        let mut packet = Packet::parse(&question).unwrap().into_reply();
+        let questions = packet.questions.drain(..);
+        let questions: Vec<_> = questions.map(|question| question.into_owned()).collect();
+        let mut packet = Packet::new_reply(7);
+        packet.questions = questions;
+        for (name, ttl, rdata) in records {
+            let name = Name::new(name).unwrap();
+            packet
+                .answers
+                .push(ResourceRecord::new(name, CLASS::IN, *ttl, rdata.clone()));
+        }
+        packet
+    }
+
+    fn read(
+        packet: &Packet<'_>,
+        name: &str,
+        record: RecordType,
+    ) -> Result<Option<(Vec<Record>, Option<u32>)>> {
+        records(&packet.build_bytes_vec().unwrap(), 7, name, record)
+    }
+
+    fn address(last: u8) -> RData<'static> {
+        RData::A(A {
+            address: Ipv4Addr::new(10, 0, 0, last).into(),
+        })
+    }
+
+    #[test]
+    fn addresses_are_read_by_way_of_aliases_for_the_shortest_time() {
+        let alias = RData::CNAME(CNAME(Name::new("b.example").unwrap()));
+        let packet = answer(
+            "a.example",
+            &[
+                ("a.example", 60, alias),
+                ("b.example", 30, address(1)),
+                ("B.Example", 90, address(2)),
+                ("b.example", 30, address(1)),
+                ("other.example", 1, address(3)),
+            ],
+        );
+        let (found, ttl) = read(&packet, "A.example.", RecordType::A).unwrap().unwrap();
+        let address = |last| Record::Address(Ipv4Addr::new(10, 0, 0, last).into());
+        assert_eq!((found, ttl), (vec![address(1), address(2)], Some(30)));
+        assert!(read(&packet, "c.example", RecordType::A).is_err());
+        let none = read(&packet, "a.example", RecordType::Aaaa)
+            .unwrap()
+            .unwrap();
+        assert_eq!(none.0, []);
+    }
+
+    #[test]
+    fn services_have_ports_and_may_decidedly_not_be_there() {
+        let srv = |target: &'static str| {
+            RData::SRV(SRV {
+                priority: 1,
+                weight: 2,
+                port: 80,
+                target: Name::new_unchecked(target),
+            })
+        };
+        let packet = answer(
+            "a.example",
+            &[
+                ("a.example", 5, srv("t.example")),
+                ("a.example", 5, srv("")),
+            ],
+        );
+        let (found, _) = read(&packet, "a.example", RecordType::Srv)
+            .unwrap()
+            .unwrap();
+        let service = Record::Service {
+            priority: 1,
+            weight: 2,
+            port: 80,
+            target: "t.example".into(),
+        };
+        assert_eq!(found, [service]);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_a_failure_or_asked_for_again() {
+        let mut packet = answer("a.example", &[]);
+        *packet.rcode_mut() = RCODE::ServerFailure;
+        assert!(read(&packet, "a.example", RecordType::A).is_err());
+        *packet.rcode_mut() = RCODE::NameError;
+        let (found, ttl) = read(&packet, "a.example", RecordType::A).unwrap().unwrap();
+        assert_eq!((found, ttl), (vec![], None), "the name is not there");
+        packet.set_flags(PacketFlag::TRUNCATION);
+        assert_eq!(read(&packet, "a.example", RecordType::A).unwrap(), None);
+        let query = query(7, "a.example", RecordType::A).unwrap();
+        assert!(records(&query, 7, "a.example", RecordType::A).is_err());
+        for bad in [&b""[..], b"\0\x07", &[0xff; 40], &query[..20]] {
+            assert!(records(bad, 7, "a.example", RecordType::A).is_err());
+        }
+    }
+
+    #[test]
+    fn the_systems_servers_are_those_of_resolv_conf() {
+        let text = "# nameserver 10.0.0.1\nsearch x\nnameserver 10.0.0.53\nnameserver ::1\nnameserver bad\n";
+        let expected = ["10.0.0.53:53", "[::1]:53"].map(|place| place.parse().unwrap());
+        assert_eq!(servers(text), expected);
+        assert_eq!(servers(""), ["127.0.0.1:53".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What has been told of a VIP's reals, and which of it holds.
+//!
+//! A real that is told of no more drains, and goes when its time is over. An answer that takes
+//! away too much at once is held until it is taken by hand, or another one comes.
+
+use std::net::IpAddr;
+
+use crate::config::{Discover, RealConfig};
+
+/// A real that was told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundReal {
+    /// As it was told.
+    pub(crate) real: RealConfig,
+    /// When it was told of no more, nanoseconds since 1970.
+    pub(crate) gone_ns: Option<u64>,
+}
+
+/// The reals of one VIP.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FoundReals {
+    reals: Vec<FoundReal>,
+    held: Option<Vec<RealConfig>>,
+    error: Option<String>,
+    last_ns: Option<u64>,
+}
+
+impl FoundReals {
+    /// What a former daemon knew.
+    pub(crate) fn kept(reals: Vec<FoundReal>) -> Self {
+        Self {
+            reals,
+            ..Self::default()
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn reals(&self) -> &[FoundReal] {
+        &self.reals
+    }
+
+    /// As the configuration is to have them, beside `named`, which the file has.
+    pub(crate) fn configs(&self, named: &[RealConfig]) -> Vec<RealConfig> {
+        let is_named = |address: IpAddr| named.iter().any(|real| real.address == address);
+        let found = self
+            .reals
+            .iter()
+            .filter(|found| !is_named(found.real.address));
+        found
+            .map(|found| RealConfig {
+                drain: found.real.drain || found.gone_ns.is_some(),
+                ..found.real.clone()
+            })
+            .collect()
+    }
+
+    /// Reals that an answer that is held would take away.
+    pub(crate) fn held(&self) -> Option<usize> {
+        let held = self.held.as_ref()?;
+        Some(self.present().filter(|found| !has(held, found)).count())
+    }
+
+    /// Why the last answer was none.
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// When an answer was taken or held last, nanoseconds since 1970.
+    pub(crate) fn last_ns(&self) -> Option<u64> {
+        self.last_ns
+    }
+
+    fn present(&self) -> impl Iterator<Item = &FoundReal> {
+        self.reals.iter().filter(|found| found.gone_ns.is_none())
+    }
+
+    /// Takes an answer at `now_ns`, for a VIP that has `named` reals in the file; whether reals
+    /// have changed by it. A failure changes none.
+    pub(crate) fn handle_answer(
+        &mut self,
+        now_ns: u64,
+        answer: Result<Vec<RealConfig>, String>,
+        rules: &Discover,
+        named: usize,
+    ) -> bool {
+        let most = rules.max_reals;
+        let answer = answer.and_then(|reals| match reals.len() <= most {
+            true => Ok(reals),
+            false => Err(format!(
+                "the answer has {} reals, more than max_reals = {most}",
+                reals.len()
+            )),
+        });
+        let reals = match answer {
+            Ok(reals) => reals,
+            Err(error) => {
+                self.error = Some(error);
+                return false;
+            }
+        };
+        (self.error, self.last_ns) = (None, Some(now_ns));
+        let present = self.present().count();
+        let removed = self.present().filter(|found| !has(&reals, found)).count();
+        if removed as f64 > rules.max_removed * (present + named) as f64 {
+            self.held = Some(reals);
+            return false;
+        }
+        self.take(now_ns, reals)
+    }
+
+    /// Takes the answer that is held; `None` if none is.
+    pub(crate) fn accept(&mut self, now_ns: u64) -> Option<bool> {
+        let held = self.held.take()?;
+        Some(self.take(now_ns, held))
+    }
+
+    fn take(&mut self, now_ns: u64, reals: Vec<RealConfig>) -> bool {
+        let before = self.reals.clone();
+        self.held = None;
+        for found in &mut self.reals {
+            if !has(&reals, found) {
+                found.gone_ns.get_or_insert(now_ns);
+            }
+        }
+        for real in reals {
+            let known = |found: &&mut FoundReal| found.real.address == real.address;
+            match self.reals.iter_mut().find(known) {
+                Some(found) => {
+                    *found = FoundReal {
+                        real,
+                        gone_ns: None,
+                    }
+                }
+                None => self.reals.push(FoundReal {
+                    real,
+                    gone_ns: None,
+                }),
+            }
+        }
+        self.reals != before
+    }
+
+    /// Lets reals go whose time is over; whether there were some.
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64, rules: &Discover) -> bool {
+        let before = self.reals.len();
+        let drain_ns = u64::try_from(rules.drain.as_nanos()).unwrap_or(u64::MAX);
+        self.reals.retain(|found| {
+            let over = |gone: u64| now_ns.saturating_sub(gone) >= drain_ns;
+            !found.gone_ns.is_some_and(over)
+        });
+        self.reals.len() != before
+    }
+}
+
+fn has(reals: &[RealConfig], found: &FoundReal) -> bool {
+    reals.iter().any(|real| real.address == found.real.address)
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reals of a file beside the configuration, and probes that need rights of the unit.
+
+use super::*;
+
+impl Machine {
+    /// Has `web` take these lines in the place of its reals.
+    fn with(&self, lines: &str) {
+        self.write_config("");
+        let text = fs::read_to_string(self.config()).expect("the configuration");
+        let reals = &text[text.find("real = ").expect("reals")..];
+        let text = text.replace(reals, &format!("{lines}\n"));
+        fs::write(self.config(), text).expect("write the configuration");
+    }
+
+    /// Waits until the VIP's reals are as `expected` says: address and state.
+    fn wait_for_reals(&self, expected: &[(&str, &str)]) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let vip = self.json(&["vip", "show", "web"]);
+            let reals = vip["reals"].as_array().expect("reals");
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let reals: Vec<_> = reals
+                .iter()
+                .map(|real| (text(&real["address"]), text(&real["state"])))
+                .collect();
+            let reals: Vec<_> = reals
+                .iter()
+                .map(|(a, s)| (a.as_str(), s.as_str()))
+                .collect();
+            if reals == expected {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{reals:?}: {}", self.log());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn reals_of_a_file_come_drain_and_outlive_the_daemon() {
+    Machine::run(|machine| {
+        let list = machine.path("reals");
+        let write = |text: &str| {
+            fs::write(machine.path("reals.new"), text).expect("write");
+            fs::rename(machine.path("reals.new"), &list).expect("rename");
+        };
+        write("10.0.0.1\n10.0.0.2\n");
+        machine.with(&format!(
+            "discover = {{ file = \"{}\", drain = \"1h\" }}",
+            list.display()
+        ));
+        let daemon = machine.start();
+        machine.wait_for_reals(&[("10.0.0.1", "active"), ("10.0.0.2", "active")]);
+        write("10.0.0.1\n10.0.0.3 2\n");
+        machine.wait_for_reals(&[
+            ("10.0.0.1", "active"),
+            ("10.0.0.2", "drain"),
+            ("10.0.0.3", "active"),
+        ]);
+        write("10.0.0.9\n");
+        machine.wait_for_log("an answer that takes away 2 reals is held");
+        let shown = machine.client(&["vip", "show", "web"]);
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(
+            shown.contains("2 found, 1 draining; an answer that takes away 2 is held"),
+            "{shown}"
+        );
+        // What is known holds, though nobody tells it to the next daemon.
+        let kept = || fs::read_to_string(machine.path("state/state.json")).unwrap_or_default();
+        let deadline = Instant::now() + PATIENCE;
+        while !(kept().contains("10.0.0.3") && kept().contains("gone_ns\": 1")) {
+            assert!(Instant::now() < deadline, "{}", kept());
+            thread::sleep(Duration::from_millis(50));
+        }
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        fs::remove_file(&list).expect("remove the list");
+        let daemon = machine.start();
+        machine.wait_for_reals(&[
+            ("10.0.0.1", "active"),
+            ("10.0.0.2", "drain"),
+            ("10.0.0.3", "active"),
+        ]);
+        machine.wait_for_log("its reals stay as they are");
+        write("10.0.0.9\n");
+        let deadline = Instant::now() + PATIENCE;
+        while !machine.client(&["vip", "accept", "web"]).status.success() {
+            assert!(Instant::now() < deadline, "{}", machine.log());
+            thread::sleep(Duration::from_millis(50));
+        }
+        machine.wait_for_reals(&[
+            ("10.0.0.1", "drain"),
+            ("10.0.0.2", "drain"),
+            ("10.0.0.3", "drain"),
+            ("10.0.0.9", "active"),
+        ]);
+        daemon.signal(Signal::SIGTERM);
+        assert!(daemon.wait(), "{}", machine.log());
+        assert!(machine.unload().status.success());
+    });
+}
+
+/// Raw sockets and processes, in the sandbox of the unit.
+#[test]
+fn the_units_rights_suffice_for_every_probe() {
+    Machine::run(|machine| {
+        for (probe, state, reason) in [
+            ("probe = \"icmp\"", "down", "no answer within 200 ms"),
+            (
+                "probe = \"script\", command = [\"/bin/echo\", \"fine\"]",
+                "up",
+                "fine",
+            ),
+        ] {
+            machine.with(&format!(
+                "health = {{ {probe}, interval = \"200ms\", timeout = \"200ms\" }}\n\
+                 real = [{{ address = \"10.0.0.1\" }}]"
+            ));
+            ip("route replace default via 10.9.0.9 dev eth0");
+            ip("neigh replace 10.9.0.9 lladdr 02:00:00:00:00:01 dev eth0");
+            let daemon = machine.start_by(units::confined("causeway-lb", BINARY));
+            let health = || machine.json(&["vip", "show", "web"])["reals"][0]["health"].clone();
+            let deadline = Instant::now() + PATIENCE;
+            while health()["state"] != state {
+                assert!(Instant::now() < deadline, "{}: {}", health(), machine.log());
+                thread::sleep(Duration::from_millis(50));
+            }
+            assert_eq!(health()["reason"], reason);
+            daemon.signal(Signal::SIGTERM);
+            assert!(daemon.wait(), "{}", machine.log());
+        }
+    });
+}
