@@ -96,7 +96,9 @@ impl Herald {
                 if let Err(error) = withdraw(&announce) {
                     warn!("BIRD may go on announcing our VIPs: {error:#}");
                 }
-                shared.engine().set_announced(BTreeSet::new());
+                let mut engine = shared.engine();
+                engine.set_announced(BTreeSet::new());
+                engine.set_announce_up(None);
             }
             return;
         };
@@ -119,7 +121,10 @@ impl Herald {
         match tell(&announce, offered, leaves) {
             Ok(()) => {
                 // Whoever reads the log finds it in the API, too.
-                shared.engine().set_announced(offered.clone());
+                let mut engine = shared.engine();
+                engine.set_announced(offered.clone());
+                engine.set_announce_up(Some(true));
+                drop(engine);
                 let list: Vec<String> = offered.iter().map(IpAddr::to_string).collect();
                 match list.is_empty() {
                     true => info!("BIRD announces no VIP of ours"),
@@ -135,6 +140,7 @@ impl Herald {
                 if self.failed.is_none() {
                     warn!("BIRD does not hear which VIPs are ready, and is told again: {error:#}");
                 }
+                shared.engine().set_announce_up(Some(false));
                 self.failed = Some(Instant::now());
             }
         }

@@ -101,6 +101,8 @@ pub struct Engine {
     pub(super) seed: u64,
     /// VIP addresses that routers have been told of.
     announced: BTreeSet<IpAddr>,
+    /// Whether they took what they were told last; `None`: nobody is told.
+    announce_up: Option<bool>,
     /// Whether the file was taken when it was read last, and when one was.
     reloads: Reloads,
     moves: VecDeque<Move>,
@@ -164,6 +166,7 @@ impl Engine {
             checks: HashMap::new(),
             seed: now.realtime_ns,
             announced: BTreeSet::new(),
+            announce_up: None,
             silences: HashMap::new(),
             moves: VecDeque::new(),
             drops: DropSteps::default(),
@@ -232,6 +235,16 @@ impl Engine {
     /// Whether routers have been told of this VIP address.
     pub fn is_announced(&self, address: IpAddr) -> bool {
         self.announced.contains(&address)
+    }
+
+    /// Whether routers took what they were told last; `None`: nobody is told.
+    pub fn announce_up(&self) -> Option<bool> {
+        self.announce_up
+    }
+
+    /// Takes whether they did.
+    pub fn set_announce_up(&mut self, up: Option<bool>) {
+        self.announce_up = up;
     }
 
     /// Takes which VIP addresses routers have been told of.

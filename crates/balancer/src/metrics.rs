@@ -40,6 +40,7 @@ pub(crate) fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
         stats,
         histograms,
         reloads,
+        announce_up: engine.announce_up(),
         agreement,
         fleet,
     }));
@@ -54,6 +55,7 @@ struct Page {
     /// One per real, in the order of `stats`.
     histograms: Vec<Latencies>,
     reloads: Reloads,
+    announce_up: Option<bool>,
     agreement: Agreement,
     fleet: Option<FleetView>,
 }
@@ -437,6 +439,35 @@ impl Page {
                     .encode_family(&[("vip", vip.name.as_str())])?
                     .encode_gauge(&f64::from(u8::from(holds(vip))))?;
             }
+        }
+        type Of = fn(&RealView) -> Option<bool>;
+        let of_reals: [(&str, &str, Of); 2] = [
+            (
+                "real_up",
+                "1 if the probes of a real say up; of those that are probed",
+                |real| Some(real.health.as_ref()?.state == "up"),
+            ),
+            (
+                "real_active",
+                "1 if a real gets new connections: not down, in maintenance, draining or on standby",
+                |real| Some(real.state == "active"),
+            ),
+        ];
+        for (name, help, holds) in of_reals {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (vip, real) in self.reals() {
+                if let Some(holds) = holds(real) {
+                    family
+                        .encode_family(&labels(vip, real))?
+                        .encode_gauge(&f64::from(u8::from(holds)))?;
+                }
+            }
+        }
+        if let Some(up) = self.announce_up {
+            let help = "1 if BIRD took what it was told last; with [announce]";
+            encoder
+                .encode_descriptor("announce_up", help, None, MetricType::Gauge)?
+                .encode_gauge(&f64::from(u8::from(up)))?;
         }
         let mut family = encoder.encode_descriptor(
             "real_health",

@@ -60,6 +60,66 @@ fn the_reference_explains_every_result_and_event_of_cookies() {
     }
 }
 
+/// Every expression of the dashboard, with a range and values in the place of Grafana's.
+fn expressions(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Array(values) => values.iter().for_each(|value| expressions(value, found)),
+        Value::Object(object) => {
+            if let Some(Value::String(text)) = object.get("expr") {
+                let text = text.replace("$__rate_interval", "5m");
+                found.push(text.replace("$instance", ".*").replace("$vip", ".*"));
+            }
+            object.values().for_each(|value| expressions(value, found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are() {
+    let dashboard: Value =
+        serde_json::from_str(&read("packaging/grafana/causeway.json")).expect("JSON");
+    let mut found = Vec::new();
+    expressions(&dashboard["panels"], &mut found);
+    assert!(found.len() > 20, "{}", found.len());
+    let page = read("docs/reference/metrics.md");
+    let variables = dashboard["templating"]["list"]
+        .as_array()
+        .expect("variables");
+    let queries = variables.iter().filter_map(|of| of["definition"].as_str());
+    for text in found.iter().map(String::as_str).chain(queries) {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = text.split(|c: char| !is_of_name(c));
+        let mut metrics = words
+            .filter(|word| word.starts_with("causeway_"))
+            .peekable();
+        assert!(metrics.peek().is_some(), "{text} asks for no metric");
+        for metric in metrics {
+            let name = metric.strip_suffix("_bucket").unwrap_or(metric);
+            // Tables of agents and tunnels leave out what all names begin with.
+            let short = name
+                .strip_prefix("causeway_clients_")
+                .or_else(|| name.strip_prefix("causeway_tunnel_"))
+                .unwrap_or(name);
+            assert!(page.contains(&format!("`{short}")), "{name} in {text}");
+        }
+    }
+    // Prometheus' own reader takes them.
+    let mut rules = String::from("groups:\n- name: dashboard\n  rules:\n");
+    for (at, text) in found.iter().enumerate() {
+        rules += &format!("  - {{ record: \"panel:number:{at}\", expr: {text:?} }}\n");
+    }
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), rules).expect("write");
+    let promtool = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(file.path())
+        .output();
+    let promtool = promtool.expect("run promtool, of Debian's package prometheus");
+    let said = String::from_utf8_lossy(&promtool.stderr);
+    assert!(promtool.status.success(), "{said}");
+}
+
 #[test]
 fn the_example_files_pass_the_check() {
     for (file, expected) in [
