@@ -292,6 +292,7 @@ mod tests {
         // They write files, run until they are stopped, draw, or say what they did in a sentence.
         let without = [
             "causeway agent",
+            "causeway config migrate",
             "causeway config schema",
             "causeway conns move",
             "causeway cookie agent",

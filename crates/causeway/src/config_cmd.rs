@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway config`: look at a configuration without touching the machine.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -63,6 +64,18 @@ enum Action {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
+    /// Give the keys of an old file their new names; comments and order stay
+    ///
+    /// Writes the file to standard output, and to standard error what was done. Ends with 1 where
+    /// something is left to do by hand, or the check of a file that was replaced finds a fault.
+    Migrate {
+        /// The file
+        #[arg(default_value = "/etc/causeway/causeway.toml")]
+        file: PathBuf,
+        /// Replace the file, whose former text goes to FILE.old
+        #[arg(long)]
+        write: bool,
+    },
     /// Write the JSON Schema of a daemon's file to standard output; editors complete and check by it
     Schema {
         /// Whose
@@ -108,10 +121,67 @@ impl Args {
                 let at = |socket| Target::balancer(socket).or_at(api, *credentials);
                 return diff(&files, socket, at, output);
             }
+            Action::Migrate { file, write } => return migrate(&file, write),
             Action::Schema { daemon } => print!("{}", daemon.schema()),
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Gives a file's keys their new names.
+fn migrate(file: &Path, write: bool) -> anyhow::Result<ExitCode> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    anyhow::ensure!(
+        !text.trim_start().starts_with('{'),
+        "{} is JSON, which has no comments to keep: `causeway config check` names the new keys",
+        file.display()
+    );
+    let migrated = if has_key(&text, "tunnel") {
+        TunnelConfig::migrated(&text)
+    } else if has_key(&text, "agent") {
+        AgentConfig::migrated(&text)
+    } else {
+        BalancerConfig::migrated(&text)
+    };
+    let migrated = migrated.map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
+    for done in &migrated.done {
+        eprintln!("{done} now");
+    }
+    for left in &migrated.left {
+        eprintln!("left: {left}");
+    }
+    match (write, migrated.done.is_empty()) {
+        (true, true) => eprintln!("{}: no key has another name now", file.display()),
+        (true, false) => replace(file, &text, &migrated.text)?,
+        (false, _) => print!("{}", migrated.text),
+    }
+    let faults = match write {
+        true => check(file).err().map(|errors| errors.to_string()),
+        false => None,
+    };
+    if let Some(faults) = &faults {
+        eprintln!("{faults}");
+    }
+    let is_well = faults.is_none() && migrated.left.is_empty();
+    Ok(ExitCode::from(u8::from(!is_well)))
+}
+
+/// Replaces a file in one step, and keeps its former text beside it.
+fn replace(file: &Path, former: &str, text: &str) -> anyhow::Result<()> {
+    let beside = |ending: &str| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let mode = fs::metadata(file)?.permissions();
+    let cannot = |path: &Path| format!("cannot write {}", path.display());
+    for (ending, text) in [(".old", former), (".new", text)] {
+        let path = beside(ending);
+        fs::write(&path, text).with_context(|| cannot(&path))?;
+        fs::set_permissions(&path, mode.clone()).with_context(|| cannot(&path))?;
+    }
+    fs::rename(beside(".new"), file).with_context(|| cannot(file))
 }
 
 /// Says whether a file is well, or each of its faults.
@@ -316,6 +386,30 @@ mod tests {
     fn lines<C: std::fmt::Debug>(parsed: Result<C, ConfigErrors>) -> Vec<String> {
         let errors = parsed.unwrap_err().to_string();
         errors.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn an_old_file_becomes_a_new_one_in_its_place() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("lb.toml");
+        let old = "interface = \"eth0\"\n[defaults]\nneed = 1\n\n# The site.\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
+                   real = [{ address = \"10.0.0.1\" }]\n";
+        fs::write(&file, old).expect("write");
+        for _ in 0..2 {
+            let code = migrate(&file, true).expect("a file");
+            assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+            let text = fs::read_to_string(&file).expect("a file");
+            assert_eq!(text, old.replace("need", "min_healthy"));
+            let former = fs::read_to_string(dir.path().join("lb.toml.old")).expect("a file");
+            assert_eq!(former, old);
+        }
+        fs::write(&file, "{ \"interface\": \"eth0\" }").expect("write");
+        assert!(
+            migrate(&file, false)
+                .unwrap_err()
+                .to_string()
+                .contains("is JSON")
+        );
     }
 
     #[test]

@@ -117,6 +117,11 @@ impl AgentConfig {
         })
     }
 
+    /// The text of a file by the names that its keys have now.
+    pub fn migrated(text: &str) -> Result<config::Migrated, String> {
+        config::migrate(text, RENAMED.iter().copied())
+    }
+
     /// The first key that differs from `running` and cannot change while the
     /// agent runs.
     pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {

@@ -52,7 +52,7 @@ mod vip;
 mod words;
 
 pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TableLimits, TunnelEnds, XdpMode};
-use causeway_service::config::{ApiConfig, ConfigErrors, Renamed, plural, read};
+use causeway_service::config::{ApiConfig, ConfigErrors, Migrated, Renamed, migrate, plural, read};
 
 pub use announce::Announce;
 pub use clients_of::{FlowLimitConfig, Source};
@@ -344,6 +344,24 @@ impl BalancerConfig {
             reports::check(&config, faults);
             Some(config)
         })
+    }
+
+    /// The text of a file by the names that its keys have now.
+    pub fn migrated(text: &str) -> Result<Migrated, String> {
+        // What VIPs share has the same names.
+        let of_vip = RENAMED.iter().filter_map(|(old, new)| {
+            let key = old.strip_prefix("vip.")?;
+            Some([
+                (format!("defaults.{key}"), *new),
+                (format!("pool.*.{key}"), *new),
+            ])
+        });
+        let shared: Vec<(String, &str)> = of_vip.flatten().collect();
+        let shared = shared.iter().map(|(old, new)| (old.as_str(), *new));
+        migrate(
+            text,
+            RENAMED.iter().map(|(old, new)| (*old, *new)).chain(shared),
+        )
     }
 
     /// The keys of a file as a JSON Schema.

@@ -113,6 +113,11 @@ impl TunnelPathConfig {
 }
 
 impl TunnelConfig {
+    /// The text of a file by the names that its keys have now.
+    pub fn migrated(text: &str) -> Result<config::Migrated, String> {
+        config::migrate(text, RENAMED.iter().copied())
+    }
+
     /// The keys of a file as a JSON Schema.
     pub fn schema() -> String {
         config::schema::<raw::RawFile>("Configuration of causeway tunnel")
