@@ -46,8 +46,15 @@ fn run(context: &Context) -> Result<Value> {
         ),
     ];
     let target = (vip.address, vip.port).into();
+    // Another service of the same servers, of which the way alone is asked.
+    let mut echo = bench.vip4(0, "maglev", ServerForwarding::Ipip);
+    echo.port = PORT + 1;
+    echo.keys = vec![format!(
+        "health = {{ probe = \"icmp\", interval = \"{interval_ms}ms\", \
+         timeout = \"{interval_ms}ms\", rise = 2, fall = 2 }}"
+    )];
     let settings = BalancerSettings {
-        vips: vec![vip],
+        vips: vec![vip, echo],
         ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
@@ -77,6 +84,13 @@ fn run(context: &Context) -> Result<Value> {
         "the third serves no more",
         ["down", "down", "down", "up"],
         false,
+    )?;
+
+    watch.until_of(
+        1,
+        "an echo comes back from those that are on the way",
+        ["down", "down", "up", "up"],
+        true,
     )?;
 
     // Who connects now meets the one that is left.
@@ -123,11 +137,22 @@ impl Watch<'_> {
     /// Waits until the reals' health and whether the VIP has what it needs are these;
     /// gives the reasons.
     fn until(&self, what: &str, states: [&str; SERVERS], ready: bool) -> Result<Vec<String>> {
+        self.until_of(0, what, states, ready)
+    }
+
+    /// The same of a VIP by its place.
+    fn until_of(
+        &self,
+        vip: usize,
+        what: &str,
+        states: [&str; SERVERS],
+        ready: bool,
+    ) -> Result<Vec<String>> {
         let start = Instant::now();
         let mut seen = String::new();
         while start.elapsed() < self.timeout {
             let stats = api::stats(&self.balancer.socket())?;
-            let vip = stats.vips.first().context("no VIP")?;
+            let vip = stats.vips.get(vip).context("no VIP")?;
             let health: Vec<_> = vip.reals.iter().filter_map(|r| r.health.clone()).collect();
             let shown: Vec<&str> = health.iter().map(|h| h.state.as_str()).collect();
             if shown == states && vip.ready == ready {
