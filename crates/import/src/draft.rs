@@ -270,12 +270,27 @@ impl Service {
                 self.reals.push(real);
             }
         }
+        // With nobody before them they serve.
+        if self.reals.iter().all(|real| real.role.is_some()) {
+            let has_backups = self.reals.iter().any(|real| real.role == Some("backup"));
+            let first = if has_backups { "backup" } else { "sorry" };
+            for real in self
+                .reals
+                .iter_mut()
+                .filter(|real| real.role == Some(first))
+            {
+                real.role = None;
+                let what = format!("{first} server with none before it, written as primary");
+                real.remark(what, "a VIP has reals that do not wait for others");
+            }
+        }
         if self.reals.is_empty() {
             let what = format!("service {} has no reals, left out", self.endpoint());
             self.remark(self.line, what, "add it when it has one");
             return false;
         }
-        let reals = self.reals.len() as u64;
+        let counted = self.reals.iter().filter(|real| real.role != Some("sorry"));
+        let reals = counted.count() as u64;
         if let Some(need) = self.settings.min_healthy.filter(|need| *need > reals) {
             let what = format!("{need} reals needed of {reals}");
             self.remark(
