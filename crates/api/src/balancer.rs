@@ -41,6 +41,9 @@ pub struct Status {
     /// Why what is set by hand would not outlive the daemon, if it would not.
     #[serde(default)]
     pub state_error: Option<String>,
+    /// Why no packet is forwarded, or why the data plane would not outlive the daemon, if so.
+    #[serde(default)]
+    pub data_plane_error: Option<String>,
 }
 
 /// What a reload of a file would do; answer of `POST /v1/diff`.

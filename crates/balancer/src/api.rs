@@ -72,6 +72,8 @@ pub(crate) struct Shared {
 struct Keeping {
     dir: Option<StateDir>,
     saved: Option<KeptState>,
+    /// The text of a file in force whose copy could not be written.
+    unsaved_config: Option<String>,
     error: Option<String>,
 }
 
@@ -114,8 +116,13 @@ impl Shared {
             return;
         }
         let error = dir.save(&kept).err();
+        let config = keeping.unsaved_config.as_ref();
+        let config_error = config.and_then(|text| dir.save_config(&self.config_file, text).err());
+        if config_error.is_none() {
+            keeping.unsaved_config = None;
+        }
         keeping.saved = error.is_none().then_some(kept);
-        keeping.note(error);
+        keeping.note(error.or(config_error));
     }
 
     /// Keeps the text of the file that has been taken into force.
@@ -125,6 +132,7 @@ impl Shared {
             return;
         };
         let error = dir.save_config(&self.config_file, text).err();
+        keeping.unsaved_config = error.is_some().then(|| text.to_owned());
         if error.is_some() {
             keeping.note(error);
         }
@@ -392,6 +400,7 @@ async fn status(State(shared): Api) -> Json<Status> {
     let mut status = shared.status().clone();
     status.state_error = shared.keeping().error.clone();
     let engine = shared.engine();
+    status.data_plane_error = engine.hold_error().map(str::to_owned);
     status.unfinished = engine.unfinished().map(str::to_owned);
     status.interval_ns = engine.config().control.interval_ns;
     Json(status)
@@ -583,7 +592,10 @@ async fn decisions(
     responses((status = 200, body = String, content_type = "application/openmetrics-text")),
 )]
 async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
-    let page = blocking(move || Ok(metrics::page(&shared.engine(), Moment::now())?));
+    let page = blocking(move || {
+        let state_kept = shared.keeping().error.is_none();
+        Ok(metrics::page(&shared.engine(), state_kept, Moment::now())?)
+    });
     Ok(openmetrics(page.await?))
 }
 

@@ -18,6 +18,7 @@ use tower::ServiceExt;
 use super::api::{self, Shared};
 use super::engine::Engine;
 use super::fake::FakePlane;
+use super::state_dir::StateDir;
 use super::tests::{MS, START, WEB, config};
 
 struct Daemon {
@@ -47,8 +48,10 @@ impl Daemon {
             last_good: false,
             unfinished: None,
             state_error: None,
+            data_plane_error: None,
         };
-        let shared = Arc::new(Shared::new(engine, status, file));
+        let state = StateDir::new(&dir.path().join("state"), Path::new("/pins"));
+        let shared = Arc::new(Shared::new(engine, status, file).with_state(state));
         Self {
             plane,
             intervals: Cell::new(0),
@@ -440,6 +443,50 @@ async fn a_reload_takes_a_good_file_and_keeps_a_bad_one_out() {
         daemon.get("/v1/status").await["last_reload_error"],
         Value::Null
     );
+}
+
+/// Also the copy of the file, which no other event would write again.
+#[tokio::test]
+async fn what_could_not_be_kept_is_kept_once_there_is_room() {
+    let daemon = Daemon::new(WEB);
+    let state = daemon.dir.path().join("state");
+    // No directory can be made there.
+    fs::write(&state, "").unwrap();
+    let text = format!("interface = \"eth0\"\n[encap]\nmtu = 1400\n{WEB}");
+    fs::write(daemon.file(), text).unwrap();
+    daemon.shared.reload().unwrap();
+    daemon.shared.keep();
+    let error = daemon.get("/v1/status").await["state_error"].clone();
+    assert!(error.as_str().unwrap().contains("cannot be written"));
+    let page = daemon.get("/metrics").await;
+    assert!(page.as_str().unwrap().contains("causeway_state_kept 0.0"));
+    fs::remove_file(&state).unwrap();
+    daemon.shared.keep();
+    assert_eq!(daemon.get("/v1/status").await["state_error"], Value::Null);
+    let copy = fs::read_to_string(state.join("last-good.toml")).unwrap();
+    assert!(copy.contains("mtu = 1400"), "{copy}");
+    let page = daemon.get("/metrics").await;
+    assert!(page.as_str().unwrap().contains("causeway_state_kept 1.0"));
+}
+
+#[tokio::test]
+async fn a_data_plane_that_is_not_held_is_told() {
+    let daemon = Daemon::new(WEB);
+    let is_up = async || {
+        let page = daemon.get("/metrics").await;
+        page.as_str()
+            .unwrap()
+            .contains("causeway_data_plane_up 1.0")
+    };
+    daemon.shared.engine().mend();
+    assert!(is_up().await);
+    daemon.plane.state().hold_fault = Some("eth0 is gone".to_owned());
+    daemon.shared.engine().mend();
+    let error = daemon.get("/v1/status").await["data_plane_error"].clone();
+    assert_eq!((error, is_up().await), ("eth0 is gone".into(), false));
+    daemon.plane.state().hold_fault = None;
+    daemon.shared.engine().mend();
+    assert!(is_up().await);
 }
 
 #[test]

@@ -252,7 +252,7 @@ fn the_gateway_is_followed_and_its_silence_borne_and_told() {
         (1, vec!["ipv4 silent".to_owned()])
     );
     assert_eq!(bench.engine.next_hops()[0].since_monotonic_ns, since);
-    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     assert!(
         page.contains("causeway_next_hop_up{family=\"ipv4\"} 0.0"),
         "{page}"
@@ -263,7 +263,7 @@ fn the_gateway_is_followed_and_its_silence_borne_and_told() {
         (mac(&bench), next_hops(&bench)),
         (7, vec!["ipv4 reachable".to_owned()])
     );
-    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     assert!(
         page.contains("causeway_next_hop_up{family=\"ipv4\"} 1.0"),
         "{page}"

@@ -261,7 +261,7 @@ fn the_report_shows_what_became_of_cookies() {
         .find(|r| r.result == "forged")
         .unwrap();
     assert_eq!((forged.action.as_str(), forged.packets), ("drop", 1));
-    let page = super::metrics::page(&world.bench.engine, world.bench.now).unwrap();
+    let page = super::metrics::page(&world.bench.engine, true, world.bench.now).unwrap();
     let line = "causeway_cookie_packets_total{vip=\"web\",result=\"epoch0\"} 5";
     assert!(page.contains(line), "{page}");
 }

@@ -89,6 +89,8 @@ pub struct Engine {
     pub(super) way: Option<Way>,
     /// How the next hops stood at the last look.
     pub(super) next_hops: Vec<NextHopView>,
+    /// What is wrong with the data plane's hold in the kernel.
+    pub(super) hold_error: Option<String>,
     /// A way that the next change may want.
     pub(super) offered: Option<Way>,
     /// What the last change has left to do, and why it is not done.
@@ -173,6 +175,7 @@ impl Engine {
             rings_set: (0, 0),
             way: None,
             next_hops: Vec::new(),
+            hold_error: None,
             offered: None,
             gone: HashSet::new(),
             unfinished: None,

@@ -14,8 +14,8 @@ use causeway_core::cookie::{CookieLayout, Keys, quic};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{CookieResult, PacketsBytes, Verdict};
 use causeway_dataplane::{
-    CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing,
-    Vip, VipId, VipOptions, VipRings,
+    CookieTotals, FlowIdle, FlowTotals, HoldChanges, LoadTerms, Picking, Real, RealId, RealStats,
+    SourceRing, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateway, Gateways, NextHop};
 
@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub gateway_delay: Duration,
     /// Sets of rings that are refused from now on.
     pub refuse_rings: usize,
+    /// What is wrong with its hold in the kernel.
+    pub hold_fault: Option<String>,
     /// Whether the sending of probes cannot be prepared.
     pub refuse_probes: bool,
     /// Removals of reals that fail from now on.
@@ -434,6 +436,13 @@ impl DataPlane for FakePlane {
     fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()> {
         self.state().vip_sampling.insert(vip, sampling);
         Ok(())
+    }
+
+    fn mend(&mut self) -> anyhow::Result<HoldChanges> {
+        match &self.state().hold_fault {
+            Some(fault) => bail!("{fault}"),
+            None => Ok(HoldChanges::default()),
+        }
     }
 
     fn prepare_probes(&mut self) -> anyhow::Result<()> {

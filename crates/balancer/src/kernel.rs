@@ -14,8 +14,8 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::probe::ProbeEgress;
 use causeway_dataplane::{
-    FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId, RealStats,
-    SourceRing, Started, Vip, VipId, VipOptions, VipRings,
+    FlowIdle, FlowSweep, FlowTotals, HoldChanges, LoadBalancer, LoadTerms, Picking, Real, RealId,
+    RealStats, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
 
@@ -251,6 +251,14 @@ impl DataPlane for KernelPlane {
 
     fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()> {
         Ok(self.balancer.set_vip_sampling(vip, sampling)?)
+    }
+
+    fn mend(&mut self) -> anyhow::Result<HoldChanges> {
+        let changes = self.balancer.mend();
+        if let Some(probes) = &mut self.probes {
+            probes.mend(&self.resolver.interface)?;
+        }
+        Ok(changes?)
     }
 
     fn prepare_probes(&mut self) -> anyhow::Result<()> {

@@ -30,6 +30,7 @@ mod fleet;
 mod health;
 #[cfg(test)]
 mod health_tests;
+mod hold;
 pub mod kernel;
 mod latency_source;
 #[cfg(test)]

@@ -24,7 +24,7 @@ const FIRST_POWER: u32 = 16;
 const LAST_POWER: u32 = 34;
 
 /// The page that a Prometheus server scrapes.
-pub(crate) fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
+pub(crate) fn page(engine: &Engine, state_kept: bool, at: Moment) -> anyhow::Result<String> {
     let stats = report::stats(engine, at)?;
     let histograms = stats
         .vips
@@ -41,6 +41,8 @@ pub(crate) fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
         histograms,
         reloads,
         announce_up: engine.announce_up(),
+        state_kept,
+        is_held: engine.hold_error().is_none(),
         agreement,
         fleet,
     }));
@@ -56,6 +58,8 @@ struct Page {
     histograms: Vec<Latencies>,
     reloads: Reloads,
     announce_up: Option<bool>,
+    state_kept: bool,
+    is_held: bool,
     agreement: Agreement,
     fleet: Option<FleetView>,
 }
@@ -124,6 +128,18 @@ impl Page {
                 "When the configuration in force was taken, since 1970",
                 Some(Unit::Seconds),
                 self.reloads.success_ns as f64 / 1e9,
+            ),
+            (
+                "data_plane_up",
+                "Whether the program is on its interface, and pinned with its tables",
+                None,
+                f64::from(u8::from(self.is_held)),
+            ),
+            (
+                "state_kept",
+                "Whether what is to outlive the daemon is on the disk",
+                None,
+                f64::from(u8::from(self.state_kept)),
             ),
         ];
         for (name, help, unit, value) in gauges {

@@ -12,8 +12,8 @@ use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::{
-    FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing, Vip, VipId,
-    VipOptions, VipRings,
+    FlowIdle, FlowTotals, HoldChanges, LoadTerms, Picking, Real, RealId, RealStats, SourceRing,
+    Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop};
 
@@ -100,6 +100,9 @@ pub trait DataPlane: CookiePlane + Send {
     fn set_sampling(&mut self, real: RealId, sampling: Sampling) -> anyhow::Result<()>;
     /// Sets which connections of a VIP are measured at any of its reals; again is no work.
     fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()>;
+    /// Looks whether the kernel still holds the data plane as it should, and puts right what can
+    /// be.
+    fn mend(&mut self) -> anyhow::Result<HoldChanges>;
     /// Prepares the sending of health probes; again is no harm.
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// Ends flows that have been silent for long: a share of them, for the time since the

@@ -156,5 +156,6 @@ fn status(file: &Path, config: &BalancerConfig, started: &Started) -> Status {
         last_good: false,
         unfinished: None,
         state_error: None,
+        data_plane_error: None,
     }
 }

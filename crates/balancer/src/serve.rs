@@ -39,7 +39,10 @@ pub(crate) fn serve(
     let kept = Arc::clone(&shared);
     let keeper = Repeated::start("state", KEEP_EVERY, move || kept.keep())?;
     let looking = Arc::clone(&shared);
-    let watch = Repeated::start("next-hop", LOOK_EVERY, move || next_hop::look(&looking))?;
+    let watch = Repeated::start("next-hop", LOOK_EVERY, move || {
+        looking.engine().mend();
+        next_hop::look(&looking);
+    })?;
     let probes_run = probe::run(Arc::clone(&shared));
     let discovery = discovery::run(Arc::clone(&shared));
     let failed = async {

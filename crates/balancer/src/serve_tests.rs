@@ -50,6 +50,7 @@ pub(super) fn shared(plane: &FakePlane) -> Arc<Shared> {
         last_good: false,
         unfinished: None,
         state_error: None,
+        data_plane_error: None,
     };
     Arc::new(Shared::new(engine, status, "lb.toml".into()))
 }

@@ -153,7 +153,7 @@ fn some_clients_have_rings_of_their_own() {
     let stats = super::report::stats(&bench.engine, bench.now).unwrap();
     assert_eq!(stats.vips[0].sources[0].from, ["10.1.0.0/16"]);
     assert_eq!(stats.vips[0].limit, Some(5.0));
-    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     let line = "causeway_vip_source_flows_total{vip=\"web\",from=\"10.1.0.0/16\"} 5";
     assert!(page.contains(line), "{page}");
 }
@@ -177,7 +177,7 @@ fn each_interval_ages_the_flow_table_and_tells_it_who_drains() {
         swept,
         [(at(1), vec![]), (at(2), vec![]), (at(3), vec![second])]
     );
-    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     for line in [
         "causeway_flow_table_slots 1024.0",
         "causeway_flow_table_flows 7.0",

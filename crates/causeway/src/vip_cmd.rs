@@ -518,5 +518,8 @@ pub(crate) fn change_real(
     if let Some(error) = status.state_error {
         eprintln!("causeway: this would not outlive the daemon: {error}");
     }
+    if let Some(error) = status.data_plane_error {
+        eprintln!("causeway: {error}");
+    }
     Ok(())
 }

@@ -13,6 +13,7 @@ use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use crate::error::{DataPlaneError, Result};
+use crate::hold::HoldChanges;
 use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
@@ -365,7 +366,17 @@ impl LoadBalancer {
     /// Id of the link that holds the program: the same as long as the balancer
     /// stays on its interface.
     pub fn link_id(&self) -> Result<u32> {
-        Ok(self.plane.link.info()?.id)
+        self.plane.link_id()
+    }
+
+    /// Looks whether the program is still on its interface and everything still pinned, and
+    /// puts right what can be: an interface that is there anew gets the program, and what is
+    /// not pinned any more is pinned again. To be called now and then.
+    ///
+    /// # Errors
+    /// What cannot be put right; the rest goes on.
+    pub fn mend(&self) -> Result<HoldChanges> {
+        self.plane.mend()
     }
 
     /// Sets where encapsulated packets go. Until then they are dropped and counted

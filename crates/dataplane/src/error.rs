@@ -118,6 +118,30 @@ pub enum DataPlaneError {
         /// The interface of the configuration.
         wanted: String,
     },
+    /// The interface went away while the data plane ran.
+    #[error(
+        "the interface {0} is gone, and no packet is forwarded until there is one of that name again: it gets the program within seconds"
+    )]
+    InterfaceGone(String),
+    /// The interface has another name now.
+    #[error(
+        "the interface {wanted} is called {now} now, and packets are forwarded on: give it its name back, or set `interface` and restart"
+    )]
+    Renamed {
+        /// The interface of the configuration.
+        wanted: String,
+        /// Its name.
+        now: String,
+    },
+    /// Pins cannot be made again.
+    #[error("the data plane is not pinned any more and ends with this process: {0}")]
+    Unpinned(Box<DataPlaneError>),
+    /// There are other pins in the place of ours.
+    #[error(
+        "{} has been made anew, and what is in it is not of this process: remove it, or restart to take it over",
+        .0.display()
+    )]
+    OtherPins(PathBuf),
     /// Somebody else's program holds the interface.
     #[error(
         "{interface} already runs the XDP program {program} (id {id}), which is not of this pin_dir: detach it (`bpftool net detach xdp dev {interface}`, or whatever attached it), or use another interface"

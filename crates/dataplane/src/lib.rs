@@ -19,6 +19,7 @@ mod cookie_hooks;
 mod decapsulator;
 mod error;
 pub mod flow_table;
+mod hold;
 mod map;
 mod mapped;
 pub mod meter;
@@ -46,6 +47,7 @@ pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{DataPlaneError, Result};
+pub use hold::HoldChanges;
 pub use meter::{
     Attach, ClientNetwork, KernelMeter, MeterHook, MeterOptions, MeterSample, MeteredFlow,
     ServerLatencies,

@@ -64,8 +64,7 @@ fn describe(layout: Option<u32>) -> String {
 #[derive(Debug)]
 pub(crate) struct PinDir {
     path: PathBuf,
-    /// Held, not read.
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl PinDir {
@@ -74,19 +73,15 @@ impl PinDir {
     pub(crate) fn open(path: &Path, kind: Kind) -> Result<Self> {
         check_bpffs(path)?;
         let lock = loop {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(path)
-                .map_err(|e| dir_error("make", path, e))?;
+            make(path)?;
             // A detach may have removed what we opened before we locked it.
-            if let Some(lock) = lock(path)? {
+            if let Some(lock) = lock(path, LOCK_PATIENCE)? {
                 break lock;
             }
         };
         let pins = Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         };
         pins.check_layout(kind)?;
         Ok(pins)
@@ -98,10 +93,49 @@ impl PinDir {
             return Ok(None);
         }
         check_bpffs(path)?;
-        Ok(lock(path)?.map(|lock| Self {
+        Ok(lock(path, LOCK_PATIENCE)?.map(|lock| Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         }))
+    }
+
+    /// Makes and locks the directory again if it is not there any more, or not the one that is
+    /// locked. It does not wait for others.
+    pub(crate) fn reopen(&mut self, kind: Kind) -> Result<()> {
+        if still_there(&self.lock, &self.path) {
+            return match self.map(LAYOUT_PIN)? {
+                Some(_) => Ok(()),
+                None => self.write_layout(kind),
+            };
+        }
+        check_bpffs(&self.path)?;
+        make(&self.path)?;
+        let Some(lock) = lock(&self.path, Duration::ZERO)? else {
+            return Err(dir_error(
+                "lock",
+                &self.path,
+                io::ErrorKind::NotFound.into(),
+            ));
+        };
+        let again = Self {
+            path: self.path.clone(),
+            lock,
+        };
+        if !again.entries()?.is_empty() {
+            return Err(DataPlaneError::OtherPins(again.path));
+        }
+        again.write_layout(kind)?;
+        *self = again;
+        Ok(())
+    }
+
+    /// Removes a pin, if it is there.
+    pub(crate) fn forget(&self, name: &str) -> Result<()> {
+        let pin = self.pin(name);
+        match fs::remove_file(&pin) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(dir_error("remove", &pin, e)),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -171,9 +205,15 @@ impl PinDir {
     }
 }
 
+fn make(path: &Path) -> Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(path);
+    made.map_err(|e| dir_error("make", path, e))
+}
+
 /// Takes the lock of `path`; `None` if the directory went away meanwhile.
-fn lock(path: &Path) -> Result<Option<Flock<File>>> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+fn lock(path: &Path, patience: Duration) -> Result<Option<Flock<File>>> {
+    let deadline = Instant::now() + patience;
     loop {
         let dir = match File::open(path) {
             Ok(dir) => dir,

@@ -26,13 +26,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use causeway_netio::Interface;
 use libbpf_rs::{MapCore as _, MapHandle, MapType, Object, OpenObject, PrintLevel};
 use tracing::{info, warn};
 
 use crate::error::{DataPlaneError, Result};
+use crate::hold::{Hold, HoldChanges};
 use crate::map::io_error;
 use crate::pins::{Kind, PinDir};
 use crate::xdp::{self, AttachedMode, Link, XdpMode};
@@ -119,9 +120,7 @@ struct Running {
 /// A data plane that is loaded, pinned and attached.
 #[derive(Debug)]
 pub(crate) struct Plane {
-    /// Held for its lock.
-    _pins: PinDir,
-    pub(crate) link: Link,
+    hold: Mutex<Hold>,
     /// All pinned maps by name.
     maps: BTreeMap<String, MapHandle>,
 }
@@ -201,9 +200,17 @@ impl Startup {
                 )
             })?;
         let (link, started) = self.put(program.as_fd())?;
-        let plane = Plane {
-            _pins: self.pins,
+        let hold = Hold::new(
+            self.blueprint,
+            &self.interface,
+            self.mode,
+            self.pins,
             link,
+            program.as_fd(),
+            &maps,
+        )?;
+        let plane = Plane {
+            hold: Mutex::new(hold),
             maps,
         };
         Ok((plane, started))
@@ -249,6 +256,22 @@ impl Startup {
 }
 
 impl Plane {
+    /// Looks whether the program is on its interface and everything is pinned, and puts right
+    /// what can be.
+    pub(crate) fn mend(&self) -> Result<HoldChanges> {
+        self.hold().mend()
+    }
+
+    /// Id of the link that holds the program.
+    pub(crate) fn link_id(&self) -> Result<u32> {
+        Ok(self.hold().link.info()?.id)
+    }
+
+    /// It is right after every step, so that a panic elsewhere does not spoil it.
+    fn hold(&self) -> MutexGuard<'_, Hold> {
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the map called `name` out, to be wrapped in its types.
     pub(crate) fn take_map(&mut self, name: &str) -> Result<MapHandle> {
         self.maps.remove(name).ok_or_else(|| {
@@ -304,17 +327,11 @@ fn find_running(
     if info.ifindex == 0 {
         // The interface it was on is gone: a veth deleted, a module reloaded. The
         // maps still hold good; the link never will.
-        std::fs::remove_file(&pin).map_err(|cause| DataPlaneError::PinDir {
-            doing: "remove",
-            path: pin,
-            cause,
-        })?;
+        pins.forget(blueprint.link)?;
         return occupant.map_or(Ok(None), |o| Err(xdp::foreign(interface, o)));
     }
     if info.ifindex != interface.index {
-        let name = nix::net::if_::if_indextoname(info.ifindex)
-            .ok()
-            .and_then(|name| name.into_string().ok());
+        let name = xdp::name_of(info.ifindex);
         return Err(DataPlaneError::OtherInterface {
             pin_dir: pins.path().to_owned(),
             pinned: name.unwrap_or_else(|| format!("interface number {}", info.ifindex)),

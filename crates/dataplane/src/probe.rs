@@ -5,15 +5,16 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _};
 
+use causeway_netio::Interface;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, OpenObject, TC_EGRESS, TcHook, TcHookBuilder};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::abi;
 use crate::balancer::{LoadBalancer, RealId};
 use crate::error::{DataPlaneError, Result};
 use crate::map::io_error;
 use crate::skel::probe::{ProbeSkel, ProbeSkelBuilder};
+use crate::{abi, cookie_hooks};
 
 /// Handle and priority of the filter; ours, so that a restart replaces it.
 const FILTER: u32 = 0xca5e;
@@ -21,7 +22,7 @@ const FILTER: u32 = 0xca5e;
 /// The program on the balancer's interface; dropped, it is taken off.
 pub struct ProbeEgress {
     hook: TcHook,
-    _skel: ProbeSkel<'static>,
+    skel: ProbeSkel<'static>,
 }
 
 // SAFETY: the skeleton's pointers are to its own object, which only drops with it; the
@@ -48,7 +49,20 @@ impl ProbeEgress {
         open.maps.ctl.reuse_fd(ctl.as_fd()).map_err(failed)?;
         let skel = open.load().map_err(failed)?;
         let hook = attach(skel.progs.causeway_probe.as_fd(), interface)?;
-        Ok(Self { hook, _skel: skel })
+        Ok(Self { hook, skel })
+    }
+
+    /// Puts the program on the interface again where it is not there any more: it may have been
+    /// made anew, or the filter been removed by hand.
+    pub fn mend(&mut self, interface: &str) -> Result<()> {
+        // What is not there needs no probes.
+        let Ok(found) = Interface::find(interface) else {
+            return Ok(());
+        };
+        if !cookie_hooks::has_filter(found.index, libbpf_sys::BPF_TC_EGRESS, FILTER)? {
+            self.hook = attach(self.skel.progs.causeway_probe.as_fd(), interface)?;
+        }
+        Ok(())
     }
 }
 

@@ -116,6 +116,13 @@ pub(crate) fn foreign(interface: &Interface, occupant: Occupant) -> DataPlaneErr
     }
 }
 
+/// The name that the interface of this number has, if there is one here.
+pub(crate) fn name_of(ifindex: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(ifindex).ok()?;
+    // nix takes the null of "none" for a name.
+    name.into_string().ok().filter(|name| !name.is_empty())
+}
+
 /// A program on an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupant {

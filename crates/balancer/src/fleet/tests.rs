@@ -282,7 +282,7 @@ fn a_real_is_picked_once_every_member_knows_it() {
     let id = world.members[0].routes()[&3];
     assert_eq!(world.members[0].picks(), [1, 2], "lb2 does not know it");
     assert_eq!(world.waits_for(0), ["lb2"]);
-    let page = crate::metrics::page(&world.members[0].engine(), START).unwrap();
+    let page = crate::metrics::page(&world.members[0].engine(), true, START).unwrap();
     for line in [
         "causeway_fleet_store_up 1.0",
         "causeway_fleet_waiting{member=\"lb2\"} 1.0",

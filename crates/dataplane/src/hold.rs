@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What keeps a data plane in the kernel, looked after while its process runs.
+//!
+//! An interface that is made anew has no program, and a link to the old one never works
+//! again. Pins may be removed by hand, or go with their file system: then the kernel takes
+//! everything down when the process ends. Both are put right from what the process holds.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use causeway_netio::Interface;
+use libbpf_rs::MapHandle;
+
+use crate::error::{DataPlaneError, Result};
+use crate::map::io_error;
+use crate::pins::PinDir;
+use crate::plane::Blueprint;
+use crate::xdp::{self, Link, XdpMode};
+
+/// A program on its interface, and the pins that hold it and its maps.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) blueprint: Blueprint,
+    pub(crate) interface: String,
+    pub(crate) mode: XdpMode,
+    pub(crate) pins: PinDir,
+    pub(crate) link: Link,
+    pub(crate) program: OwnedFd,
+    pub(crate) maps: Vec<(String, MapHandle)>,
+}
+
+/// What a look at a data plane has put right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HoldChanges {
+    /// The interface that the program has been attached to anew.
+    pub attached: Option<Interface>,
+    /// Pins that were gone and have been made again.
+    pub pinned: usize,
+}
+
+/// Where a link is.
+enum Place {
+    /// On the interface that it is to be on.
+    Right,
+    /// On an interface that has another name now.
+    Renamed(String),
+    /// Nowhere in this network namespace.
+    Lost,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        blueprint: Blueprint,
+        interface: &Interface,
+        mode: XdpMode,
+        pins: PinDir,
+        link: Link,
+        program: BorrowedFd<'_>,
+        maps: &BTreeMap<String, MapHandle>,
+    ) -> Result<Self> {
+        let program = program.try_clone_to_owned();
+        let maps = maps.iter().map(|(name, map)| {
+            let another = MapHandle::try_from(map);
+            let another = another.map_err(|e| DataPlaneError::map("hold", name, io_error(&e)))?;
+            Ok((name.clone(), another))
+        });
+        Ok(Self {
+            blueprint,
+            interface: interface.name.clone(),
+            mode,
+            pins,
+            link,
+            program: program.map_err(|e| DataPlaneError::bpf("hold a program", e))?,
+            maps: maps.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Looks, and puts right what can be. The error says what cannot; what works goes on.
+    pub(crate) fn mend(&mut self) -> Result<HoldChanges> {
+        let attached = self.mend_link();
+        // Also those of a data plane without an interface: its tables are to outlive the process.
+        let pinned = self.mend_pins();
+        Ok(HoldChanges {
+            attached: attached?,
+            pinned: pinned.map_err(|error| DataPlaneError::Unpinned(Box::new(error)))?,
+        })
+    }
+
+    fn mend_link(&mut self) -> Result<Option<Interface>> {
+        match self.place()? {
+            Place::Right => return Ok(None),
+            Place::Renamed(now) => {
+                return Err(DataPlaneError::Renamed {
+                    wanted: self.interface.clone(),
+                    now,
+                });
+            }
+            Place::Lost => {}
+        }
+        let gone = |_| DataPlaneError::InterfaceGone(self.interface.clone());
+        let interface = Interface::find(&self.interface).map_err(gone)?;
+        // A process that is killed in between leaves no pin of a link that does not work.
+        self.pins.forget(self.blueprint.link)?;
+        let (link, _) = Link::attach(self.program.as_fd(), &interface, self.mode)?;
+        self.link = link;
+        Ok(Some(interface))
+    }
+
+    fn place(&self) -> Result<Place> {
+        let info = self.link.info()?;
+        if info.ifindex == 0 {
+            return Ok(Place::Lost);
+        }
+        // Numbers are of a network namespace, and the interface may have left this one.
+        let runs_on = |interface: &Interface| {
+            let occupant = xdp::occupant(interface)?;
+            Ok::<_, DataPlaneError>(occupant.is_some_and(|it| it.program == info.program))
+        };
+        if let Ok(named) = Interface::find(&self.interface)
+            && named.index == info.ifindex
+            && runs_on(&named)?
+        {
+            return Ok(Place::Right);
+        }
+        let Some(now) = xdp::name_of(info.ifindex) else {
+            return Ok(Place::Lost);
+        };
+        let other = Interface {
+            name: now,
+            index: info.ifindex,
+        };
+        match runs_on(&other)? {
+            true => Ok(Place::Renamed(other.name)),
+            false => Ok(Place::Lost),
+        }
+    }
+
+    fn mend_pins(&mut self) -> Result<usize> {
+        self.pins.reopen(self.blueprint.kind)?;
+        let mut pinned = 0;
+        for (name, map) in &mut self.maps {
+            let pin = self.pins.pin(name);
+            if !pin.exists() {
+                map.pin(pin)
+                    .map_err(|e| DataPlaneError::map("pin", name, io_error(&e)))?;
+                pinned += 1;
+            }
+        }
+        let pin = self.pins.pin(self.blueprint.link);
+        if !pin.exists() {
+            self.link.pin(&pin)?;
+            pinned += 1;
+        }
+        Ok(pinned)
+    }
+}

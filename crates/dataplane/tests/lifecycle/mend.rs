@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Interfaces and pins that go away while a balancer runs.
+
+use std::fs;
+
+use super::sandbox::run;
+use super::*;
+
+fn mended(lb: &LoadBalancer) -> (Option<String>, usize) {
+    let changes = lb.mend().unwrap_or_else(|e| panic!("{e}"));
+    (changes.attached.map(|to| to.name), changes.pinned)
+}
+
+fn unmended(lb: &LoadBalancer) -> String {
+    lb.mend().expect_err("something is wrong").to_string()
+}
+
+#[test]
+fn an_interface_that_is_made_anew_gets_the_program() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, _) = furnish(&lb);
+        assert_eq!(mended(&lb), (None, 0));
+        ip("link del lb0");
+        drop(peer);
+        let said = unmended(&lb);
+        assert!(said.contains("interface lb0 is gone"), "{said}");
+        let peer = veth();
+        assert_eq!(mended(&lb), (Some("lb0".to_owned()), 1));
+        assert_eq!(mended(&lb), (None, 0));
+        let before = packets(&lb);
+        peer.run(|| knock("10.7.0.1", 1));
+        wait_for("packets", || packets(&lb) > before);
+        drop(lb);
+        let (lb, started) = LoadBalancer::start(&options).expect("a takeover");
+        assert!(started.took_over);
+        assert_eq!(lb.vips()[0].1, vip);
+    });
+}
+
+/// The program stays with its interface, whatever that is called.
+#[test]
+fn an_interface_with_another_name_keeps_the_program() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
+        ip("link set lb0 down");
+        ip("link set lb0 name other0");
+        ip("link set other0 up");
+        let said = unmended(&lb);
+        assert!(said.contains("lb0 is called other0 now"), "{said}");
+        // One that has the name now is another.
+        ip("link add lb0 type veth peer name peer1");
+        assert_eq!(unmended(&lb), said);
+        ip("link del lb0");
+        ip("link set other0 down");
+        ip("link set other0 name lb0");
+        assert_eq!(mended(&lb), (None, 0));
+    });
+}
+
+#[test]
+fn an_interface_that_has_left_the_namespace_is_followed_by_one_of_its_name() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
+        let elsewhere = Netns::new();
+        ip(&format!("link set lb0 netns {}", elsewhere.path()));
+        let said = unmended(&lb);
+        assert!(said.contains("interface lb0 is gone"), "{said}");
+        ip("link add lb0 type veth peer name peer1");
+        assert_eq!(mended(&lb), (Some("lb0".to_owned()), 1));
+        let there = elsewhere.run(|| run("ip", "-d link show lb0"));
+        assert!(!there.contains("prog/xdp"), "{there}");
+    });
+}
+
+#[test]
+fn pins_that_are_removed_are_made_again() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let pin_dir = sandbox.pin_dir("lb");
+        let options = options("lb0", &pin_dir);
+        let lb = start(&options);
+        furnish(&lb);
+        let all = fs::read_dir(&pin_dir).expect("pins").count();
+        for name in ["vips", "link_lb", "layout"] {
+            fs::remove_file(pin_dir.join(name)).expect("a pin");
+        }
+        assert_eq!(mended(&lb), (None, 2), "and the layout");
+        // The directory goes, too.
+        fs::remove_dir_all(&pin_dir).expect("the pins");
+        assert_eq!(mended(&lb), (None, all - 1));
+        assert_eq!(fs::read_dir(&pin_dir).expect("pins").count(), all);
+        let refused = LoadBalancer::start(&options).map(drop).expect_err("locked");
+        assert!(matches!(refused, DataPlaneError::Busy(_)), "{refused}");
+        // Another's pins are left alone.
+        fs::remove_dir_all(&pin_dir).expect("the pins");
+        fs::create_dir_all(pin_dir.join("other")).expect("a directory");
+        let said = unmended(&lb);
+        assert!(said.contains("is not of this process"), "{said}");
+        fs::remove_dir_all(&pin_dir).expect("the pins");
+        assert_eq!(mended(&lb), (None, all - 1));
+        drop(lb);
+        let (lb, started) = LoadBalancer::start(&options).expect("a takeover");
+        assert!(started.took_over && lb.vips().len() == 1);
+    });
+}
