@@ -19,6 +19,7 @@ use nix::sys::statfs::{self, BPF_FS_MAGIC};
 use crate::abi::Plain as _;
 use crate::error::{DataPlaneError, Result};
 use crate::map::{Table, io_error};
+use crate::xdp::Link;
 
 /// The layout of what the maps hold. Raise it whenever bytes in a pinned map get
 /// another meaning, also when sizes stay the same: an estimator's state, a flag, the
@@ -27,6 +28,10 @@ pub const LAYOUT: u32 = 11;
 
 /// The pin that holds [`LAYOUT`] and the kind of data plane.
 const LAYOUT_PIN: &str = "layout";
+
+/// In its place once all pins are being removed: what is left of them is no data plane, as a
+/// kill may have come in between.
+const REMOVED: u32 = 0;
 
 /// How long a start waits for a predecessor to die.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -43,6 +48,16 @@ pub(crate) enum Kind {
 impl Kind {
     fn layout(self) -> u32 {
         (self as u32) << 16 | LAYOUT
+    }
+}
+
+impl Drop for PinDir {
+    fn drop(&mut self) {
+        if self.is_on_trial
+            && let Err(error) = self.remove()
+        {
+            tracing::warn!("a start that was refused leaves pins: {error}");
+        }
     }
 }
 
@@ -65,6 +80,10 @@ fn describe(layout: Option<u32>) -> String {
 pub(crate) struct PinDir {
     path: PathBuf,
     lock: Flock<File>,
+    /// Nothing was pinned in it when it was opened.
+    is_new: bool,
+    /// What is in it goes when this is dropped.
+    is_on_trial: bool,
 }
 
 impl PinDir {
@@ -79,11 +98,9 @@ impl PinDir {
                 break lock;
             }
         };
-        let pins = Self {
-            path: path.to_owned(),
-            lock,
-        };
+        let mut pins = Self::locked(path, lock);
         pins.check_layout(kind)?;
+        pins.is_new = pins.entries()?.len() == 1;
         Ok(pins)
     }
 
@@ -93,10 +110,27 @@ impl PinDir {
             return Ok(None);
         }
         check_bpffs(path)?;
-        Ok(lock(path, LOCK_PATIENCE)?.map(|lock| Self {
+        Ok(lock(path, LOCK_PATIENCE)?.map(|lock| Self::locked(path, lock)))
+    }
+
+    fn locked(path: &Path, lock: Flock<File>) -> Self {
+        Self {
             path: path.to_owned(),
             lock,
-        }))
+            is_new: false,
+            is_on_trial: false,
+        }
+    }
+
+    /// Has what is pinned here from now on go with this, if nothing was there before, until
+    /// [`keep`](Self::keep): a start that is refused leaves nothing.
+    pub(crate) fn try_out(&mut self) {
+        self.is_on_trial = self.is_new;
+    }
+
+    /// What is pinned stays.
+    pub(crate) fn keep(&mut self) {
+        self.is_on_trial = false;
     }
 
     /// Makes and locks the directory again if it is not there any more, or not the one that is
@@ -117,12 +151,9 @@ impl PinDir {
                 io::ErrorKind::NotFound.into(),
             ));
         };
-        let again = Self {
-            path: self.path.clone(),
-            lock,
-        };
+        let again = Self::locked(&self.path, lock);
         if !again.entries()?.is_empty() {
-            return Err(DataPlaneError::OtherPins(again.path));
+            return Err(DataPlaneError::OtherPins(again.path.clone()));
         }
         again.write_layout(kind)?;
         *self = again;
@@ -158,14 +189,46 @@ impl PinDir {
             .map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
     }
 
+    /// Has the next start begin with nothing, whatever is still pinned by then.
+    pub(crate) fn condemn(&self) -> Result<()> {
+        match self.map(LAYOUT_PIN)? {
+            Some(map) => Table::<u32, u32>::new(map)?.put(&0, &REMOVED),
+            None => Ok(()),
+        }
+    }
+
     /// Removes all pins and the directory. Returns how many pins there were.
-    pub(crate) fn remove(self) -> Result<usize> {
-        let entries = self.entries()?;
-        for pin in &entries {
+    pub(crate) fn remove(&self) -> Result<usize> {
+        self.condemn()?;
+        let pins = self.clear()?;
+        fs::remove_dir(&self.path).map_err(|e| dir_error("remove", &self.path, e))?;
+        Ok(pins)
+    }
+
+    /// Takes programs off now: a link that merely loses its pin goes some time later.
+    fn detach_links(&self) -> Result<()> {
+        let is_link = |pin: &PathBuf| {
+            let name = pin.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("link_"))
+        };
+        for pin in self.entries()?.into_iter().filter(is_link) {
+            if let Some(link) = Link::open(&pin)? {
+                // One whose interface is gone has nothing to take off.
+                let _ = link.detach();
+            }
+        }
+        Ok(())
+    }
+
+    /// The layout goes last: it says what the others are.
+    fn clear(&self) -> Result<usize> {
+        let layout = self.pin(LAYOUT_PIN);
+        let mut pins = self.entries()?;
+        pins.sort_by_key(|pin| *pin == layout);
+        for pin in &pins {
             fs::remove_file(pin).map_err(|e| dir_error("remove", pin, e))?;
         }
-        fs::remove_dir(&self.path).map_err(|e| dir_error("remove", &self.path, e))?;
-        Ok(entries.len())
+        Ok(pins.len())
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>> {
@@ -182,6 +245,11 @@ impl PinDir {
         };
         if found == Some(kind.layout()) {
             return Ok(());
+        }
+        if found == Some(REMOVED) {
+            self.detach_links()?;
+            self.clear()?;
+            return self.write_layout(kind);
         }
         Err(DataPlaneError::AbiVersion {
             pin_dir: self.path.clone(),

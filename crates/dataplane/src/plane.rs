@@ -135,7 +135,8 @@ impl Startup {
     ) -> Result<Self> {
         check_kernel()?;
         let interface = Interface::find(interface)?;
-        let pins = PinDir::open(pin_dir, blueprint.kind)?;
+        let mut pins = PinDir::open(pin_dir, blueprint.kind)?;
+        pins.try_out();
         let running = find_running(blueprint, &interface, &pins, mode)?;
         Ok(Self {
             blueprint,
@@ -187,7 +188,7 @@ impl Startup {
 
     /// Pins the maps of the loaded object that are not pinned yet, and puts its
     /// program on the interface or in the place of the running one.
-    pub(crate) fn attach(self, object: &Object) -> Result<(Plane, Started)> {
+    pub(crate) fn attach(mut self, object: &Object) -> Result<(Plane, Started)> {
         let maps = self.pin_maps(object)?;
         let program = object
             .progs()
@@ -200,6 +201,7 @@ impl Startup {
                 )
             })?;
         let (link, started) = self.put(program.as_fd())?;
+        self.pins.keep();
         let hold = Hold::new(
             self.blueprint,
             &self.interface,
@@ -298,6 +300,7 @@ pub(crate) fn detach_with(
     let Some(pins) = PinDir::open_existing(pin_dir)? else {
         return Ok(Detached::default());
     };
+    pins.condemn()?;
     let mut was_attached = false;
     if let Some(link) = Link::open(&pins.pin(link))? {
         let ifindex = link.info()?.ifindex;

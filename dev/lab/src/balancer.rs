@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -147,23 +147,35 @@ impl Balancer {
     /// Starts the process again; it must not run.
     pub fn restart(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "causeway lb runs already");
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_file())?;
         let child = self
-            .netns
-            .command(&self.binary)
-            .arg("lb")
-            .arg("-c")
-            .arg(self.config_file())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
+            .command(&[])?
             .spawn()
             .with_context(|| format!("cannot run {}", self.binary.display()))?;
         self.child = Some(child);
         self.wait_ready()
+    }
+
+    /// The command that starts the process, behind the words of one that watches it.
+    pub fn command(&self, before: &[String]) -> Result<Command> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file())?;
+        let mut command = match before {
+            [] => self.netns.command(&self.binary),
+            [watcher, arguments @ ..] => {
+                let mut command = self.netns.command(watcher);
+                command.args(arguments).arg(&self.binary);
+                command
+            }
+        };
+        command
+            .args(["lb", "-c"])
+            .arg(self.config_file())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        Ok(command)
     }
 
     /// The same with another build of the product from now on.
@@ -288,6 +300,16 @@ impl Balancer {
         self.directory.path().join("lb.sock")
     }
 
+    /// Where maps and link are pinned.
+    pub fn pin_dir(&self) -> &Path {
+        &self.pin_dir
+    }
+
+    /// What it leaves its successors.
+    pub fn state_dir(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
     /// PID of the running process.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
@@ -310,10 +332,9 @@ impl Balancer {
                 && let Some(status) = child.try_wait()?
             {
                 self.child = None;
-                bail!(
-                    "causeway lb ended at its start ({status}): {}",
-                    self.messages()
-                );
+                let messages = self.messages();
+                let last = messages.lines().last().unwrap_or_default();
+                bail!("causeway lb ended at its start ({status}): {last}");
             }
             if api::stats(&self.socket()).is_ok() {
                 return Ok(());
@@ -323,7 +344,8 @@ impl Balancer {
         bail!("causeway lb does not answer: {}", self.messages())
     }
 
-    fn config_file(&self) -> PathBuf {
+    /// The configuration file.
+    pub fn config_file(&self) -> PathBuf {
         self.directory.path().join("causeway.toml")
     }
 

@@ -227,7 +227,8 @@ impl Topology {
         write_back_port(&mut s, &port, &node)?;
         self.router.netns.ip(&s)?;
         build_back(&node)?;
-        self.prepare_balancer_port(port)?;
+        let pass = self.prepare_balancer_port(port)?;
+        self._pass.push(pass);
         Ok(node)
     }
 
@@ -239,6 +240,21 @@ impl Topology {
             writeln!(s, "route replace {} via {} dev br0", vip6(i), to.ipv6)?;
         }
         self.router.netns.ip(&s)
+    }
+
+    /// Makes the balancer's link anew, as after [`DEVICE`] has been deleted there.
+    pub fn renew_balancer_link(&mut self) -> Result<()> {
+        let mut s = String::new();
+        write_back_port(&mut s, "lb", &self.balancer)?;
+        self.router.netns.ip(&s)?;
+        build_back(&self.balancer)?;
+        self._pass[0] = self.prepare_balancer_port("lb".to_owned())?;
+        Ok(())
+    }
+
+    /// Gives the balancer back the addresses and routes that a link loses while it is down.
+    pub fn address_balancer(&self) -> Result<()> {
+        address_back(&self.balancer)
     }
 
     fn back_ports(&self) -> impl Iterator<Item = (String, &Node)> {
@@ -253,18 +269,16 @@ impl Topology {
     /// The router's port to the balancer: real checksums going in, and a program
     /// that takes what comes back by `XDP_TX`.
     fn with_balancer_port(mut self) -> Result<Self> {
-        self.prepare_balancer_port("lb".to_owned())?;
+        self._pass = vec![self.prepare_balancer_port("lb".to_owned())?];
         Ok(self)
     }
 
-    fn prepare_balancer_port(&mut self, port: String) -> Result<()> {
-        let pass = self.router.netns.run(move || {
+    fn prepare_balancer_port(&self, port: String) -> Result<XdpPass> {
+        self.router.netns.run(move || {
             link::set_tx_checksum(&port, false).context("tx off on the balancer's port")?;
             link::set_gro(&port, true).context("gro on the balancer's port")?;
             link::attach_xdp_pass(&port).context("XDP on the balancer's port")
-        })?;
-        self._pass.push(pass);
-        Ok(())
+        })
     }
 }
 
@@ -295,18 +309,23 @@ fn build_client(node: &Node, i: usize) -> Result<()> {
 }
 
 fn build_back(node: &Node) -> Result<()> {
-    let mac = format_mac(ROUTER_MAC);
     node.netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
     node.netns
         .sysctl(&format!("net/ipv4/conf/{DEVICE}/rp_filter"), "0")?;
+    node.netns.ip(&format!("link set {DEVICE} up\n"))?;
+    address_back(node)
+}
+
+/// Addresses, neighbours and routes of a node on the bridge, those that are missing.
+fn address_back(node: &Node) -> Result<()> {
+    let mac = format_mac(ROUTER_MAC);
     node.netns.ip(&format!(
-        "link set {DEVICE} up\n\
-         addr add {}/24 dev {DEVICE}\n\
-         addr add {}/64 dev {DEVICE}\n\
+        "addr replace {}/24 dev {DEVICE}\n\
+         addr replace {}/64 dev {DEVICE}\n\
          neigh replace 10.20.0.1 lladdr {mac} dev {DEVICE}\n\
          neigh replace fd20::1 lladdr {mac} dev {DEVICE}\n\
-         route add default via 10.20.0.1\n\
-         route add default via fd20::1 dev {DEVICE}\n",
+         route replace default via 10.20.0.1\n\
+         route replace default via fd20::1 dev {DEVICE}\n",
         node.ipv4, node.ipv6
     ))
 }

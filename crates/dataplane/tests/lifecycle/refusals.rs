@@ -158,11 +158,13 @@ fn a_foreign_program_is_refused_by_name() {
         });
         let lb = start(&wanted);
         // A balancer of another pin directory is foreign, too.
-        let error = refusal(&options("lb0", &sandbox.pin_dir("other")));
+        let other = sandbox.pin_dir("other");
+        let error = refusal(&options("lb0", &other));
         assert!(
             matches!(&error, DataPlaneError::Foreign { program, .. } if program == "causeway_lb"),
             "{error:?}"
         );
+        assert!(!other.exists(), "a refused start leaves nothing");
         drop(lb);
     });
 }

@@ -15,12 +15,14 @@ mod connections;
 mod control;
 mod cookie;
 mod cookie_kit;
+mod daemon_process;
 pub mod degrade;
 mod direct;
 mod everyday;
 mod fct;
 mod fleet;
 mod health;
+mod night;
 mod packet_cost;
 mod page;
 mod paper;
@@ -172,6 +174,7 @@ pub fn all() -> &'static [Scenario] {
         cookie::MPTCP,
         cookie::TIERS,
         health::HEALTH,
+        night::NIGHT,
         page::PAGE_STATES,
         paper::PAPER,
         quic_cid::QUIC_CID,

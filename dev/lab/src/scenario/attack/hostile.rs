@@ -15,13 +15,14 @@ use anyhow::{Context as _, Result, ensure};
 use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
-use super::{COOKIES, Process, RSS_GROWTH_KIB, World};
+use super::{COOKIES, RSS_GROWTH_KIB, World};
 use crate::api;
 use crate::background::Background;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::modelled_servers::raise_fd_limit;
 use crate::netns::Netns;
 use crate::scenario::Context;
+use crate::scenario::daemon_process::DaemonProcess;
 use crate::topology::vip4;
 
 /// Connections that any local user holds at the API's address, of which 64 are served at a time.
@@ -129,7 +130,7 @@ pub(super) fn run(context: &Context, world: &World<'_>) -> Result<Value> {
     let mut balancer = world.bench.balancer(&context.binary, &settings(world))?;
     wait(&balancer, HONEST, "up")?;
     let pid = balancer.pid().context("the balancer does not run")?;
-    let start = Process::of(pid)?;
+    let start = DaemonProcess::of(pid)?;
     let slow = SlowClients::start(&world.bench.topology.balancer.netns, balancer.socket());
     sleep(Duration::from_secs(1));
     let rounds = intervals(&balancer)?;
@@ -147,7 +148,7 @@ pub(super) fn run(context: &Context, world: &World<'_>) -> Result<Value> {
         asked_ms = asked_ms.max(asked.elapsed().as_secs_f64() * 1e3);
         sleep(Duration::from_millis(200));
     }
-    let under = Process::of(pid)?;
+    let under = DaemonProcess::of(pid)?;
     honest.finish()?;
     let closed = Instant::now();
     wait(&balancer, HONEST, "down").context("a server that died beside all this")?;

@@ -15,7 +15,6 @@ mod floods;
 mod hostile;
 mod live;
 
-use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use self::live::Live;
 use super::bench::{Bench, QUIC_PORT, pin_dir};
 use super::connections::{SharedKeys, cid, server_id};
 use super::cookie_kit::with_ids;
+use super::daemon_process::DaemonProcess;
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::api;
@@ -171,18 +171,9 @@ struct World<'a> {
 /// What is held against each other before and after a phase.
 struct Look {
     stats: Stats,
-    process: Process,
+    process: DaemonProcess,
     /// Connections in slots.
     slots: usize,
-}
-
-/// What the daemon's process holds.
-#[derive(Debug, Clone, Copy)]
-struct Process {
-    rss_kib: u64,
-    descriptors: usize,
-    maps: usize,
-    maps_bytes: u64,
 }
 
 impl<'a> World<'a> {
@@ -485,37 +476,9 @@ fn look(balancer: &Balancer) -> Result<Look> {
     let connections: Value = api::get(&balancer.socket(), "/v1/connections?count=1&ms=0")?;
     Ok(Look {
         stats: api::stats(&balancer.socket())?,
-        process: Process::of(pid)?,
+        process: DaemonProcess::of(pid)?,
         slots: connections["open"].as_u64().unwrap_or(0) as usize,
     })
-}
-
-impl Process {
-    fn of(pid: u32) -> Result<Self> {
-        let root = Path::new("/proc").join(pid.to_string());
-        let status = std::fs::read_to_string(root.join("status"))?;
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let rss_kib = rss.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-        let (mut descriptors, mut maps, mut maps_bytes) = (0, 0, 0);
-        for entry in std::fs::read_dir(root.join("fdinfo"))? {
-            descriptors += 1;
-            // It may have been closed meanwhile.
-            let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
-            let memlock = text.lines().find_map(|line| line.strip_prefix("memlock:"));
-            if text.contains("map_type:")
-                && let Some(bytes) = memlock.and_then(|rest| rest.trim().parse::<u64>().ok())
-            {
-                maps += 1;
-                maps_bytes += bytes;
-            }
-        }
-        Ok(Self {
-            rss_kib: rss_kib.context("no VmRSS")?,
-            descriptors,
-            maps,
-            maps_bytes,
-        })
-    }
 }
 
 /// Packets of each verdict between two looks.
