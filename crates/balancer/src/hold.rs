@@ -19,7 +19,7 @@ impl Engine {
                 }
                 if changes.pinned > 0 {
                     warn!(
-                        "{} pins of the data plane were gone and have been made again: what removes them would end it with this process",
+                        "pins of the data plane were gone, and {} have been made again: without them it would end with this process",
                         changes.pinned
                     );
                 }

@@ -88,6 +88,32 @@ fn a_file_in_the_place_of_the_socket_stays() {
 }
 
 #[test]
+fn of_daemons_that_start_at_a_time_one_has_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("lb.sock");
+    for _ in 0..50 {
+        // One that a killed daemon has left.
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let start = Arc::new(std::sync::Barrier::new(4));
+        let starts = [(); 4].map(|()| {
+            let (start, socket) = (Arc::clone(&start), socket.clone());
+            thread::spawn(move || {
+                start.wait();
+                Listeners::bind(&socket, None, None).ok()
+            })
+        });
+        let bound: Vec<_> = starts
+            .into_iter()
+            .filter_map(|start| start.join().unwrap())
+            .collect();
+        assert_eq!(bound.len(), 1);
+        assert!(UnixStream::connect(&socket).is_ok());
+        drop(bound);
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
 fn requests_in_progress_are_answered_before_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lb.sock");

@@ -526,3 +526,26 @@ fn plain_clients_are_given_out_alike_however_weights_have_moved() {
     let maglev = Bench::new(&WEB.replace("\"latency\"", "\"maglev\""));
     assert!(plain(&maglev).is_empty());
 }
+
+/// Backwards by an hour and by a second, forwards by a day, in the middle of a fault.
+#[test]
+fn a_time_of_day_that_is_set_changes_no_decision() {
+    let decided = |step_ns: i64| {
+        let mut bench = Bench::new(WEB);
+        bench.run(10, &[5.0; 4]);
+        bench.run(5, &[100.0, 5.0, 5.0, 5.0]);
+        bench.now.realtime_ns = bench.now.realtime_ns.wrapping_add_signed(step_ns);
+        bench.run(15, &[100.0, 5.0, 5.0, 5.0]);
+        let slow = bench.plane.state().share(0, 0);
+        bench.run(50, &[5.0; 4]);
+        let members = bench.engine.pools()[0].members();
+        let learnt: Vec<_> = members
+            .map(|(_, member)| (member.weight, member.history.len()))
+            .collect();
+        (slow, learnt)
+    };
+    const SECOND: i64 = 1_000_000_000;
+    for step_ns in [-SECOND, -3600 * SECOND, 24 * 3600 * SECOND] {
+        assert_eq!(decided(step_ns), decided(0), "{step_ns}");
+    }
+}

@@ -80,9 +80,12 @@ impl Hold {
         let attached = self.mend_link();
         // Also those of a data plane without an interface: its tables are to outlive the process.
         let pinned = self.mend_pins();
+        let attached = attached?;
+        let pinned = pinned.map_err(|error| DataPlaneError::Unpinned(Box::new(error)))?;
         Ok(HoldChanges {
-            attached: attached?,
-            pinned: pinned.map_err(|error| DataPlaneError::Unpinned(Box::new(error)))?,
+            // That of a new link was not gone.
+            pinned: pinned.saturating_sub(usize::from(attached.is_some())),
+            attached,
         })
     }
 

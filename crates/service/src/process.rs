@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -20,6 +20,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -58,6 +59,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 /// The sockets of the API, bound before anything else is touched.
 pub struct Listeners {
     socket: PathBuf,
+    /// Of the file that was bound.
+    inode: u64,
     unix: UnixListener,
     tcp: Option<std::net::TcpListener>,
     /// For other hosts.
@@ -74,6 +77,7 @@ impl Listeners {
         api: Option<&ApiConfig>,
     ) -> anyhow::Result<Self> {
         let unix = bind_unix(socket)?;
+        let inode = inode_of(socket).unwrap_or_default();
         // The Unix socket is what steers: a squatted port is no reason to do without.
         let tcp = http.and_then(|address| {
             let bound = bind_tcp(address);
@@ -96,6 +100,7 @@ impl Listeners {
         });
         Ok(Self {
             socket: socket.to_owned(),
+            inode,
             unix,
             tcp,
             tls,
@@ -134,9 +139,16 @@ impl Listeners {
 
 impl Drop for Listeners {
     fn drop(&mut self) {
-        // A file that cannot be removed is replaced by the next start.
-        let _ = fs::remove_file(&self.socket);
+        // Somebody may have removed it, and another daemon be there by now.
+        if inode_of(&self.socket) == Some(self.inode) {
+            // A file that cannot be removed is replaced by the next start.
+            let _ = fs::remove_file(&self.socket);
+        }
     }
+}
+
+fn inode_of(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().map(|file| file.ino())
 }
 
 fn bind_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
@@ -154,6 +166,14 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
             )
         })?;
     }
+    // Of two that start at a time neither may take the other's for an old one.
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let parent = parent.unwrap_or(Path::new("."));
+    let directory = fs::File::open(parent)
+        .with_context(|| format!("cannot open {} for the socket", parent.display()))?;
+    let _one = Flock::lock(directory, FlockArg::LockExclusive)
+        .map_err(|(_, error)| error)
+        .with_context(|| format!("cannot lock {} for the socket", parent.display()))?;
     match UnixStream::connect(path) {
         Ok(_) => bail!(
             "another daemon serves {}; stop it first, or set `socket` and `pin_dir` to others",

@@ -320,3 +320,42 @@ fn what_prevents_a_start_is_one_sentence() {
         assert!(said.contains("root"), "{said}");
     });
 }
+
+/// With the rights that the unit leaves a daemon that serves.
+#[test]
+fn an_interface_that_changes_under_the_daemon_is_followed() {
+    Machine::run(|machine| {
+        let _daemon = machine.start_by(units::confined("causeway-lb", BINARY));
+        let up = || http_get("/metrics").contains("causeway_data_plane_up 1.0");
+        let wait_until_up = |wanted: bool| {
+            let deadline = Instant::now() + PATIENCE;
+            while up() != wanted {
+                assert!(Instant::now() < deadline, "{}", machine.log());
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        ip("link set eth0 mtu 1400");
+        machine.wait_for_log("MTU 1400");
+        let hops = || machine.log().matches("the next hop is now").count();
+        let before = hops();
+        ip("addr del 10.9.0.2/24 dev eth0");
+        ip("addr add 10.9.0.3/24 dev eth0");
+        let deadline = Instant::now() + PATIENCE;
+        while hops() == before {
+            assert!(Instant::now() < deadline, "{}", machine.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        ip("link del eth0");
+        machine.wait_for_log("the interface eth0 is gone");
+        wait_until_up(false);
+        let status = http_get("/v1/status");
+        assert!(status.contains("\"data_plane_error\":\"the interface eth0 is gone"));
+        ip("link add eth0 type veth peer name peer0");
+        machine.wait_for_log("eth0 was gone and is there anew");
+        wait_until_up(true);
+        assert!(machine.xdp_is_attached());
+        fs::remove_dir_all(machine.path("bpf/lb")).expect("remove the pins");
+        machine.wait_for_log("pins of the data plane were gone");
+        assert!(machine.path("bpf/lb/link_lb").exists());
+    });
+}

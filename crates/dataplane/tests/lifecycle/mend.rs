@@ -28,7 +28,7 @@ fn an_interface_that_is_made_anew_gets_the_program() {
         let said = unmended(&lb);
         assert!(said.contains("interface lb0 is gone"), "{said}");
         let peer = veth();
-        assert_eq!(mended(&lb), (Some("lb0".to_owned()), 1));
+        assert_eq!(mended(&lb), (Some("lb0".to_owned()), 0));
         assert_eq!(mended(&lb), (None, 0));
         let before = packets(&lb);
         peer.run(|| knock("10.7.0.1", 1));
@@ -71,7 +71,7 @@ fn an_interface_that_has_left_the_namespace_is_followed_by_one_of_its_name() {
         let said = unmended(&lb);
         assert!(said.contains("interface lb0 is gone"), "{said}");
         ip("link add lb0 type veth peer name peer1");
-        assert_eq!(mended(&lb), (Some("lb0".to_owned()), 1));
+        assert_eq!(mended(&lb), (Some("lb0".to_owned()), 0));
         let there = elsewhere.run(|| run("ip", "-d link show lb0"));
         assert!(!there.contains("prog/xdp"), "{there}");
     });

@@ -153,3 +153,29 @@ fn the_attack_finds_a_table_that_is_too_small() {
     let report = run("attack", &["planted=evict-live", "seconds=1", "rate=60000"]);
     assert_eq!(report["planted_found"], "evict-live");
 }
+
+/// A slice of it: some kills of each deed, and some troubles. What breaks, is lost or left over
+/// fails the scenario.
+#[test]
+fn the_worst_night_breaks_no_connection() {
+    let troubles = "troubles=disk full+pins deleted+interface made anew+two daemons, one interface";
+    let report = run("night", &["kills=2", troubles]);
+    let rows = report["kills"].as_array().expect("kills");
+    assert_eq!(rows.len(), 8, "{report}");
+    let killed = rows.iter().filter_map(|row| row["killed"].as_u64());
+    assert!(killed.sum::<u64>() > 8, "{report}");
+    let troubles = report["troubles"].as_array().expect("troubles");
+    assert_eq!(troubles.len(), 4, "{report}");
+}
+
+#[test]
+fn the_night_finds_state_that_is_torn() {
+    let params = [
+        "planted=torn-state",
+        "kills=2",
+        "deeds=takeover",
+        "troubles=none",
+    ];
+    let report = run("night", &params);
+    assert_eq!(report["planted_found"], "torn-state");
+}

@@ -27,7 +27,7 @@ pub(super) const NIGHT: Scenario = Scenario {
     params: &[
         param(
             "kills",
-            "0",
+            "20",
             "system calls of each deed at which the process is killed; 0: all",
         ),
         param("deeds", "all", "names of deeds, joined by +, or none"),
