@@ -8,13 +8,14 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::background::KilledOnDrop;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// A call that a process has made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,10 +143,11 @@ impl Attached {
     pub(super) fn let_go(mut self) -> Result<()> {
         // It may have ended.
         let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LETTING_GO;
         while self.0.try_wait()?.is_none() {
             if Instant::now() > deadline {
-                bail!("strace does not let go");
+                // It waits for a thread that dies; the kernel lets go of what it traced.
+                return self.0.kill_and_wait();
             }
             sleep(Duration::from_millis(2));
         }
