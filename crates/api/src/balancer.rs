@@ -373,6 +373,22 @@ pub struct HealthView {
     pub succeeded: u64,
     /// Probes that failed.
     pub failed: u64,
+    /// How the other balancers vote, where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub votes: Option<VotesView>,
+}
+
+/// What the other balancers find of a real.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VotesView {
+    /// Those that find it up.
+    pub up: usize,
+    /// Those that find it down.
+    pub down: usize,
+    /// So many balancers are to probe it, this one perhaps among them.
+    pub voters: usize,
+    /// Whether this one is.
+    pub probed_here: bool,
 }
 
 /// Response latency of a real; absent values had no samples.
@@ -644,6 +660,47 @@ pub struct FleetWait {
 pub struct PassBy {
     /// Name of a member that gets no packets.
     pub member: String,
+}
+
+/// Answer of `GET /v1/peers`: how the exchange with the balancers of the same VIPs stands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PeersView {
+    /// By which address the others know this balancer; none where it has no `[peers]`.
+    pub own: Option<String>,
+    /// The others.
+    pub members: Vec<PeerView>,
+    /// What became of datagrams, by name, those of strangers included.
+    pub results: BTreeMap<String, u64>,
+    /// Shares of reals that this balancer does not have.
+    pub unknown_reals: u64,
+    /// Shares that waited for a later round, because there were too many.
+    pub put_off: u64,
+    /// Datagrams that the system did not take.
+    pub unsent: u64,
+}
+
+/// How the exchange with one balancer stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PeerView {
+    /// Its `peers.listen`.
+    pub address: String,
+    /// Whether what it tells counts: it has been heard within the last second.
+    pub live: bool,
+    /// How long ago it was heard last.
+    pub heard_s: Option<f64>,
+    /// Datagrams to it.
+    pub sent: u64,
+    /// Datagrams of it that count.
+    pub received: u64,
+    /// Those that do not, by the reason's name.
+    pub dropped: BTreeMap<String, u64>,
+    /// Reals of which it tells, that this balancer has, too.
+    pub reals: usize,
+    /// How far the weights of a real are apart there and here at most, as a part of the
+    /// configured weight.
+    pub weights_apart: Option<f64>,
+    /// Which real that is: the VIP's name, and its address.
+    pub farthest_real: Option<String>,
 }
 
 /// Answer of `GET /v1/drops`: what was dropped in the last quarter of an hour, by name.

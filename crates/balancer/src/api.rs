@@ -15,7 +15,7 @@ use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
     Agreement, Connections, Difference, Drops, Explanation, FleetView, History, MoveConnection,
-    Moves, Override, PassBy, RealChange, Stats, Status, Timeline, VipChange, VipView,
+    Moves, Override, PassBy, PeersView, RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
 use causeway_dataplane::RealId;
 use causeway_service::access::{Access, Rules};
@@ -336,6 +336,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(join_fleet))
         .routes(routes!(leave_fleet))
         .routes(routes!(pass_member_by))
+        .routes(routes!(peers))
         .routes(routes!(reload))
         .routes(routes!(check))
         .routes(routes!(diff))
@@ -369,7 +370,7 @@ async fn no_route(request: Request) -> Response {
     problem(
         StatusCode::NOT_FOUND,
         format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /metrics, or at / for people"
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people"
         ),
     )
 }
@@ -567,6 +568,12 @@ async fn pass_member_by(State(shared): Api, body: String) -> Answer<String> {
     let PassBy { member } = parse_json(&body)?;
     let order = FleetOrder::PassBy(member);
     blocking(move || shared.order(order)).await.map(Json)
+}
+
+/// How the exchange with the balancers of the same VIPs stands
+#[utoipa::path(get, path = "/v1/peers", responses((status = 200, body = PeersView)))]
+async fn peers(State(shared): Api) -> Json<PeersView> {
+    Json(shared.engine().peers_view(Moment::now().monotonic_ns))
 }
 
 /// Why a real has its weight

@@ -374,7 +374,7 @@ async fn refusals_are_sentences() {
             "/v2",
             json!(null),
             404,
-            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /metrics, or at / for people",
+            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people",
         ),
     ];
     for (method, path, body, code, sentence) in cases {

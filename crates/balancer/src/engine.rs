@@ -19,6 +19,7 @@ use tracing::{debug, info};
 use super::agent_reports::AgentReports;
 use super::discovery::FoundReals;
 use super::fleet::Membership;
+use super::peers::PeerSteering;
 use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
 use super::real_counters::{self, RealCounters, mean_us};
@@ -99,6 +100,8 @@ pub struct Engine {
     pub(super) gone: HashSet<Vip>,
     /// What agents have reported.
     pub(super) reports: AgentReports,
+    /// What the balancers of the same VIPs tell.
+    pub(super) peers: PeerSteering,
     /// Settles who begins in rings of turns, for balancers not to begin alike.
     pub(super) seed: u64,
     /// VIP addresses that routers have been told of.
@@ -180,6 +183,7 @@ impl Engine {
             gone: HashSet::new(),
             unfinished: None,
             reports: AgentReports::default(),
+            peers: PeerSteering::default(),
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
@@ -287,6 +291,11 @@ impl Engine {
     /// What agents have reported, to add to.
     pub fn reports(&self) -> &AgentReports {
         &self.reports
+    }
+
+    /// What the balancers of the same VIPs tell.
+    pub fn peers(&self) -> &PeerSteering {
+        &self.peers
     }
 
     /// What was dropped in the steps that ended after `since_ns`.
@@ -532,12 +541,8 @@ impl Engine {
     }
 
     fn decide(&mut self, now: Moment, interval_ns: u64) {
-        for pool in &mut self.pools {
-            let measured: Vec<_> = pool
-                .members()
-                .map(|(_, member)| self.counters.get(&member.id).map(RealCounters::measured))
-                .map(Option::unwrap_or_default)
-                .collect();
+        let measured = self.measured(now);
+        for (pool, measured) in self.pools.iter_mut().zip(measured) {
             let readings = latency_source::readings(
                 pool,
                 &self.reports,

@@ -58,6 +58,7 @@ impl Engine {
                     continue;
                 };
                 check.handle_timeout(now_ns);
+                let probes = self.peers.probes(member.id, check.state());
                 if let Some(counters) = self.counters.get(&member.id).filter(|_| health.passive) {
                     let window_ns = window_ns(health);
                     let totals = counters.totals();
@@ -73,6 +74,9 @@ impl Engine {
                         let reason = format!("{opened} clients connected and none sent anything");
                         check.handle_passive(now_ns, window_ns, &reason);
                     }
+                }
+                if !probes {
+                    continue;
                 }
                 if let Some(probe) = check.poll_probe(now_ns) {
                     orders.push(ProbeOrder {
@@ -111,13 +115,16 @@ impl Engine {
         self.checks.get(&real)
     }
 
+    /// The state of a real that is probed: by its check here, and by the other balancers' vote.
+    pub fn health(&self, real: RealId) -> Option<HealthState> {
+        let check = self.checks.get(&real)?;
+        Some(self.peers.decide(real, check.state()))
+    }
+
     /// Reals of a pool that are up for certain, or all that could be where nothing is
     /// probed.
     pub fn reals_up(&self, pool: &Pool) -> usize {
-        let is_up = |id| {
-            let check = self.checks.get(&id);
-            check.is_some_and(|check| check.state() == HealthState::Up)
-        };
+        let is_up = |id| self.health(id) == Some(HealthState::Up);
         let members = pool.members().filter(|(real, _)| is_counted(real));
         members
             .filter(|(_, member)| pool.vip().health.is_none() || is_up(member.id))
@@ -130,8 +137,8 @@ impl Engine {
             return 0;
         }
         let is_unknown = |id| {
-            let check = self.checks.get(&id);
-            check.is_none_or(|check| check.state() == HealthState::Unknown)
+            let state = self.health(id);
+            state.is_none_or(|state| state == HealthState::Unknown)
         };
         let members = pool.members().filter(|(real, _)| is_counted(real));
         members.filter(|(_, member)| is_unknown(member.id)).count()
@@ -171,7 +178,8 @@ impl Engine {
 
     /// Tells the pools which members are fit, and the log what has changed. Rings
     /// follow at once; if that fails, with the next interval.
-    fn apply_health(&mut self) {
+    pub(super) fn apply_health(&mut self) {
+        self.tell_votes();
         let mut changed = false;
         for pool in &mut self.pools {
             let name = pool.vip().name.clone();
@@ -190,7 +198,7 @@ impl Engine {
                         _ => info!("{line}"),
                     }
                 }
-                if !check.takes_part() {
+                if self.peers.decide(member.id, check.state()) == HealthState::Down {
                     unfit.insert(member.id);
                 }
             }

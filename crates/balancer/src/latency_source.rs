@@ -9,8 +9,7 @@
 //! without guessing, whether clients have timestamps or not.
 
 use causeway_core::agent_report::ServiceLatency;
-use causeway_core::control::{Reading, ServerLatency};
-use causeway_dataplane::LatencySums;
+use causeway_core::control::{MeasuredInterval, Reading};
 use tracing::{info, warn};
 
 use super::agent_reports::AgentReports;
@@ -37,51 +36,6 @@ const BY_GRADE: Bar = Bar {
 /// The shares of transactions that agents could time below which a VIP goes by packets, and
 /// from which on by agents again.
 const BY_AGENT: Bar = BY_GRADE;
-
-/// What the data plane has told of one real's interval.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Measured {
-    /// Latencies but those graded low.
-    pub(crate) good: LatencySums,
-    /// Those of connections that are all off alike.
-    pub(crate) low: LatencySums,
-    /// Weight of upper bounds, which are in no sum.
-    pub(crate) bound_halves: u64,
-    /// All else.
-    pub(crate) counts: Reading,
-}
-
-impl Measured {
-    /// The latencies that count.
-    fn samples(&self, takes_low: bool) -> LatencySums {
-        let mut samples = self.good;
-        if takes_low {
-            samples.add(&self.low);
-        }
-        samples
-    }
-
-    /// By whole responses, or by what servers added to them.
-    fn reading(&self, takes_low: bool, by_servers: bool) -> Reading {
-        let samples = self.samples(takes_low);
-        let low_halves = if takes_low { 0 } else { self.low.weight_halves };
-        let responses = Reading {
-            latency_sum_halves_ns: samples.sum_halves_ns,
-            latency_weight_halves: samples.weight_halves,
-            low_weight_halves: self.bound_halves + low_halves,
-            ..self.counts
-        };
-        let server = ServerLatency {
-            sum_halves_ns: samples.server_sum_halves_ns,
-            path_sum_halves_ns: samples.path_sum_halves_ns,
-            weight_halves: samples.path_weight_halves,
-        };
-        match by_servers {
-            true => server.in_place_of_responses(responses),
-            false => responses,
-        }
-    }
-}
 
 /// What a controller goes by, and for how long it had to do without what it should.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -168,10 +122,10 @@ pub(crate) fn readings(
     reports: &AgentReports,
     now_ns: u64,
     interval_ns: u64,
-    measured: &[Measured],
+    measured: &[MeasuredInterval],
 ) -> Vec<Reading> {
     let before = pool.in_force();
-    let sum = |halves: &dyn Fn(&Measured) -> u64| measured.iter().map(halves).sum::<u64>();
+    let sum = |halves: &dyn Fn(&MeasuredInterval) -> u64| measured.iter().map(halves).sum::<u64>();
     let by_grade = before.by_grade.after(
         sum(&|of| of.good.weight_halves),
         sum(&|of| of.samples(true).weight_halves),
@@ -333,7 +287,7 @@ fn by_told(
     pool: &mut Pool,
     told: &[Option<Told>],
     interval_ns: u64,
-    measured: &[Measured],
+    measured: &[MeasuredInterval],
 ) -> Vec<Reading> {
     let share = share_of_second(interval_ns);
     let members = pool.members_mut().zip(told).zip(measured);

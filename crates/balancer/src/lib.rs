@@ -41,6 +41,9 @@ mod loads_tests;
 mod metrics;
 mod next_hop;
 mod page;
+mod peers;
+#[cfg(test)]
+mod peers_tests;
 mod plane;
 mod pool;
 mod probe;

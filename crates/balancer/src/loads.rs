@@ -64,7 +64,8 @@ impl Engine {
             let Some(counters) = self.counters.get(&member.id) else {
                 continue;
             };
-            open += counters.active();
+            let others = self.peers.active(member.id);
+            open += counters.active() + others;
             arrivals += counters.delta().conns_opened;
             let seconds = interval_ns as f64 / 1e9;
             let rate = |count: u64, before: Option<f64>| {
@@ -77,7 +78,7 @@ impl Engine {
                     let (change, carry) = aged(load, member.aged, interval_ns);
                     member.aged = carry;
                     self.plane.add_load(member.id, change)?;
-                    Some((load + change) as f64)
+                    Some((load + change) as f64 + others as f64)
                 }
                 LoadSource::Packets => Some(rate(counters.delta().packets, member.load)),
                 LoadSource::Bytes => Some(rate(counters.delta().bytes, member.load)),
@@ -92,7 +93,7 @@ impl Engine {
                 }
             };
         }
-        let rise = rise(pool, open);
+        let rise = rise(pool, open, self.peers.balancers());
         if pool.vip().scheduler == Scheduler::P2c && source != LoadSource::Connections {
             self.write_loads(pool, rise)?;
         }
@@ -133,13 +134,22 @@ pub(super) fn weigh_connections(plane: &mut dyn DataPlane, pool: &Pool) -> anyho
 }
 
 /// What one flow adds to a load: one connection, or the mean load of a flow that is
-/// open now.
-fn rise(pool: &Pool, open: u64) -> f64 {
-    if pool.vip().load == LoadSource::Connections {
-        return 1.0;
+/// open now. While this balancer gives out one, the others give out one each, by the same
+/// loads: what all see rises by as many.
+fn rise(pool: &Pool, open: u64, balancers: usize) -> f64 {
+    let source = pool.vip().load;
+    let one = match source {
+        LoadSource::Connections => 1.0,
+        _ => {
+            let loads: f64 = pool.members().filter_map(|(_, member)| member.load).sum();
+            (loads / open.max(1) as f64).max(RISE_MIN)
+        }
+    };
+    match source {
+        // Its own traffic alone is seen here.
+        LoadSource::Packets | LoadSource::Bytes => one,
+        _ => one * balancers as f64,
     }
-    let loads: f64 = pool.members().filter_map(|(_, member)| member.load).sum();
-    (loads / open.max(1) as f64).max(RISE_MIN)
 }
 
 /// How a count of open connections is to change for those whose end nobody saw, and

@@ -5,7 +5,8 @@ use std::fmt;
 
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Agreement, DiscoveryView, FleetPosition, FleetView, RealView, Stats, VipView,
+    Agreement, DiscoveryView, FleetPosition, FleetView, PeerView, PeersView, RealView, Stats,
+    VipView,
 };
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
@@ -45,6 +46,7 @@ pub(crate) fn page(engine: &Engine, state_kept: bool, at: Moment) -> anyhow::Res
         is_held: engine.hold_error().is_none(),
         agreement,
         fleet,
+        peers: engine.peers_view(at.monotonic_ns),
     }));
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
@@ -62,6 +64,7 @@ struct Page {
     is_held: bool,
     agreement: Agreement,
     fleet: Option<FleetView>,
+    peers: PeersView,
 }
 
 /// One real's histogram, ready to be written.
@@ -434,6 +437,63 @@ impl Page {
         Ok(())
     }
 
+    fn peers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.peers.own.is_none() {
+            return Ok(());
+        }
+        type Value = fn(&PeerView) -> Option<f64>;
+        let gauges: [(&str, &str, Value); 2] = [
+            (
+                "peer_up",
+                "1 for a balancer of the same VIPs that has been heard within the last second",
+                |of| Some(f64::from(u8::from(of.live))),
+            ),
+            (
+                "peer_weights_apart_ratio",
+                "How far the weights of a real are apart there and here at most, as a part of the configured weight",
+                |of| of.weights_apart,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for member in &self.peers.members {
+                if let Some(value) = value(member) {
+                    family
+                        .encode_family(&[("member", member.address.as_str())])?
+                        .encode_gauge(&value)?;
+                }
+            }
+        }
+        let help = "Datagrams to a balancer of the same VIPs";
+        let mut family = encoder.encode_descriptor("peer_sent", help, None, MetricType::Counter)?;
+        for member in &self.peers.members {
+            family
+                .encode_family(&[("member", member.address.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(&member.sent, None)?;
+        }
+        let help = "Datagrams of balancers of the same VIPs, by what became of them";
+        let mut family =
+            encoder.encode_descriptor("peer_datagrams", help, None, MetricType::Counter)?;
+        for (result, count) in &self.peers.results {
+            family
+                .encode_family(&[("result", result.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+        }
+        let help = "Shares and datagrams of the exchange that were left out";
+        let mut family =
+            encoder.encode_descriptor("peer_left_out", help, None, MetricType::Counter)?;
+        for (reason, count) in [
+            ("unknown_real", self.peers.unknown_reals),
+            ("put_off", self.peers.put_off),
+            ("unsent", self.peers.unsent),
+        ] {
+            family
+                .encode_family(&[("reason", reason)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
+    }
+
     fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Holds = fn(&VipView) -> bool;
         let states: [(&str, &str, Holds); 2] = [
@@ -664,6 +724,7 @@ impl Collector for Page {
         if let Some(fleet) = &self.fleet {
             of_fleet(fleet, &mut encoder)?;
         }
+        self.peers(&mut encoder)?;
         self.latency(&mut encoder)?;
         build_info(&mut encoder)
     }

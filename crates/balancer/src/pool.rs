@@ -351,6 +351,27 @@ impl Pool {
         }
     }
 
+    /// The weights that the controller gives, as parts of those that it begins with; none where
+    /// there is no controller, or no such part.
+    pub(super) fn relative_weights(&self) -> Vec<Option<f64>> {
+        let Some(controller) = &self.controller else {
+            return vec![None; self.members.len()];
+        };
+        let weights = controller.weights();
+        weights
+            .map(|(member, weight)| (member.configured > 0.0).then(|| weight / member.configured))
+            .collect()
+    }
+
+    /// Moves the controller's weights a part of the way to those that all balancers give.
+    pub(super) fn draw(&mut self, towards: &[Option<f64>], part: f64) {
+        if let Some(controller) = &mut self.controller
+            && towards.iter().any(Option::is_some)
+        {
+            controller.draw(towards, part);
+        }
+    }
+
     /// Samples that an interval is to bring of each real.
     pub(crate) fn samples_wanted(&self) -> f64 {
         self.controller

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::balancer::{Grade, LatencyView, StepView};
-use causeway_core::control::{ConnectionSampler, Reading, SampledInterval, Sampling};
+use causeway_core::control::{
+    ConnectionSampler, GradedLatencies, MeasuredInterval, Reading, SampledInterval, Sampling,
+};
 use causeway_core::estimate::{Quality, Tally};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::{LatencySums, RealStats};
 
-use super::latency_source::Measured;
 use super::timeline::{Standing, Steps};
 
 /// Span of the recent mean.
@@ -155,10 +156,10 @@ impl RealCounters {
     }
 
     /// What the controller wants to know of the last interval.
-    pub(crate) fn measured(&self) -> Measured {
-        Measured {
-            good: self.delta.good,
-            low: self.delta.low,
+    pub(crate) fn measured(&self) -> MeasuredInterval {
+        MeasuredInterval {
+            good: graded(&self.delta.good),
+            low: graded(&self.delta.low),
             bound_halves: self.delta.bound_weight_halves,
             counts: Reading {
                 requests: self.delta.requests_seen,
@@ -239,6 +240,16 @@ pub(super) fn grade(tally: &Tally) -> Grade {
         Quality::Low => Grade::Low,
         Quality::Medium => Grade::Medium,
         Quality::High => Grade::High,
+    }
+}
+
+fn graded(of: &LatencySums) -> GradedLatencies {
+    GradedLatencies {
+        sum_halves_ns: of.sum_halves_ns,
+        weight_halves: of.weight_halves,
+        server_sum_halves_ns: of.server_sum_halves_ns,
+        path_sum_halves_ns: of.path_sum_halves_ns,
+        path_weight_halves: of.path_weight_halves,
     }
 }
 

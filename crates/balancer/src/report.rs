@@ -152,11 +152,16 @@ fn real(
         found: config.found,
         state: pool::state(config, member).to_owned(),
         health: engine.check(member.id).map(|check| HealthView {
-            state: check.state().word().to_owned(),
+            state: engine
+                .health(member.id)
+                .unwrap_or(check.state())
+                .word()
+                .to_owned(),
             since_monotonic_ns: check.since_ns(),
             reason: check.reason().to_owned(),
             succeeded: check.counts().0,
             failed: check.counts().1,
+            votes: engine.peers().votes(member.id),
         }),
         weight: config.weight,
         effective_weight: member.weight,

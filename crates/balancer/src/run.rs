@@ -21,6 +21,7 @@ use crate::config::{BalancerConfig, STATE_DIR};
 use crate::engine::Engine;
 use crate::fleet::{Fleet, FleetOrders};
 use crate::kernel::KernelPlane;
+use crate::peers::PeerSocket;
 use crate::state_dir::StateDir;
 use crate::{announce, serve, state_dir};
 
@@ -86,6 +87,9 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     let reports = config.agent_reports.as_ref();
     let reports = reports.map(|reports| ReportListener::bind(reports.listen));
     let reports = reports.transpose()?;
+    let peers = config.peers.as_ref();
+    let peers = peers.map(|peers| PeerSocket::bind(peers.listen));
+    let peers = peers.transpose()?;
     // Only an empty balancer has something to learn, and only of agents.
     let learning = match started.took_over || reports.is_none() {
         true => Duration::ZERO,
@@ -117,6 +121,9 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     listeners.announce();
     if let Some(reports) = reports {
         reports.serve(engine.reports().clone(), slots.clone(), learning)?;
+    }
+    if let (Some(peers), Some(link)) = (peers, engine.peers().link()) {
+        peers.serve(link)?;
     }
     if text.is_err() {
         engine.note_reload(None);

@@ -340,6 +340,7 @@ impl Engine {
         let reports = config.agent_reports.as_ref();
         self.reports
             .set_keys(reports.map(|reports| reports.keys.clone()));
+        self.peers.follow(config.peers.as_ref());
         self.config = config;
         if let Some(way) = way {
             self.way = Some(way);

@@ -102,7 +102,8 @@ pub(crate) const FLEET: &str = "\
 Examples:
   causeway fleet show
   causeway fleet show -o json                     # on each balancer, into a file
-  causeway fleet diff lb1.json lb2.json           # exit code 1 where they differ";
+  causeway fleet diff lb1.json lb2.json           # exit code 1 where they differ
+  causeway fleet peers                            # who steers with this one, and how far apart";
 
 /// For `causeway reload --help`.
 pub(crate) const RELOAD: &str = "\

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway fleet`: how a fleet stands, and whether balancers of the same VIPs have alike what they
-//! must.
+//! `causeway fleet`: how a fleet stands, what its balancers tell each other, and whether those of the
+//! same VIPs have alike what they must.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use causeway_api::balancer::{Agreement, FleetPosition, FleetView, PassBy};
+use causeway_api::balancer::{Agreement, FleetPosition, FleetView, PassBy, PeersView};
 use causeway_report::table::{OutputFormat, TextTable};
 use clap::Subcommand;
 use serde_json::json;
@@ -58,6 +58,12 @@ enum Action {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
+    /// Show the balancers with which this one shares measurements and votes
+    Peers {
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
     /// Compare balancers; the exit code is 1 where they differ
     ///
     /// Each is a file that `causeway fleet show -o json` wrote on a balancer, or a balancer's
@@ -96,6 +102,16 @@ impl Args {
             Action::Show { output } => {
                 let agreement: Agreement = self.target.get("/v1/agreement")?;
                 print(output, &json!(agreement), &items(&agreement))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Action::Peers { output } => {
+                let peers: PeersView = self.target.get("/v1/peers")?;
+                match (&peers.own, output) {
+                    (None, OutputFormat::Table) => println!(
+                        "this balancer steers alone; name the others under [peers] in its file"
+                    ),
+                    _ => print(output, &json!(peers), &peers_table(&peers))?,
+                }
                 Ok(ExitCode::SUCCESS)
             }
             Action::Diff { of, output } => {
@@ -253,6 +269,47 @@ fn items(agreement: &Agreement) -> TextTable {
             item.what.clone(),
             item.vip.clone().unwrap_or_else(|| "-".to_owned()),
             item.digest.clone(),
+        ]);
+    }
+    table
+}
+
+fn peers_table(peers: &PeersView) -> TextTable {
+    let mut table = TextTable::new(&[
+        "member",
+        "state",
+        ">heard",
+        ">sent",
+        ">received",
+        ">dropped",
+        ">reals",
+        ">weights apart",
+        "of",
+    ]);
+    for member in &peers.members {
+        let drops = member.dropped.iter();
+        let drops: Vec<String> = drops
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        let apart = member.weights_apart;
+        table.push(vec![
+            member.address.clone(),
+            if member.live { "live" } else { "silent" }.to_owned(),
+            member
+                .heard_s
+                .map_or_else(|| "never".to_owned(), |s| format!("{s:.1} s ago")),
+            member.sent.to_string(),
+            member.received.to_string(),
+            match drops.is_empty() {
+                true => "0".to_owned(),
+                false => drops.join(", "),
+            },
+            member.reals.to_string(),
+            apart.map_or_else(|| "-".to_owned(), |part| format!("{:.1} %", part * 100.0)),
+            member
+                .farthest_real
+                .clone()
+                .unwrap_or_else(|| "-".to_owned()),
         ]);
     }
     table

@@ -14,12 +14,14 @@
 
 mod answer;
 mod silence;
+mod vote;
 
 use std::collections::VecDeque;
 use std::fmt;
 
 pub use answer::{Echo, PostgresError, dns_code, grpc_request, grpc_serves, redis_serves};
 pub use silence::{Silence, SilenceCounts};
+pub use vote::{PROBERS, Votes, probes};
 
 /// How often to probe and what to conclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

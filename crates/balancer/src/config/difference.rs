@@ -14,8 +14,8 @@ use causeway_service::config::{ApiConfig, SecretFile};
 
 use super::words::LAWS;
 use super::{
-    AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, RealConfig, Stateful,
-    TableLimits, VipConfig, XdpMode, clients_of, discover, health,
+    AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, PeersConfig, RealConfig,
+    Stateful, TableLimits, VipConfig, XdpMode, clients_of, discover, health,
 };
 
 impl BalancerConfig {
@@ -160,6 +160,7 @@ impl Changes {
             announce,
             agent_reports,
             fleet,
+            peers,
             history,
             vips: _,
         } = from;
@@ -196,6 +197,7 @@ impl Changes {
         self.announce(announce.as_ref(), to.announce.as_ref());
         self.agent_reports(agent_reports.as_ref(), to.agent_reports.as_ref());
         self.option("fleet", fleet, &to.fleet, ToString::to_string);
+        self.peers(peers.as_ref(), to.peers.as_ref());
         self.debug("history.length", history, &to.history);
     }
 
@@ -405,6 +407,31 @@ impl Changes {
             return;
         };
         self.secret("the keys in agent_reports.keys", keys, &to.keys);
+    }
+
+    fn peers(&mut self, from: Option<&PeersConfig>, to: Option<&PeersConfig>) {
+        let listen = |peers: Option<&PeersConfig>| peers.map(|peers| peers.listen);
+        self.option(
+            "peers.listen",
+            &listen(from),
+            &listen(to),
+            ToString::to_string,
+        );
+        let (
+            Some(PeersConfig {
+                listen: _,
+                keys,
+                members,
+            }),
+            Some(to),
+        ) = (from, to)
+        else {
+            return;
+        };
+        self.secret("the keys in peers.key_file", keys, &to.keys);
+        self.key("peers.members", members, &to.members, |members| {
+            list(members.iter().map(ToString::to_string))
+        });
     }
 
     fn of_vip(&mut self, from: &VipConfig, to: &VipConfig) {

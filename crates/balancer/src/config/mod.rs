@@ -37,6 +37,7 @@ mod hash_key;
 mod health;
 mod json;
 mod limits;
+mod peers;
 mod pools;
 mod probe;
 pub mod quic;
@@ -62,6 +63,7 @@ pub use fleet::{EtcdConfig, FleetConfig, FleetStore};
 pub use hash_key::HashKey;
 pub use health::Health;
 pub use json::{changed_vip, real_from_json, real_to_json, reals_from_json, vip_from_json};
+pub use peers::PeersConfig;
 pub use probe::{Authorities, ProbeConfig, StatusRanges};
 pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
@@ -139,6 +141,8 @@ pub struct BalancerConfig {
     pub agent_reports: Option<AgentReportsConfig>,
     /// The fleet that it is a member of; `None`: it goes by its file alone.
     pub fleet: Option<FleetConfig>,
+    /// The balancers of the same VIPs; `None`: this one steers alone.
+    pub peers: Option<PeersConfig>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
@@ -403,6 +407,7 @@ impl BalancerConfig {
                 "agent_reports.listen",
                 self.reports_at() == running.reports_at(),
             ),
+            ("peers.listen", self.peers_at() == running.peers_at()),
         ];
         let differ = same.iter().filter(|(_, same)| !same);
         differ.map(|(key, _)| *key).collect()
@@ -414,6 +419,10 @@ impl BalancerConfig {
 
     fn reports_at(&self) -> Option<SocketAddr> {
         self.agent_reports.as_ref().map(|reports| reports.listen)
+    }
+
+    fn peers_at(&self) -> Option<SocketAddr> {
+        self.peers.as_ref().map(|peers| peers.listen)
     }
 
     /// Whether a VIP's packets get an outer header, and so need a gateway.

@@ -14,6 +14,7 @@ use causeway_service::config::{
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 
+use super::peers::RawPeers;
 use super::probe::StatusValue;
 use super::words::*;
 
@@ -50,6 +51,7 @@ pub(super) struct RawConfig {
     pub cookie: RawCookie,
     pub agent_reports: Option<RawReports>,
     pub fleet: Option<RawFleet>,
+    pub peers: Option<RawPeers>,
     #[serde(default)]
     pub announce: RawAnnounce,
     #[serde(default)]

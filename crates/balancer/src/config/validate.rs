@@ -19,7 +19,7 @@ use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
     BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, TunnelEnds,
-    Unserved, VipConfig, announce, fleet, limits, reports, stateful, vip,
+    Unserved, VipConfig, announce, fleet, limits, peers, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -59,6 +59,8 @@ pub(super) fn config(
     let cookies = cookie::cookies(&raw.cookie, faults);
     let agent_reports = raw.agent_reports.as_ref();
     let agent_reports = agent_reports.map(|raw| reports::reports(raw, cookies.as_ref(), faults));
+    let peers = raw.peers.as_ref();
+    let peers = peers.and_then(|raw| peers::peers(raw, cookies.as_ref(), faults));
     let stateful = stateful::stateful(&raw.stateful, faults);
     let beside = Beside {
         has_keys: beside.has_keys || cookies.is_some(),
@@ -106,6 +108,7 @@ pub(super) fn config(
         announce: announce::announce(&raw.announce, faults),
         agent_reports: agent_reports.flatten(),
         fleet: raw.fleet.as_ref().and_then(|raw| fleet::fleet(raw, faults)),
+        peers,
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,
     })

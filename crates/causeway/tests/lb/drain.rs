@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Draining a real until it is empty, and a VIP that is added with all that a file can say.
 
-use std::ffi::CString;
-
 use etherparse::PacketBuilder;
 
 use super::*;
@@ -15,26 +13,7 @@ fn send(client_port: u16, ends: bool) {
     let builder = if ends { builder.rst() } else { builder.syn() };
     let mut frame = Vec::new();
     builder.write(&mut frame, &[]).expect("a frame");
-    let name = CString::new("peer0").expect("a name");
-    // SAFETY: the name and the frame outlive the calls, and the address is one of a packet
-    // socket with its own size; what fails is told by the results.
-    unsafe {
-        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
-        assert!(socket >= 0, "a packet socket");
-        let mut to: libc::sockaddr_ll = std::mem::zeroed();
-        to.sll_family = libc::AF_PACKET as u16;
-        to.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
-        let sent = libc::sendto(
-            socket,
-            frame.as_ptr().cast(),
-            frame.len(),
-            0,
-            (&raw const to).cast(),
-            size_of::<libc::sockaddr_ll>() as u32,
-        );
-        libc::close(socket);
-        assert_eq!(sent, frame.len() as isize);
-    }
+    Wire::on("peer0").send(&frame);
 }
 
 /// Connections that a real of `web` has, by the balancer.

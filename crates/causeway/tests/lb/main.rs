@@ -10,11 +10,14 @@ mod doctor;
 mod drain;
 mod ipvs;
 mod life;
+mod peers;
 mod rights;
 #[path = "../units/mod.rs"]
 mod units;
 
+use std::ffi::CString;
 use std::io::Read;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -162,6 +165,70 @@ impl Drop for Machine {
     fn drop(&mut self) {
         // Without this the directory cannot be removed.
         let _ = umount2(&self.path("bpf"), MntFlags::MNT_DETACH);
+    }
+}
+
+/// A packet socket on an interface.
+struct Wire {
+    socket: OwnedFd,
+    address: libc::sockaddr_ll,
+}
+
+impl Wire {
+    fn on(interface: &str) -> Self {
+        let name = CString::new(interface).expect("a name");
+        // SAFETY: the address is one of a packet socket with its own size, the name outlives the
+        // calls, what fails is told by the results, and nobody else has the new socket.
+        unsafe {
+            let protocol = (libc::ETH_P_ALL as u16).to_be();
+            let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(protocol));
+            assert!(socket >= 0, "a packet socket");
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = protocol;
+            address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+            let wire = Self {
+                socket: OwnedFd::from_raw_fd(socket),
+                address,
+            };
+            let size = size_of::<libc::sockaddr_ll>() as u32;
+            assert_eq!(
+                libc::bind(socket, (&raw const wire.address).cast(), size),
+                0
+            );
+            wire
+        }
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: the frame and the address outlive the call, and are as long as they say.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const self.address).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
+        assert_eq!(sent, frame.len() as isize);
+    }
+
+    /// The next frame.
+    fn receive(&self) -> Vec<u8> {
+        let mut frame = vec![0; 2048];
+        // SAFETY: the buffer outlives the call, and is as long as it says.
+        let length = unsafe {
+            libc::recv(
+                self.socket.as_raw_fd(),
+                frame.as_mut_ptr().cast(),
+                frame.len(),
+                0,
+            )
+        };
+        frame.truncate(usize::try_from(length).expect("a frame"));
+        frame
     }
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The datagram: to bytes under a tag, and back.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
-use super::keys::{ReportKeys, Speaker, octets};
-use super::receiver::Reception;
-use crate::cookie::{CookieKey, KeyEpoch, siphash};
+use super::keys::{ReportKeys, Speaker};
+use crate::envelope::{
+    self, BODY_HEAD, Boot, DATAGRAM_MAX, Form, HEAD, Head, Reception, address, number, octets,
+    push_body,
+};
 
-/// Bytes of the longest datagram: it fits into an IPv6 packet of 1,280 bytes.
-pub const DATAGRAM_MAX: usize = 1232;
 /// Notices of a datagram that has no other body.
 pub const NOTICES_MAX: usize = (DATAGRAM_MAX - HEAD - BODY_HEAD) / NOTICE;
 /// Services of a datagram, beside a server's load.
@@ -17,9 +17,6 @@ const _: () = assert!(HEAD + 2 * BODY_HEAD + LOAD + SERVICES_MAX * SERVICE <= DA
 
 const MAGIC: [u8; 4] = *b"CWAR";
 pub(super) const VERSION: u8 = 3;
-const HEAD: usize = 48;
-const TAG: std::ops::Range<usize> = 8..16;
-const BODY_HEAD: usize = 8;
 /// Bytes of the entries of this version.
 const LOAD: usize = 8;
 const SERVICE: usize = 64;
@@ -47,15 +44,6 @@ pub struct AgentReport {
     pub sequence: u64,
     /// What it says.
     pub bodies: Vec<Body>,
-}
-
-/// A boot of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Boot {
-    /// When it was, seconds since 1970. By a clock that is set wrong, it may be any time.
-    pub time_s: u32,
-    /// A number by which it differs from others.
-    pub id: u32,
 }
 
 /// One thing that a datagram says.
@@ -148,14 +136,11 @@ impl AgentReport {
 
     /// The same of a speaker and a version.
     pub(super) fn encode_as(&self, version: u8, speaker: Speaker, keys: &ReportKeys) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(DATAGRAM_MAX);
-        bytes.extend(MAGIC);
-        bytes.extend([version, keys.current.index() as u8, 0, 0]);
-        bytes.extend([0; 8]);
-        bytes.extend(octets(self.sender));
-        bytes.extend(self.boot.time_s.to_be_bytes());
-        bytes.extend(self.boot.id.to_be_bytes());
-        bytes.extend(self.sequence.to_be_bytes());
+        let form = Form {
+            magic: MAGIC,
+            version,
+        };
+        let mut bytes = self.head().begin(form, keys.current);
         for body in &self.bodies {
             body.encode(&mut bytes);
         }
@@ -169,35 +154,27 @@ impl AgentReport {
         speaker: Speaker,
         keys: Option<&ReportKeys>,
     ) -> Result<Self, Reception> {
-        if bytes.len() > DATAGRAM_MAX || !bytes.starts_with(&MAGIC) {
-            return Err(Reception::Malformed);
-        }
-        let (head, bodies) = bytes.split_at_checked(HEAD).ok_or(Reception::Truncated)?;
-        if head[4].abs_diff(VERSION) > 1 {
-            return Err(Reception::Version);
-        }
-        match usize::from(u16::from_be_bytes([head[6], head[7]])) {
-            length if length > bytes.len() => return Err(Reception::Truncated),
-            length if length < bytes.len() || length % 8 != 0 => return Err(Reception::Malformed),
-            _ => {}
-        }
-        let mut epochs = KeyEpoch::ALL.into_iter();
-        let epoch = epochs.find(|epoch| epoch.index() == u32::from(head[5]));
-        let sender = address(head, 16).ok_or(Reception::Malformed)?;
-        let key = keys.zip(epoch);
-        let key = key.and_then(|(keys, epoch)| keys.key(sender, epoch, speaker));
-        if tag(bytes, &key.ok_or(Reception::NoKey)?).to_le_bytes() != head[TAG] {
-            return Err(Reception::Forged);
-        }
+        let form = Form {
+            magic: MAGIC,
+            version: VERSION,
+        };
+        let (head, bodies) = envelope::open(bytes, form, |sender, epoch| {
+            keys?.key(sender, epoch, speaker)
+        })?;
         Ok(Self {
-            sender,
-            boot: Boot {
-                time_s: number(head, 32).map(u32::from_be_bytes)?,
-                id: number(head, 36).map(u32::from_be_bytes)?,
-            },
-            sequence: number(head, 40).map(u64::from_be_bytes)?,
+            sender: head.sender,
+            boot: head.boot,
+            sequence: head.sequence,
             bodies: decode_bodies(bodies)?,
         })
+    }
+
+    pub(super) fn head(&self) -> Head {
+        Head {
+            sender: self.sender,
+            boot: self.boot,
+            sequence: self.sequence,
+        }
     }
 }
 
@@ -220,56 +197,30 @@ impl Body {
             Self::Challenge(number) => (KIND_CHALLENGE, CHALLENGE, encode_number(*number)),
             Self::Response(number) => (KIND_RESPONSE, CHALLENGE, encode_number(*number)),
         };
-        let Some(room) = DATAGRAM_MAX.checked_sub(bytes.len() + BODY_HEAD) else {
-            return;
-        };
-        let count = entries.len().min(room.checked_div(entry_len).unwrap_or(0));
-        bytes.extend([kind, 0]);
-        bytes.extend((entry_len as u16).to_be_bytes());
-        bytes.extend((count as u16).to_be_bytes());
-        bytes.extend([0; 2]);
-        bytes.extend(entries.into_iter().take(count).flatten());
+        push_body(bytes, kind, entry_len, entries.into_iter());
     }
 }
 
 /// Bodies of kinds that this version does not know are skipped.
-fn decode_bodies(mut bytes: &[u8]) -> Result<Vec<Body>, Reception> {
+fn decode_bodies(bytes: &[u8]) -> Result<Vec<Body>, Reception> {
     let mut bodies = Vec::new();
-    while !bytes.is_empty() {
-        let (head, rest) = bytes
-            .split_at_checked(BODY_HEAD)
-            .ok_or(Reception::Malformed)?;
-        let entry_len = usize::from(u16::from_be_bytes([head[2], head[3]]));
-        let count = usize::from(u16::from_be_bytes([head[4], head[5]]));
-        let (entries, rest) = rest
-            .split_at_checked(entry_len * count)
-            .ok_or(Reception::Malformed)?;
-        bytes = rest;
-        let entries = || match entry_len {
-            0 => [].chunks_exact(1),
-            _ => entries.chunks_exact(entry_len),
-        };
-        bodies.push(match head[0] {
-            KIND_LOAD => match entries().next() {
+    for body in envelope::bodies(bytes)? {
+        let mut entries = body.entries();
+        bodies.push(match body.kind {
+            KIND_LOAD => match entries.next() {
                 Some(entry) => Body::Load(ServerLoad::decode(entry)?),
                 None => continue,
             },
             KIND_LATENCY => Body::Latency(
-                entries()
+                entries
                     .map(ServiceLatency::decode)
                     .collect::<Result<_, _>>()?,
             ),
-            KIND_OPENED => Body::Opened(decode_all(entries())?),
-            KIND_CLOSED => Body::Closed(decode_all(entries())?),
+            KIND_OPENED => Body::Opened(decode_all(entries)?),
+            KIND_CLOSED => Body::Closed(decode_all(entries)?),
             KIND_ASK => Body::Ask,
-            kind @ (KIND_CHALLENGE | KIND_RESPONSE) => {
-                let entry = entries().next().ok_or(Reception::Malformed)?;
-                let challenge = number(entry, 0).map(u64::from_be_bytes)?;
-                match kind {
-                    KIND_CHALLENGE => Body::Challenge(challenge),
-                    _ => Body::Response(challenge),
-                }
-            }
+            KIND_CHALLENGE => Body::Challenge(body.first_number()?),
+            KIND_RESPONSE => Body::Response(body.first_number()?),
             _ => continue,
         });
     }
@@ -366,33 +317,7 @@ fn decode_all<'a>(
 
 /// Writes length and tag into a datagram that is whole.
 pub(super) fn seal(bytes: &mut [u8], speaker: Speaker, keys: &ReportKeys) {
-    let length = bytes.len() as u16;
-    bytes[6..8].copy_from_slice(&length.to_be_bytes());
     let sender = address(bytes, 16);
-    if let Some(key) = sender.and_then(|sender| keys.key(sender, keys.current, speaker)) {
-        let tag = tag(bytes, &key);
-        bytes[TAG].copy_from_slice(&tag.to_le_bytes());
-    }
-}
-
-/// The tag of a datagram, whatever stands in its place.
-fn tag(bytes: &[u8], key: &CookieKey) -> u64 {
-    let mut words = [0; DATAGRAM_MAX / 8];
-    let (chunks, _) = bytes.as_chunks::<8>();
-    let count = words.len().min(chunks.len());
-    for (word, chunk) in words.iter_mut().zip(chunks) {
-        *word = u64::from_le_bytes(*chunk);
-    }
-    words[TAG.start / 8] = 0;
-    siphash(&words[..count], key)
-}
-
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Reception> {
-    let found = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
-    found.copied().ok_or(Reception::Malformed)
-}
-
-fn address(bytes: &[u8], at: usize) -> Option<IpAddr> {
-    let octets: [u8; 16] = *bytes.get(at..)?.first_chunk()?;
-    Some(Ipv6Addr::from(octets).to_canonical())
+    let key = sender.and_then(|sender| keys.key(sender, keys.current, speaker));
+    envelope::seal(bytes, key.as_ref());
 }

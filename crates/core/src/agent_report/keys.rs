@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::cookie::{CookieKey, KeyEpoch};
+use crate::envelope::octets;
 
 /// Who signs a datagram. What one of them says is never the other's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,13 +76,5 @@ impl ReportKeys {
             Speaker::Balancer => *b"balancer",
         };
         Some(self.of_server(server, epoch)?.derive(label, [0; 16]))
-    }
-}
-
-/// IPv4 as `::ffff:a.b.c.d`.
-pub(super) fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }

@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::datagram::{
-    AgentReport, Body, Boot, ConnectionNotice, ServerLoad, ServiceLatency, VERSION,
-};
-use super::keys::{ReportKeys, Speaker, octets};
-use crate::cookie::{CookieKey, siphash};
+use super::datagram::{AgentReport, Body, ConnectionNotice, ServerLoad, ServiceLatency, VERSION};
+use super::keys::{ReportKeys, Speaker};
+use crate::cookie::CookieKey;
+use crate::envelope::{Boots, Reception, ReceptionCounts};
 
 /// How long a load holds.
 pub const LOAD_FRESH_NS: u64 = 1_000_000_000;
@@ -16,69 +15,13 @@ pub const LOAD_FRESH_NS: u64 = 1_000_000_000;
 pub const LATENCY_FRESH_NS: u64 = 3_000_000_000;
 /// Least time between two questions to an agent.
 const ASK_EVERY_NS: u64 = 900_000_000;
-/// A challenge holds until the end of the next period of so many bits of nanoseconds: 4 to 9 s.
-const CHALLENGE_BITS: u32 = 32;
-
-/// What became of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reception {
-    /// It counts.
-    Taken,
-    /// Overtaken by a newer one on its way; of load and latency only the newest counts.
-    Late,
-    /// It came before, or is too old to tell.
-    Replayed,
-    /// Of a boot that has yet to respond to a challenge.
-    Unproven,
-    /// Its tag is not by the key that it names.
-    Forged,
-    /// The balancer has no such key.
-    NoKey,
-    /// More than one version away.
-    Version,
-    /// Shorter than it says.
-    Truncated,
-    /// No report at all.
-    Malformed,
-}
-
-impl Reception {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Taken,
-        Self::Late,
-        Self::Replayed,
-        Self::Unproven,
-        Self::Forged,
-        Self::NoKey,
-        Self::Version,
-        Self::Truncated,
-        Self::Malformed,
-    ];
-
-    /// The counter's name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Taken => "taken",
-            Self::Late => "late",
-            Self::Replayed => "replayed",
-            Self::Unproven => "unproven",
-            Self::Forged => "forged",
-            Self::NoKey => "no_key",
-            Self::Version => "version",
-            Self::Truncated => "truncated",
-            Self::Malformed => "malformed",
-        }
-    }
-}
 
 /// What is known by agents. Times are of the receiver's own clock.
 #[derive(Debug)]
 pub struct ReportReceiver {
-    /// By which challenges are made: nothing is kept of who has not responded.
-    secret: CookieKey,
+    boots: Boots,
     senders: HashMap<IpAddr, Sender>,
-    counts: [u64; Reception::ALL.len()],
+    counts: ReceptionCounts,
 }
 
 /// What a datagram that was taken says of connections.
@@ -91,21 +34,11 @@ pub struct ReceivedReport {
     pub closed: Vec<ConnectionNotice>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sender {
-    boot: Boot,
-    window: Window,
     asked_ns: Option<u64>,
     load: Option<Newest<ServerLoad>>,
     latency: Option<Newest<Vec<ServiceLatency>>>,
-}
-
-/// Sequence numbers that were taken (as IPsec's, RFC 4303, section 3.4.3).
-#[derive(Debug)]
-struct Window {
-    newest: u64,
-    /// Bit n: `newest - n` was.
-    taken: u64,
 }
 
 #[derive(Debug)]
@@ -120,9 +53,9 @@ impl ReportReceiver {
     /// recorded before fits a challenge of its.
     pub fn new(secret: CookieKey) -> Self {
         Self {
-            secret,
+            boots: Boots::new(secret),
             senders: HashMap::new(),
-            counts: [0; Reception::ALL.len()],
+            counts: ReceptionCounts::default(),
         }
     }
 
@@ -140,7 +73,7 @@ impl ReportReceiver {
         let result = AgentReport::decode(datagram, Speaker::Agent, keys)
             .and_then(|datagram| self.take(datagram, now_ns));
         let outcome = result.as_ref().err().copied().unwrap_or(Reception::Taken);
-        self.counts[outcome as usize] += 1;
+        self.counts.add(outcome);
         result
     }
 
@@ -188,50 +121,17 @@ impl ReportReceiver {
 
     /// Whether a datagram is the first of its number, and of a boot that is alive.
     fn admit(&mut self, datagram: &AgentReport, now_ns: u64) -> Result<(), Reception> {
-        let (boot, sequence) = (datagram.boot, datagram.sequence);
-        if let Some(sender) = self.senders.get_mut(&datagram.sender)
-            && sender.boot == boot
-        {
-            return match sender.window.take(sequence) {
-                true => Ok(()),
-                false => Err(Reception::Replayed),
-            };
+        let responds = |number| datagram.bodies.contains(&Body::Response(number));
+        if self.boots.admit(&datagram.head(), now_ns, responds)? {
+            self.senders.insert(datagram.sender, Sender::default());
         }
-        let period = now_ns >> CHALLENGE_BITS;
-        let responds = |period| {
-            let response = Body::Response(self.challenge_of(datagram, period));
-            datagram.bodies.contains(&response)
-        };
-        if !responds(period) && !period.checked_sub(1).is_some_and(responds) {
-            return Err(Reception::Unproven);
-        }
-        let window = Window {
-            newest: sequence,
-            taken: 1,
-        };
-        let sender = Sender {
-            boot,
-            window,
-            asked_ns: None,
-            load: None,
-            latency: None,
-        };
-        self.senders.insert(datagram.sender, sender);
         Ok(())
-    }
-
-    /// The number that a boot of a server is to repeat in a period.
-    fn challenge_of(&self, head: &AgentReport, period: u64) -> u64 {
-        let sender = u128::from_le_bytes(octets(head.sender));
-        let boot = u64::from(head.boot.time_s) << 32 | u64::from(head.boot.id);
-        let words = [sender as u64, (sender >> 64) as u64, boot, period];
-        siphash(&words, &self.secret)
     }
 
     /// The answer to a datagram that was [`Reception::Unproven`].
     pub fn challenge(&self, datagram: &[u8], keys: &ReportKeys, now_ns: u64) -> Option<Vec<u8>> {
         let mut head = AgentReport::decode(datagram, Speaker::Agent, Some(keys)).ok()?;
-        let number = self.challenge_of(&head, now_ns >> CHALLENGE_BITS);
+        let number = self.boots.challenge(&head.head(), now_ns);
         head.bodies = vec![Body::Challenge(number)];
         Some(head.encode_as(VERSION, Speaker::Balancer, keys))
     }
@@ -305,7 +205,7 @@ impl ReportReceiver {
 
     /// What became of datagrams since the start.
     pub fn counts(&self) -> impl Iterator<Item = (Reception, u64)> {
-        Reception::ALL.into_iter().zip(self.counts)
+        self.counts.each()
     }
 }
 
@@ -313,24 +213,6 @@ impl ReceivedReport {
     /// The server that says so.
     pub fn server(&self) -> IpAddr {
         self.head.sender
-    }
-}
-
-impl Window {
-    /// Whether a number is new; it is not any more.
-    fn take(&mut self, sequence: u64) -> bool {
-        if let Some(ahead) = sequence.checked_sub(self.newest).filter(|ahead| *ahead > 0) {
-            let shifted = u32::try_from(ahead).ok();
-            let shifted = shifted.and_then(|ahead| self.taken.checked_shl(ahead));
-            self.taken = shifted.unwrap_or(0) | 1;
-            self.newest = sequence;
-            return true;
-        }
-        let behind = u32::try_from(self.newest - sequence).ok();
-        let bit = behind.and_then(|behind| 1_u64.checked_shl(behind));
-        let is_new = bit.is_some_and(|bit| self.taken & bit == 0);
-        self.taken |= bit.unwrap_or(0);
-        is_new
     }
 }
 

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use super::datagram::{AgentReport, Body, Boot};
+use super::datagram::{AgentReport, Body};
 use super::keys::{ReportKeys, Speaker};
+use crate::envelope::Boot;
 
 /// What a balancer wants of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -153,6 +153,19 @@ impl Controller {
         self.unevenness = Unevenness::default();
     }
 
+    /// Moves the weights a part of the way to those that other balancers give the same reals, in
+    /// the members' order and as parts of the configured weights: by the same readings each
+    /// moves them as far, but from where it began. A real of which nothing is known stays.
+    pub fn draw(&mut self, towards: &[Option<f64>], part: f64) {
+        for (real, towards) in self.reals.iter_mut().zip(towards) {
+            if let Some(towards) = towards {
+                let wanted = towards * real.member.configured;
+                real.weight += part * (wanted - real.weight);
+            }
+        }
+        self.refit();
+    }
+
     /// The effective weights, in the members' order.
     pub fn weights(&self) -> impl Iterator<Item = (Member, f64)> + '_ {
         self.reals.iter().map(|real| (real.member, real.weight))

@@ -1,246 +1,182 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One real behind several balancers: each writes what it has counted, all add it up.
+//! One real behind several balancers: each tells what it has counted, all add it up.
 //!
-//! A [`Share`] holds one balancer's totals since it began to count. Totals only grow,
-//! so the newer of two shares of one balancer knows all that the older one knew, and a
-//! [`Merged`] is joined by keeping the newer of each: the order in which shares arrive,
-//! and how often, does not matter. That is all a store has to offer: a key for each
-//! balancer and real, and [`Share::to_bytes`] as its value.
+//! A [`Share`] holds one balancer's totals since it began to count. Totals only grow, so that
+//! the newer of two shares of one balancer knows all that the older one knew: one that is lost
+//! is made up for by the next, and the order in which they come does not matter. [`Merged`]
+//! keeps the newest of each balancer, and gives what they have counted since it was last asked.
 //!
-//! Sums and histograms add up without error; means and quantiles would not.
+//! Sums add up without error; means would not.
 
 use std::collections::BTreeMap;
 
-use thiserror::Error;
+use super::{GradedLatencies, MeasuredInterval, Reading};
 
-use super::Reading;
-use crate::hist::{BUCKETS, Histogram};
-
-/// First byte of an encoded share.
-const FORMAT: u8 = 2;
-/// Bytes before the histogram.
-const HEAD: usize = 1 + 8 * 9;
-/// Bytes of one bucket that holds something.
-const BUCKET: usize = 2 + 8;
-
-/// Names a balancer among those that share a store.
+/// Names a balancer among those that serve the same VIPs.
 pub type BalancerId = u64;
 
-/// What one balancer has counted for one real.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Totals of one grade. They go round: sums of half nanoseconds after months, counts after some
+/// 2 billion samples, and only differences mean something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GradedTotals {
+    /// See [`GradedLatencies`].
+    pub sum_halves_ns: u64,
+    /// See [`GradedLatencies`].
+    pub server_sum_halves_ns: u64,
+    /// See [`GradedLatencies`].
+    pub path_sum_halves_ns: u64,
+    /// See [`GradedLatencies`].
+    pub weight_halves: u32,
+    /// See [`GradedLatencies`].
+    pub path_weight_halves: u32,
+}
+
+/// All that a balancer has counted of a real. Every number goes round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MeasuredTotals {
+    /// Latencies but those graded low.
+    pub good: GradedTotals,
+    /// Those graded low.
+    pub low: GradedTotals,
+    /// Weight of upper bounds.
+    pub bound_halves: u32,
+    /// Requests of measured connections.
+    pub requests: u32,
+    /// Requests of all connections, by estimate.
+    pub all_requests: u32,
+}
+
+/// What one balancer tells of one real.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Share {
-    /// Which counting this is: larger whenever the counters began at zero again.
-    pub epoch: u64,
-    /// When it was read, in ns of a clock that the balancers agree on to about a second.
-    pub at_ns: u64,
-    /// Sum of the latency samples, in half nanoseconds.
-    pub latency_sum_halves_ns: u64,
-    /// Number of samples, doubled.
-    pub latency_weight_halves: u64,
-    /// Answers whose latency is graded low or an upper bound, doubled; in no sum.
-    pub low_weight_halves: u64,
-    /// Requests that went in.
-    pub requests: u64,
-    /// Connections that picked the real.
-    pub opened: u64,
-    /// Estimate of connections that are open.
-    pub active: u64,
-    /// The weight that the balancer gives the real, in millionths.
-    pub weight_millionths: u64,
-    /// Distribution of the latencies.
-    pub histogram: Histogram,
+    /// What it has counted since it began to.
+    pub totals: MeasuredTotals,
+    /// Connections that are open.
+    pub active: u32,
+    /// The weight that its controller gives the real, in millionths of the configured one; `None`
+    /// where it has none, or knows no better than the configuration.
+    pub weight_millionths: Option<u32>,
+    /// Whether it finds the real up; `None`: it does not probe it, or does not know yet.
+    pub vote: Option<bool>,
 }
 
-/// Bytes that are no share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum BadShare {
-    /// Another program, or a later version of this one, wrote it.
-    #[error("a share begins with {FORMAT}, not with {0}; is a newer balancer at the store?")]
-    Format(u8),
-    /// It ends too early or holds too much.
-    #[error("a share of {0} bytes is incomplete or holds too much")]
-    Length(usize),
-    /// It counts in a bucket that does not exist.
-    #[error("a latency histogram has {BUCKETS} buckets; there is no bucket {0}")]
-    Bucket(u16),
-}
-
-impl Share {
-    /// As bytes, for a store: little endian, of the histogram what is not zero.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD + 32 * BUCKET);
-        bytes.push(FORMAT);
-        for number in self.numbers() {
-            bytes.extend(number.to_le_bytes());
-        }
-        for (bucket, &count) in self.histogram.counts().iter().enumerate() {
-            if count > 0 {
-                bytes.extend((bucket as u16).to_le_bytes());
-                bytes.extend(count.to_le_bytes());
-            }
-        }
-        bytes
-    }
-
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
-    ///
-    /// # Errors
-    /// When the bytes are none of that.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadShare> {
-        let (&format, rest) = bytes.split_first().ok_or(BadShare::Length(0))?;
-        if format != FORMAT {
-            return Err(BadShare::Format(format));
-        }
-        let short = BadShare::Length(bytes.len());
-        let (head, buckets) = rest.split_at_checked(HEAD - 1).ok_or(short)?;
-        let mut numbers = [0; 9];
-        for (number, bytes) in numbers.iter_mut().zip(head.chunks_exact(8)) {
-            *number = bytes
-                .try_into()
-                .map(u64::from_le_bytes)
-                .map_err(|_| short)?;
-        }
-        let mut counts = [0; BUCKETS];
-        for entry in buckets.chunks(BUCKET) {
-            let (bucket, count) = entry.split_at_checked(2).ok_or(short)?;
-            let bucket = bucket
-                .try_into()
-                .map(u16::from_le_bytes)
-                .map_err(|_| short)?;
-            let count = count
-                .try_into()
-                .map(u64::from_le_bytes)
-                .map_err(|_| short)?;
-            let place = counts.get_mut(usize::from(bucket));
-            *place.ok_or(BadShare::Bucket(bucket))? = count;
-        }
-        let [
-            epoch,
-            at_ns,
-            latency_sum_halves_ns,
-            latency_weight_halves,
-            low_weight_halves,
-            requests,
-            opened,
-            active,
-            weight,
-        ] = numbers;
-        let histogram = Histogram::from_counts(&counts).map_err(|_| short)?;
-        Ok(Self {
-            epoch,
-            at_ns,
-            latency_sum_halves_ns,
-            latency_weight_halves,
-            low_weight_halves,
-            requests,
-            opened,
-            active,
-            weight_millionths: weight,
-            histogram,
-        })
-    }
-
-    fn numbers(&self) -> [u64; 9] {
-        [
-            self.epoch,
-            self.at_ns,
-            self.latency_sum_halves_ns,
-            self.latency_weight_halves,
-            self.low_weight_halves,
-            self.requests,
-            self.opened,
-            self.active,
-            self.weight_millionths,
-        ]
-    }
-
-    /// Whether this share knows all that `other` knew. Of two that were read at one
-    /// time any order will do that is the same everywhere.
-    fn is_newer(&self, other: &Self) -> bool {
-        let order = |share: &Self| (share.numbers(), share.histogram.counts().to_vec());
-        (self.epoch, self.at_ns) > (other.epoch, other.at_ns)
-            || ((self.epoch, self.at_ns) == (other.epoch, other.at_ns)
-                && order(self) > order(other))
-    }
-}
-
-/// One real as all balancers see it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// One real as the other balancers see it.
+#[derive(Debug, Clone, Default)]
 pub struct Merged {
-    shares: BTreeMap<BalancerId, Share>,
+    shares: BTreeMap<BalancerId, Held>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    share: Share,
+    /// Of two shares the one with the higher number is the newer one.
+    number: u64,
+    at_ns: u64,
+    /// Totals that have been given away.
+    taken: MeasuredTotals,
+}
+
+impl GradedTotals {
+    fn add(&mut self, of: &GradedLatencies) {
+        let (sum, count) = (u64::wrapping_add, |old: u32, new: u64| {
+            old.wrapping_add(new as u32)
+        });
+        self.sum_halves_ns = sum(self.sum_halves_ns, of.sum_halves_ns);
+        self.server_sum_halves_ns = sum(self.server_sum_halves_ns, of.server_sum_halves_ns);
+        self.path_sum_halves_ns = sum(self.path_sum_halves_ns, of.path_sum_halves_ns);
+        self.weight_halves = count(self.weight_halves, of.weight_halves);
+        self.path_weight_halves = count(self.path_weight_halves, of.path_weight_halves);
+    }
+
+    fn since(&self, then: &Self) -> GradedLatencies {
+        let sum = u64::wrapping_sub;
+        let count = |now: u32, then: u32| now.wrapping_sub(then).into();
+        GradedLatencies {
+            sum_halves_ns: sum(self.sum_halves_ns, then.sum_halves_ns),
+            server_sum_halves_ns: sum(self.server_sum_halves_ns, then.server_sum_halves_ns),
+            path_sum_halves_ns: sum(self.path_sum_halves_ns, then.path_sum_halves_ns),
+            weight_halves: count(self.weight_halves, then.weight_halves),
+            path_weight_halves: count(self.path_weight_halves, then.path_weight_halves),
+        }
+    }
+}
+
+impl MeasuredTotals {
+    /// Counts an interval in.
+    pub fn add(&mut self, of: &MeasuredInterval) {
+        let count = |old: u32, new: u64| old.wrapping_add(new as u32);
+        self.good.add(&of.good);
+        self.low.add(&of.low);
+        self.bound_halves = count(self.bound_halves, of.bound_halves);
+        self.requests = count(self.requests, of.counts.requests);
+        self.all_requests = count(self.all_requests, of.counts.all_requests);
+    }
+
+    /// What was counted after `then`, former totals of the same balancer.
+    pub fn since(&self, then: &Self) -> MeasuredInterval {
+        let count = |now: u32, then: u32| u64::from(now.wrapping_sub(then));
+        MeasuredInterval {
+            good: self.good.since(&then.good),
+            low: self.low.since(&then.low),
+            bound_halves: count(self.bound_halves, then.bound_halves),
+            counts: Reading {
+                requests: count(self.requests, then.requests),
+                all_requests: count(self.all_requests, then.all_requests),
+                ..Reading::default()
+            },
+        }
+    }
 }
 
 impl Merged {
-    /// Takes in a balancer's share, unless a newer one is there.
-    pub fn put(&mut self, balancer: BalancerId, share: Share) {
-        match self.shares.get(&balancer) {
-            Some(known) if !share.is_newer(known) => {}
-            _ => {
-                self.shares.insert(balancer, share);
-            }
+    /// Takes in a balancer's share, unless a newer one is there; whether it did. A balancer that
+    /// was not there before brings only what it counts from now on.
+    pub fn put(&mut self, balancer: BalancerId, number: u64, share: Share, now_ns: u64) -> bool {
+        let known = self.shares.get(&balancer);
+        if known.is_some_and(|known| known.number >= number) {
+            return false;
         }
+        let taken = known.map_or(share.totals, |known| known.taken);
+        let held = Held {
+            share,
+            number,
+            at_ns: now_ns,
+            taken,
+        };
+        self.shares.insert(balancer, held);
+        true
     }
 
-    /// Takes in all that `other` knows.
-    pub fn join(&mut self, other: &Self) {
-        for (&balancer, share) in &other.shares {
-            self.put(balancer, share.clone());
-        }
+    /// Forgets a balancer: one that is gone, or has begun to count anew.
+    pub fn forget(&mut self, balancer: BalancerId) {
+        self.shares.remove(&balancer);
     }
 
-    /// Forgets balancers that have not written since `before_ns`: those that are gone.
-    pub fn forget(&mut self, before_ns: u64) {
-        self.shares.retain(|_, share| share.at_ns >= before_ns);
+    /// Forgets what has not come anew since `before_ns`.
+    pub fn forget_before(&mut self, before_ns: u64) {
+        self.shares.retain(|_, held| held.at_ns >= before_ns);
     }
 
-    /// What happened since `earlier`, a former state of this: the controller's input.
-    /// A balancer that began to count anew did so at zero; one that was not there
-    /// before brings only what it counts from now on.
-    pub fn since(&self, earlier: &Self) -> Reading {
-        let mut reading = Reading::default();
-        for (balancer, now) in &self.shares {
-            reading.active = reading.active.saturating_add(now.active);
-            let zero = Share::default();
-            let then = match earlier.shares.get(balancer) {
-                Some(then) if then.epoch == now.epoch => then,
-                Some(_) => &zero,
-                None => now,
-            };
-            let add = |sum: &mut u64, now: u64, then: u64| {
-                *sum = sum.saturating_add(now.saturating_sub(then));
-            };
-            add(
-                &mut reading.latency_sum_halves_ns,
-                now.latency_sum_halves_ns,
-                then.latency_sum_halves_ns,
-            );
-            add(
-                &mut reading.latency_weight_halves,
-                now.latency_weight_halves,
-                then.latency_weight_halves,
-            );
-            add(
-                &mut reading.low_weight_halves,
-                now.low_weight_halves,
-                then.low_weight_halves,
-            );
-            add(&mut reading.requests, now.requests, then.requests);
-        }
-        reading
-    }
-
-    /// The latencies of all balancers since each began to count.
-    pub fn histogram(&self) -> Histogram {
-        let mut sum = Histogram::new();
-        for share in self.shares.values() {
-            sum.merge(&share.histogram);
+    /// What the balancers have counted since this was last called.
+    pub fn take(&mut self) -> MeasuredInterval {
+        let mut sum = MeasuredInterval::default();
+        for held in self.shares.values_mut() {
+            let mut measured = held.share.totals.since(&held.taken);
+            measured.counts.active = held.share.active.into();
+            held.taken = held.share.totals;
+            sum = sum.and(measured);
         }
         sum
     }
 
-    /// How many balancers it holds.
-    pub fn balancers(&self) -> usize {
-        self.shares.len()
+    /// The newest share of each balancer.
+    pub fn shares(&self) -> impl Iterator<Item = &Share> {
+        self.shares.values().map(|held| &held.share)
+    }
+
+    /// That of one balancer.
+    pub fn share(&self, balancer: BalancerId) -> Option<&Share> {
+        self.shares.get(&balancer).map(|held| &held.share)
     }
 }
 
@@ -250,112 +186,111 @@ mod tests {
 
     use super::*;
 
-    fn share(epoch: u64, at_ns: u64, samples: u64, latency_ns: u64) -> Share {
-        let mut histogram = Histogram::new();
-        histogram.record_n(latency_ns, samples);
-        Share {
-            epoch,
-            at_ns,
-            latency_sum_halves_ns: 2 * samples * latency_ns,
-            latency_weight_halves: 2 * samples,
-            low_weight_halves: samples,
-            requests: samples,
-            opened: 3,
-            active: 2,
-            weight_millionths: 1_000_000,
-            histogram,
+    fn interval(samples: u64, latency_ns: u64) -> MeasuredInterval {
+        let good = GradedLatencies {
+            sum_halves_ns: 2 * samples * latency_ns,
+            weight_halves: 2 * samples,
+            ..GradedLatencies::default()
+        };
+        MeasuredInterval {
+            good,
+            low: GradedLatencies {
+                path_weight_halves: samples,
+                ..GradedLatencies::default()
+            },
+            bound_halves: samples,
+            counts: Reading {
+                requests: samples,
+                all_requests: 3 * samples,
+                ..Reading::default()
+            },
         }
     }
 
-    fn shares() -> impl Strategy<Value = Vec<(BalancerId, Share)>> {
-        let one = (0u64..3, 0u64..3, 0u64..4, 0u64..50, 1_000u64..1_000_000);
-        let one = one.prop_map(|(balancer, epoch, at, samples, ns)| {
-            (balancer, share(epoch, at, samples, ns))
-        });
-        prop::collection::vec(one, 0..12)
-    }
-
-    fn merged(shares: &[(BalancerId, Share)]) -> Merged {
-        let mut merged = Merged::default();
-        for (balancer, share) in shares {
-            merged.put(*balancer, share.clone());
-        }
-        merged
+    /// The shares that a balancer tells after each of these intervals.
+    fn told(begin: MeasuredTotals, intervals: &[MeasuredInterval]) -> Vec<Share> {
+        let mut totals = begin;
+        let mut tell = |of: Option<&MeasuredInterval>| {
+            of.into_iter().for_each(|of| totals.add(of));
+            Share {
+                totals,
+                active: 2,
+                ..Share::default()
+            }
+        };
+        let mut shares = vec![tell(None)];
+        shares.extend(intervals.iter().map(|of| tell(Some(of))));
+        shares
     }
 
     proptest! {
+        /// Whatever of the shares is lost, doubled or overtaken: once the last has come, all has
+        /// been counted once.
         #[test]
-        fn order_and_repetition_do_not_matter(all in shares(), cut in 0usize..12) {
-            let (a, b) = all.split_at(cut.min(all.len()));
-            let mut one = merged(a);
-            one.join(&merged(b));
-            one.join(&merged(a));
-            let mut other = merged(b);
-            other.join(&merged(a));
-            let backwards: Vec<_> = all.iter().rev().cloned().collect();
-            prop_assert_eq!(&one, &other);
-            prop_assert_eq!(&one, &merged(&backwards));
-        }
-
-        #[test]
-        fn bytes_give_the_share_back_and_never_panic(all in shares(), noise in prop::collection::vec(any::<u8>(), 0..200)) {
-            for (_, share) in &all {
-                let bytes = share.to_bytes();
-                prop_assert_eq!(&Share::from_bytes(&bytes), &Ok(share.clone()));
-                for end in 0..bytes.len().min(HEAD) {
-                    prop_assert!(Share::from_bytes(&bytes[..end]).is_err());
-                }
+        fn nothing_is_lost_and_nothing_counts_twice(
+            samples in prop::collection::vec(0..1_000_u64, 1..20),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+            begin in any::<u32>(),
+        ) {
+            let intervals: Vec<_> = samples.iter().map(|of| interval(*of, 5_000)).collect();
+            // Near where numbers go round.
+            let mut totals = MeasuredTotals::default();
+            totals.good.sum_halves_ns = u64::MAX - u64::from(begin);
+            totals.requests = u32::MAX - begin % 1_000;
+            let shares = told(totals, &intervals);
+            let mut merged = Merged::default();
+            merged.put(7, 0, shares[0], 0);
+            let mut found = MeasuredInterval::default();
+            for index in order {
+                let number = index.index(shares.len());
+                merged.put(7, number as u64, shares[number], 0);
+                found = found.and(merged.take());
             }
-            let mut noise = noise;
-            if let Some(first) = noise.first_mut() {
-                *first = FORMAT;
-            }
-            let _ = Share::from_bytes(&noise);
+            merged.put(7, samples.len() as u64, shares[samples.len()], 0);
+            found = found.and(merged.take());
+            let mut all = intervals.iter().fold(MeasuredInterval::default(), |sum, of| sum.and(*of));
+            all.counts.active = found.counts.active;
+            prop_assert_eq!(found, all);
         }
     }
 
     #[test]
-    fn readings_add_up_over_balancers() {
-        let before = merged(&[(1, share(7, 10, 100, 5_000)), (2, share(9, 10, 50, 5_000))]);
-        let now = merged(&[
-            (1, share(7, 20, 160, 5_000)),
-            // Began anew: all that it has counted is new.
-            (2, share(10, 20, 20, 8_000)),
-            // Was not known before.
-            (3, share(1, 20, 1_000, 9_000)),
-        ]);
-        let reading = now.since(&before);
-        assert_eq!(reading.requests, 60 + 20);
-        assert_eq!(
-            (reading.latency_weight_halves, reading.low_weight_halves),
-            (2 * 80, 80)
+    fn readings_of_several_balancers_add_up() {
+        let mut merged = Merged::default();
+        let of = |samples: &[u64]| {
+            let intervals: Vec<_> = samples.iter().map(|of| interval(*of, 5_000)).collect();
+            told(MeasuredTotals::default(), &intervals)
+        };
+        let (one, two) = (of(&[100, 60]), of(&[50, 20]));
+        assert!(merged.put(1, 1, one[1], 10));
+        assert!(merged.put(2, 1, two[1], 10));
+        // What they had counted before says nothing about now.
+        assert_eq!(merged.take().good, GradedLatencies::default());
+        assert!(merged.put(1, 2, one[2], 20));
+        assert!(merged.put(2, 2, two[2], 20));
+        assert!(!merged.put(2, 1, two[1], 21));
+        let taken = merged.take();
+        assert_eq!(taken.good.weight_halves, 2 * (60 + 20));
+        assert_eq!(taken.good.sum_halves_ns, 2 * 80 * 5_000);
+        assert_eq!((taken.counts.requests, taken.counts.active), (80, 4));
+        assert_eq!(merged.take().counts.requests, 0);
+    }
+
+    #[test]
+    fn one_that_falls_silent_leaves_and_comes_back_without_a_lump() {
+        let mut merged = Merged::default();
+        let shares = told(
+            MeasuredTotals::default(),
+            &[interval(5, 1), interval(1_000, 1)],
         );
-        assert_eq!(reading.latency_sum_halves_ns, 2 * (60 * 5_000 + 20 * 8_000));
-        assert_eq!(reading.active, 6);
-        assert_eq!(now.histogram().count(), 1_180);
-        let mut later = now;
-        later.put(1, share(7, 30, 170, 5_000));
-        later.forget(25);
-        assert_eq!(later.balancers(), 1);
-    }
-
-    #[test]
-    fn quantiles_of_the_sum_are_those_of_all_samples() {
-        let merged = merged(&[
-            (1, share(1, 1, 90, 1_000_000)),
-            (2, share(1, 1, 10, 100_000_000)),
-        ]);
-        let quantile = |q| merged.histogram().quantile(q).unwrap_or(0) as f64;
-        assert!((quantile(0.5) / 1e6 - 1.0).abs() < 0.04);
-        assert!((quantile(0.95) / 1e8 - 1.0).abs() < 0.04);
-    }
-
-    #[test]
-    fn strange_bytes_are_refused_with_a_reason() {
-        assert_eq!(Share::from_bytes(&[]), Err(BadShare::Length(0)));
-        assert_eq!(Share::from_bytes(&[9; 80]), Err(BadShare::Format(9)));
-        let mut bytes = share(1, 1, 1, 5_000).to_bytes();
-        bytes[HEAD..HEAD + 2].copy_from_slice(&9_999u16.to_le_bytes());
-        assert_eq!(Share::from_bytes(&bytes), Err(BadShare::Bucket(9_999)));
+        merged.put(1, 0, shares[0], 10);
+        merged.put(2, 0, shares[0], 30);
+        merged.forget_before(20);
+        assert!(merged.share(1).is_none() && merged.share(2).is_some());
+        merged.put(1, 2, shares[2], 40);
+        assert_eq!(merged.take().counts.requests, 0);
+        merged.forget(1);
+        merged.forget(2);
+        assert_eq!(merged.take(), MeasuredInterval::default());
     }
 }

@@ -17,6 +17,7 @@ mod decision;
 mod equalise;
 mod evidence;
 mod law;
+mod measured;
 pub mod merge;
 mod params;
 mod sampling;
@@ -28,6 +29,7 @@ mod watermark;
 pub use controller::{Controller, Member};
 pub use decision::{Decision, RealDecision, Reason};
 pub use law::Law;
+pub use measured::{GradedLatencies, MeasuredInterval};
 pub use params::ControlParams;
 pub use sampling::{ConnectionSampler, SAMPLING_MAX, SampledInterval, Sampling};
 

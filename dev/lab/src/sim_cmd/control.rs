@@ -11,12 +11,23 @@ use causeway_core::control::{ControlParams, Law};
 use causeway_lab::statistics::quantile;
 use causeway_report::table::TextTable;
 use causeway_sim::control::cases::{self, Case, CaseFigure};
+use causeway_sim::control::fleet::{self, SteeringFigures};
 use causeway_sim::control::loads::{self, Course, Tail};
 use causeway_sim::control::scenario::{Experiment, MS, Oracle, ServerPick};
 use serde::Serialize;
 
 /// Seeds of the comparison with hashing are fewer: its runs are long.
 const LOAD_SEEDS_PART: u64 = 20;
+
+/// Sizes of fleets that are compared.
+const MEMBERS: [usize; 5] = [2, 4, 10, 30, 100];
+/// Seeds of the fleets are fewer, too.
+const FLEET_SEEDS_PART: u64 = 10;
+/// What sharing must keep, for every size: weights no less steady than one balancer's with all
+/// packets by more than this factor, moved no later than by so much, members so close together.
+const FLEET_UNSTEADY: f64 = 1.5;
+const FLEET_LATER_MS: f64 = 300.0;
+const FLEET_APART: f64 = 0.15;
 
 /// Arguments of `causeway-lab sim control`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +38,8 @@ pub(super) struct ControlArgs {
     /// These laws instead of the default one: watermark-paper, watermark, equalise
     #[arg(long, value_name = "LAW,...", value_delimiter = ',', value_parser = law)]
     laws: Vec<Law>,
-    /// Only these cases; `loads` is the comparison with hashing
+    /// Only these cases; `loads` is the comparison with hashing, `fleet` that of several balancers
+    /// with one
     #[arg(long, value_name = "CASE,...", value_delimiter = ',')]
     cases: Vec<String>,
     /// Virtual length of a run of the comparison with hashing, in seconds
@@ -132,14 +144,62 @@ struct LoadRow {
     rings_per_s: f64,
 }
 
+/// How so many balancers steer one way.
+#[derive(Debug, Clone, Serialize)]
+struct FleetRow {
+    members: usize,
+    way: &'static str,
+    /// Medians over the seeds; see [`SteeringFigures`].
+    unsteady: f64,
+    together: f64,
+    apart: f64,
+    moved_ms: f64,
+    p99_ms: f64,
+    /// Median over the seeds of p99 as a part of one balancer's on the same seed.
+    against_one: f64,
+}
+
+impl FleetRow {
+    fn of(
+        members: usize,
+        way: &'static str,
+        runs: &[SteeringFigures],
+        one: &[SteeringFigures],
+    ) -> Self {
+        let median = |of: fn(&SteeringFigures) -> f64| {
+            let values: Vec<f64> = runs.iter().map(of).collect();
+            quantile(&values, 0.5)
+        };
+        let ratios = runs.iter().zip(one);
+        let ratios: Vec<f64> = ratios.map(|(run, one)| run.p99_ms / one.p99_ms).collect();
+        Self {
+            members,
+            way,
+            unsteady: median(|of| of.unsteady),
+            together: median(|of| of.together),
+            apart: median(|of| of.apart),
+            moved_ms: median(|of| of.moved_ms),
+            p99_ms: median(|of| of.p99_ms),
+            against_one: quantile(&ratios, 0.5),
+        }
+    }
+
+    /// Whether this way is as good as `one` balancer.
+    fn holds(&self, one: &Self) -> bool {
+        self.unsteady <= FLEET_UNSTEADY * one.unsteady
+            && self.moved_ms <= one.moved_ms + FLEET_LATER_MS
+            && self.apart <= FLEET_APART
+    }
+}
+
 impl ControlArgs {
     /// Runs the command; it fails if the default law misses what is required.
     pub(super) fn run(self) -> Result<ExitCode> {
         let known = cases::ALL.iter().map(|case| case.name);
         for name in &self.cases {
             anyhow::ensure!(
-                name == "loads" || known.clone().any(|known| known == name),
-                "there is no case `{name}`; there are loads, {}",
+                name == "loads" || name == "fleet" || known.clone().any(|known| known == name),
+                "there is no case `{name}`; there are loads, fleet, {}",
                 known.collect::<Vec<_>>().join(", ")
             );
         }
@@ -164,17 +224,25 @@ impl ControlArgs {
             loads = self.compare(&laws, &params);
             println!("\n{}", load_table(&loads).to_text());
         }
+        let fleets = match self.wants("fleet") {
+            true => self.fleets(&params),
+            false => Vec::new(),
+        };
+        if !fleets.is_empty() {
+            println!("\n{}", fleet_table(&fleets).to_text());
+        }
         if let Some(path) = &self.json {
-            let json = serde_json::json!({ "seeds": self.seeds, "cases": rows, "loads": loads });
+            let json = serde_json::json!({
+                "seeds": self.seeds, "cases": rows, "loads": loads, "fleet": fleets,
+            });
             std::fs::write(path, serde_json::to_string_pretty(&json)? + "\n")
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         let missed = rows
             .iter()
             .filter(|row| row.law == Law::default().word() && !row.holds());
-        let missed: Vec<String> = missed
-            .map(|row| format!("{} ({})", row.case, row.figure))
-            .collect();
+        let missed = missed.map(|row| format!("{} ({})", row.case, row.figure));
+        let missed: Vec<String> = missed.chain(fleet_faults(&fleets)).collect();
         if missed.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -195,6 +263,20 @@ impl ControlArgs {
 
     fn wants(&self, name: &str) -> bool {
         self.cases.is_empty() || self.cases.iter().any(|case| case == name)
+    }
+
+    fn fleets(&self, params: &ControlParams) -> Vec<FleetRow> {
+        let seeds = self.seeds.div_ceil(FLEET_SEEDS_PART);
+        let law = Law::default();
+        let one = over(seeds, |seed| fleet::run(seed, law, params, None));
+        let mut rows = vec![FleetRow::of(1, "one", &one, &one)];
+        for members in MEMBERS {
+            for way in &fleet::WAYS {
+                let run = |seed| fleet::run(seed, law, params, Some(way.of(members)));
+                rows.push(FleetRow::of(members, way.name, &over(seeds, run), &one));
+            }
+        }
+        rows
     }
 
     fn compare(&self, laws: &[Law], params: &ControlParams) -> Vec<LoadRow> {
@@ -345,6 +427,51 @@ fn case_table(rows: &[CaseRow]) -> TextTable {
             format!("{:.2}", row.worst),
             format!("{:.1} %", row.held * 100.0),
             if row.holds() { "" } else { "missed" }.to_owned(),
+        ]);
+    }
+    table
+}
+
+/// What members that share miss, and the planted fault if it is not seen.
+fn fleet_faults(rows: &[FleetRow]) -> Vec<String> {
+    let Some((one, fleets)) = rows.split_first() else {
+        return Vec::new();
+    };
+    let faults = fleets.iter().filter_map(|row| {
+        let planted = row.way == fleet::WAYS[0].name;
+        match (planted, row.holds(one)) {
+            (false, false) => Some(format!("fleet of {} ({})", row.members, row.way)),
+            (true, true) if row.members >= 4 => Some(format!(
+                "fleet of {} ({} is planted, and not found)",
+                row.members, row.way
+            )),
+            _ => None,
+        }
+    });
+    faults.collect()
+}
+
+fn fleet_table(rows: &[FleetRow]) -> TextTable {
+    let mut table = TextTable::new(&[
+        ">BALANCERS",
+        "WAY",
+        ">WEIGHTS OFF",
+        ">THEIR MEAN OFF",
+        ">APART",
+        ">MOVED MS",
+        ">P99 MS",
+        ">P99 AGAINST ONE",
+    ]);
+    for row in rows {
+        table.push(vec![
+            row.members.to_string(),
+            row.way.to_owned(),
+            format!("{:.1} %", row.unsteady * 100.0),
+            format!("{:.1} %", row.together * 100.0),
+            format!("{:.1} %", row.apart * 100.0),
+            format!("{:.0}", row.moved_ms),
+            format!("{:.1}", row.p99_ms),
+            format!("{:.2}", row.against_one),
         ]);
     }
     table

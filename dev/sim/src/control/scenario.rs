@@ -3,6 +3,7 @@
 
 use causeway_core::control::{ControlParams, Law};
 
+use super::fleet::FleetSpec;
 use super::noise::Noise;
 use super::trace;
 
@@ -133,6 +134,8 @@ pub struct Experiment {
     pub oracle: Option<Oracle>,
     /// The first user's requests take this many times the work, one page after another.
     pub hog: Option<f64>,
+    /// The balancers, where there are several.
+    pub fleet: Option<FleetSpec>,
 }
 
 impl Default for Experiment {
@@ -168,6 +171,7 @@ impl Default for Experiment {
             pick: ServerPick::Turn,
             oracle: None,
             hog: None,
+            fleet: None,
         }
     }
 }

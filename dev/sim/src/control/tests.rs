@@ -4,6 +4,7 @@
 use causeway_core::control::{ControlParams, Law};
 
 use super::cases::{self, CaseFigure};
+use super::fleet::{self, FleetSpec, SteeringFigures};
 use super::loads::{self, Course};
 use super::noise::Noise;
 use super::scenario::{Experiment, S, ServerPick, ServerSpec};
@@ -183,4 +184,33 @@ fn a_server_whose_clients_tell_badly_keeps_its_weight_by_grade_alone() {
     let (by_grade, by_all) = (drifted(true), drifted(false));
     assert!(by_grade <= 0.1, "{by_grade}");
     assert!(by_all > 0.15, "{by_all}");
+}
+
+/// Balancers that tell each other what they measure steer as one that sees all packets; those
+/// that do not are late, by as much as they are many.
+#[test]
+fn a_fleet_steers_as_one_balancer_if_it_shares() {
+    let seeds = 3;
+    let mean = |fleet: Option<FleetSpec>| {
+        let run = |seed| {
+            let params = ControlParams::default();
+            fleet::run(seed, Law::default(), &params, fleet.clone())
+        };
+        let runs: Vec<_> = (1..=seeds).map(run).collect();
+        let mean =
+            |of: fn(&SteeringFigures) -> f64| runs.iter().map(of).sum::<f64>() / seeds as f64;
+        [
+            mean(|of| of.unsteady),
+            mean(|of| of.moved_ms),
+            mean(|of| of.apart),
+        ]
+    };
+    let [unsteady, moved_ms, _] = mean(None);
+    let [alone, shared, lossy, _] = fleet::WAYS.map(|way| mean(Some(way.of(8))));
+    assert!(alone[1] > 2.0 * moved_ms, "{alone:?} {moved_ms}");
+    for of in [shared, lossy] {
+        assert!(of[0] < 1.5 * unsteady, "{of:?} {unsteady}");
+        assert!(of[1] < moved_ms + 300.0, "{of:?} {moved_ms}");
+        assert!(of[2] < 0.15, "{of:?}");
+    }
 }

@@ -4,12 +4,14 @@
 
 use std::collections::VecDeque;
 
-use causeway_core::control::{ControlParams, Controller, Decision, Member, Reading, ServerLatency};
+use causeway_core::control::ControlParams;
 use causeway_core::hist::Latencies;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 
+use super::balancer::Balancer;
+use super::fleet::FleetNet;
 use super::scenario::{Experiment, Oracle, ServerPick, TroubleKind, Wait};
 use crate::queue::EventQueue;
 
@@ -33,14 +35,19 @@ pub struct ControlOutcome {
     pub requests: u64,
     /// Connections by server.
     pub opened: Vec<u64>,
-    /// Each interval's time and weights, relative to the configured ones.
+    /// Each interval's time and weights, relative to the configured ones; of several balancers
+    /// the first one's.
     pub weights: Vec<(u64, Vec<f32>)>,
+    /// The same of all, where there are several.
+    pub of_members: Vec<Vec<(u64, Vec<f32>)>>,
+    /// Datagrams between them, and those that were lost.
+    pub datagrams: (u64, u64),
     /// Changes of a weight by more than 1 % of the configured one: those that would
     /// have a ring built.
     pub changes: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Event {
     Page(usize),
     /// At the server.
@@ -57,7 +64,15 @@ enum Event {
         sent_ns: u64,
         server: usize,
     },
-    Tick,
+    /// A balancer's interval ends.
+    Tick(usize),
+    /// A balancer tells the others.
+    Round(usize),
+    /// It arrives.
+    Datagram {
+        to: usize,
+        bytes: Vec<u8>,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +93,8 @@ struct Page {
 
 #[derive(Debug, Clone, Copy)]
 struct Connection {
+    /// Which balancer the routers have chosen.
+    balancer: usize,
     server: usize,
     retires_ns: u64,
     outstanding: usize,
@@ -94,34 +111,6 @@ struct Server {
     workers: Vec<Worker>,
     /// Period of the quotas; `None`: a worker has its share of a CPU at every instant.
     quota_ns: Option<u64>,
-    reading: Reading,
-    samples: Samples,
-    /// Those graded low.
-    low: Samples,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Samples {
-    sum_halves_ns: u64,
-    weight_halves: u64,
-    /// Sum of the paths, as handshakes showed them.
-    path_sum_halves_ns: u64,
-}
-
-impl Samples {
-    fn take(&mut self, latency_ns: u64, path_ns: u64) {
-        self.sum_halves_ns += 2 * latency_ns;
-        self.weight_halves += 2;
-        self.path_sum_halves_ns += 2 * path_ns.min(latency_ns);
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            sum_halves_ns: self.sum_halves_ns + other.sum_halves_ns,
-            weight_halves: self.weight_halves + other.weight_halves,
-            path_sum_halves_ns: self.path_sum_halves_ns + other.path_sum_halves_ns,
-        }
-    }
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -138,36 +127,21 @@ struct World<'a> {
     queue: EventQueue<Event>,
     users: Vec<User>,
     servers: Vec<Server>,
-    /// Sums of the weights up to each server.
-    upto: Vec<f64>,
-    controller: Option<Controller>,
+    balancers: Vec<Balancer>,
+    net: Option<FleetNet>,
+    /// The estimator's error of each server in this interval, at whichever balancer: those of
+    /// several are not taken for independent.
+    factors: Vec<f64>,
     outcome: ControlOutcome,
-    in_ring: Vec<f64>,
-    /// By how many turns each server is behind its share.
-    behind: Vec<f64>,
 }
 
 /// Runs a scenario to its end.
 pub fn run(scenario: &Experiment) -> ControlOutcome {
-    let configured: Vec<f64> = scenario
-        .servers
-        .iter()
-        .map(|server| server.weight)
-        .collect();
-    let controller = scenario.control.as_ref().map(|(law, params)| {
-        let mut controller = Controller::new(*law, params.clone());
-        let members = configured.iter().zip(0..);
-        let members: Vec<Member> = members
-            .map(|(&configured, id)| Member { id, configured })
-            .collect();
-        controller.set_members(&members);
-        controller
-    });
+    let members = scenario.fleet.as_ref().map_or(1, |fleet| fleet.members);
     let servers = (0..scenario.servers.len()).map(|index| Server {
         capacity: scenario.capacity(index),
         workers: vec![Worker::default(); scenario.servers[index].workers],
         quota_ns: scenario.quota_ns,
-        ..Server::default()
     });
     let mut world = World {
         scenario,
@@ -175,16 +149,19 @@ pub fn run(scenario: &Experiment) -> ControlOutcome {
         queue: EventQueue::default(),
         users: (0..scenario.users).map(|_| User::default()).collect(),
         servers: servers.collect(),
-        upto: Vec::new(),
-        controller,
+        balancers: (0..members)
+            .map(|index| Balancer::new(scenario, index))
+            .collect(),
+        net: scenario
+            .fleet
+            .as_ref()
+            .map(|fleet| FleetNet::new(fleet, scenario.seed)),
+        factors: Vec::new(),
         outcome: ControlOutcome {
-            opened: vec![0; configured.len()],
+            opened: vec![0; scenario.servers.len()],
             ..ControlOutcome::default()
         },
-        in_ring: configured.clone(),
-        behind: vec![0.0; configured.len()],
     };
-    world.weigh(&configured);
     world.run();
     world.outcome
 }
@@ -201,8 +178,8 @@ impl World<'_> {
                 self.users[user].path_ns = self.rng.random_range(least..=most);
             }
         }
-        if self.scenario.oracle.is_some() || self.controller.is_some() {
-            self.queue.at(self.interval_ns(), Event::Tick);
+        if self.scenario.oracle.is_some() || self.scenario.control.is_some() {
+            self.start_balancers();
         }
         let end = (self.scenario.seconds * S) as u64;
         while let Some(event) = self.queue.next_before(end) {
@@ -220,8 +197,52 @@ impl World<'_> {
                     sent_ns,
                     server,
                 } => self.done(user, object, sent_ns, server),
-                Event::Tick => self.tick(),
+                Event::Tick(balancer) => self.tick(balancer),
+                Event::Round(balancer) => self.round(balancer),
+                Event::Datagram { to, bytes } => self.arrives(to, &bytes),
             }
+        }
+        let of_members = self.balancers.iter_mut();
+        let mut of_members: Vec<_> = of_members
+            .map(|balancer| std::mem::take(&mut balancer.history))
+            .collect();
+        self.outcome.weights = of_members.first().cloned().unwrap_or_default();
+        if let Some(net) = &self.net {
+            self.outcome.of_members = std::mem::take(&mut of_members);
+            self.outcome.datagrams = net.counts();
+        }
+    }
+
+    /// Balancers know nothing of each other's clocks.
+    fn start_balancers(&mut self) {
+        let interval_ns = self.interval_ns();
+        let members = self.balancers.len() as u64;
+        for index in 0..self.balancers.len() {
+            let phase_ns = interval_ns * index as u64 / members;
+            self.queue.at(interval_ns + phase_ns, Event::Tick(index));
+        }
+        if let Some(net) = &mut self.net {
+            for index in 0..self.balancers.len() {
+                let begin_ns = net.phase_ns();
+                self.queue.at(begin_ns, Event::Round(index));
+            }
+        }
+    }
+
+    fn round(&mut self, balancer: usize) {
+        let now = self.queue.now_ns();
+        let Some(net) = &mut self.net else { return };
+        for (delay_ns, to, bytes) in net.round(balancer, now) {
+            self.queue.after(delay_ns, Event::Datagram { to, bytes });
+        }
+        self.queue.after(FleetNet::ROUND_NS, Event::Round(balancer));
+    }
+
+    fn arrives(&mut self, to: usize, bytes: &[u8]) {
+        let now = self.queue.now_ns();
+        let Some(net) = &mut self.net else { return };
+        if let Some((delay_ns, to, bytes)) = net.arrives(to, bytes, now) {
+            self.queue.after(delay_ns, Event::Datagram { to, bytes });
         }
     }
 
@@ -253,7 +274,7 @@ impl World<'_> {
                 Some(connection) if connection.outstanding > 0 => return,
                 old => {
                     if let Some(old) = old {
-                        self.servers[old.server].reading.active -= 1;
+                        self.balancers[old.balancer].seen[old.server].active -= 1;
                     }
                     self.open(user)
                 }
@@ -269,19 +290,23 @@ impl World<'_> {
                 outstanding: connection.outstanding + 1,
                 ..connection
             });
-            self.send(user, object, connection.server);
+            self.send(user, object, connection.balancer, connection.server);
         }
     }
 
     fn open(&mut self, user: usize) -> Connection {
+        let balancer = match self.balancers.len() {
+            1 => 0,
+            members => self.rng.random_range(0..members),
+        };
         let server = match self.scenario.oracle {
             Some(Oracle::Backlog) => self.soonest(),
             _ => match self.scenario.pick {
-                ServerPick::Hash => self.drawn(),
-                ServerPick::Turn => self.next(),
+                ServerPick::Hash => self.balancers[balancer].drawn(&mut self.rng),
+                ServerPick::Turn => self.balancers[balancer].next(),
             },
         };
-        self.servers[server].reading.active += 1;
+        self.balancers[balancer].seen[server].active += 1;
         self.outcome.opened[server] += 1;
         let age = self.scenario.max_age_ns;
         let path_ns = self.users[user].path_ns;
@@ -290,33 +315,13 @@ impl World<'_> {
             _ => Exp1.sample(&mut self.rng),
         };
         Connection {
+            balancer,
             server,
             retires_ns: self.queue.now_ns() + age / 2 + self.rng.random_range(0..=age / 2),
             outstanding: 0,
             free_ns: 0,
             handshake_ns: (path_ns as f64 * (1.0 + HANDSHAKE_WAITS * waits)) as u64,
         }
-    }
-
-    /// A server drawn by weight.
-    fn drawn(&mut self) -> usize {
-        let total = self.upto.last().copied().unwrap_or(0.0);
-        let mark = self.rng.random::<f64>() * total;
-        let server = self.upto.partition_point(|&upto| upto <= mark);
-        server.min(self.servers.len() - 1)
-    }
-
-    /// The server that is furthest behind its share: interleaved, as a ring of turns is.
-    fn next(&mut self) -> usize {
-        let total: f64 = self.in_ring.iter().sum();
-        for (behind, weight) in self.behind.iter_mut().zip(&self.in_ring) {
-            *behind += weight / total;
-        }
-        let furthest = self.behind.iter().enumerate();
-        let furthest = furthest.max_by(|a, b| a.1.total_cmp(b.1));
-        let server = furthest.map_or(0, |(index, _)| index);
-        self.behind[server] -= 1.0;
-        server
     }
 
     /// The server that would answer a request first.
@@ -333,9 +338,9 @@ impl World<'_> {
             .map_or(0, |(index, _)| index)
     }
 
-    fn send(&mut self, user: usize, object: usize, server: usize) {
+    fn send(&mut self, user: usize, object: usize, balancer: usize, server: usize) {
         let sent_ns = self.queue.now_ns();
-        self.servers[server].reading.requests += 1;
+        self.balancers[balancer].seen[server].requests += 1;
         match self.users[user].path_ns {
             0 => self.arrive(user, object, sent_ns, server),
             path_ns => self.queue.at(
@@ -425,10 +430,11 @@ impl World<'_> {
         if !blind && self.scenario.noise.samples(&mut self.rng) {
             let connection = self.users[user].connection.as_ref();
             let path_ns = connection.map_or(0, |connection| connection.handshake_ns);
-            let of = &mut self.servers[server];
+            let balancer = connection.map_or(0, |connection| connection.balancer);
+            let of = &mut self.balancers[balancer].seen[server];
             match low.filter(|_| self.rng.random_bool(0.5)) {
                 Some(times) => of.low.take((latency as f64 * times) as u64, path_ns),
-                None => of.samples.take(latency, path_ns),
+                None => of.good.take(latency, path_ns),
             }
         }
         let of = &mut self.users[user];
@@ -460,39 +466,20 @@ impl World<'_> {
         self.queue.at(due, Event::Page(user));
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, index: usize) {
         let now = self.queue.now_ns();
-        let mut readings = Vec::with_capacity(self.servers.len());
-        for server in &mut self.servers {
-            let factor = self.scenario.noise.factor(&mut self.rng);
-            let good = std::mem::take(&mut server.samples);
-            let low = std::mem::take(&mut server.low);
-            let (of, low_weight_halves) = match self.scenario.by_grade {
-                true => (good, low.weight_halves),
-                false => (good.and(low), 0),
-            };
-            let sum_halves_ns = (of.sum_halves_ns as f64 * factor) as u64;
-            let mut reading = Reading {
-                latency_sum_halves_ns: sum_halves_ns,
-                latency_weight_halves: of.weight_halves,
-                low_weight_halves,
-                ..server.reading
-            };
-            if self.scenario.by_servers {
-                let server = ServerLatency {
-                    sum_halves_ns: sum_halves_ns.saturating_sub(of.path_sum_halves_ns),
-                    path_sum_halves_ns: of.path_sum_halves_ns.min(sum_halves_ns),
-                    weight_halves: of.weight_halves,
-                };
-                reading = server.in_place_of_responses(reading);
-            }
-            readings.push(reading);
-            server.reading = Reading {
-                active: server.reading.active,
-                ..Reading::default()
-            };
+        if index == 0 {
+            let noise = self.scenario.noise;
+            let servers = 0..self.servers.len();
+            self.factors = servers.map(|_| noise.factor(&mut self.rng)).collect();
         }
-        self.queue.after(self.interval_ns(), Event::Tick);
+        let factors = self.factors.iter().copied().chain(std::iter::repeat(1.0));
+        let seen = self.balancers[index].seen.iter_mut().zip(factors);
+        let by_grade = self.scenario.by_grade;
+        let mut measured: Vec<_> = seen
+            .map(|(seen, factor)| seen.end(factor, by_grade))
+            .collect();
+        self.queue.after(self.interval_ns(), Event::Tick(index));
         if self.scenario.oracle == Some(Oracle::Capacity) {
             let second = (now as f64 / S) as usize;
             let capacities = self.servers.iter().map(|of| {
@@ -500,13 +487,17 @@ impl World<'_> {
                 of.capacity[second.min(last)] * of.workers.len() as f64
             });
             let capacities: Vec<f64> = capacities.collect();
-            self.weigh(&capacities);
+            self.balancers[index].weigh(&capacities);
         }
-        let Some(controller) = &mut self.controller else {
-            return;
-        };
-        let decision = controller.tick(now, &readings);
-        self.take(&decision);
+        if let Some(net) = &mut self.net {
+            net.interval(index, now, &mut self.balancers[index], &mut measured);
+        }
+        let by_servers = self.scenario.by_servers;
+        let readings: Vec<_> = measured
+            .iter()
+            .map(|of| of.reading(false, by_servers))
+            .collect();
+        self.outcome.changes += u64::from(self.balancers[index].tick(now, &readings));
     }
 
     fn interval_ns(&self) -> u64 {
@@ -514,33 +505,6 @@ impl World<'_> {
         params.map_or(ControlParams::default().interval_ns, |params| {
             params.interval_ns
         })
-    }
-
-    fn take(&mut self, decision: &Decision) {
-        let reals = || decision.reals.iter();
-        let relative = reals().map(|real| (real.weight / real.configured) as f32);
-        self.outcome
-            .weights
-            .push((decision.at_ns, relative.collect()));
-        // As the daemon: a ring is built when a weight is off by 1 % of the configured one.
-        let stale = reals()
-            .zip(&self.in_ring)
-            .any(|(real, then)| (real.weight - then).abs() > 0.01 * real.configured);
-        if stale {
-            let weights: Vec<f64> = reals().map(|real| real.weight).collect();
-            self.weigh(&weights);
-            self.outcome.changes += 1;
-        }
-    }
-
-    fn weigh(&mut self, weights: &[f64]) {
-        self.upto.clear();
-        let mut sum = 0.0;
-        for weight in weights {
-            sum += weight;
-            self.upto.push(sum);
-        }
-        self.in_ring = weights.to_vec();
     }
 }
 

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Engines of several balancers whose datagrams arrive at once, on one clock of the test's own.
+
+use std::collections::HashSet;
+use std::io::Write as _;
+
+use causeway_core::health::HealthState;
+use causeway_dataplane::RealId;
+
+use super::tests::{Bench, MS, WEB};
+
+/// Each interval's latencies by member and real; `None`: no requests.
+type Latencies<'a> = &'a dyn Fn(usize) -> [Option<f64>; 4];
+
+const IDLE: Latencies<'_> = &|_| [None; 4];
+
+struct Fleet {
+    benches: Vec<Bench>,
+    /// Members that nobody hears.
+    cut: HashSet<usize>,
+}
+
+impl Fleet {
+    fn of(members: usize, vip: &str) -> Self {
+        let digits = "7".repeat(32);
+        let mut keys = tempfile::NamedTempFile::new().unwrap();
+        write!(
+            keys,
+            "current = 0\nkey0 = \"{digits}\"\nreports0 = \"{digits}\"\n"
+        )
+        .unwrap();
+        let address = |n: usize| format!("\"10.8.0.{}:9473\"", n + 1);
+        let all: Vec<String> = (0..members).map(address).collect();
+        let bench = |own: usize| {
+            Bench::new(&format!(
+                "[peers]\nlisten = {}\nkey_file = \"{}\"\nmembers = [{}]\n{vip}",
+                address(own),
+                keys.path().display(),
+                all.join(", ")
+            ))
+        };
+        let mut fleet = Self {
+            benches: (0..members).map(bench).collect(),
+            cut: HashSet::new(),
+        };
+        fleet.run(12, IDLE, &[]);
+        fleet
+    }
+
+    /// Lets intervals pass; probes fail of these members and reals. Gives who was probed by whom.
+    fn run(
+        &mut self,
+        intervals: usize,
+        latencies: Latencies<'_>,
+        failing: &[(usize, RealId)],
+    ) -> HashSet<(usize, RealId)> {
+        let mut probed = HashSet::new();
+        for _ in 0..intervals {
+            for (own, bench) in self.benches.iter_mut().enumerate() {
+                for (real, latency_ms) in (0..).zip(latencies(own)) {
+                    if let Some(latency_ms) = latency_ms {
+                        let samples = if latency_ms > 50.0 { 10 } else { 50 };
+                        bench.plane.state().respond(real, latency_ms, samples);
+                    }
+                }
+                bench.now.monotonic_ns += 100 * MS;
+                bench.now.realtime_ns += 100 * MS;
+                let now_ns = bench.now.monotonic_ns;
+                let (orders, _) = bench.engine.poll_health(now_ns);
+                for order in orders {
+                    probed.insert((own, order.real));
+                    let outcome = match failing.contains(&(own, order.real)) {
+                        true => Err("refused".to_owned()),
+                        false => Ok("connected".to_owned()),
+                    };
+                    let engine = &mut bench.engine;
+                    engine.health_outcome(now_ns, order.real, order.number, outcome);
+                }
+                bench.engine.tick(bench.now).unwrap();
+            }
+            self.exchange();
+        }
+        probed
+    }
+
+    fn exchange(&self) {
+        for from in 0..self.benches.len() {
+            let bench = &self.benches[from];
+            let link = bench.engine.peers().link().expect("peers").clone();
+            let round = link.exchange().transmits(bench.now.monotonic_ns);
+            for (to, datagram) in round {
+                self.deliver(from, to, &datagram);
+            }
+        }
+    }
+
+    fn deliver(&self, from: usize, to: std::net::SocketAddr, datagram: &[u8]) {
+        let text = to.ip().to_string();
+        let to: usize = text.rsplit('.').next().unwrap().parse().unwrap();
+        let to = to - 1;
+        if self.cut.contains(&from) || self.cut.contains(&to) {
+            return;
+        }
+        let bench = &self.benches[to];
+        let link = bench.engine.peers().link().expect("peers").clone();
+        let (_, answer) = link
+            .exchange()
+            .handle_datagram(datagram, bench.now.monotonic_ns);
+        if let Some((back, answer)) = answer {
+            self.deliver(to, back, &answer);
+        }
+    }
+
+    fn shares(&self, own: usize) -> [f64; 4] {
+        [0, 1, 2, 3].map(|real| self.benches[own].plane.state().share(0, real))
+    }
+
+    fn states(&self, own: usize) -> [HealthState; 4] {
+        [0, 1, 2, 3].map(|real| self.benches[own].engine.health(real).unwrap())
+    }
+}
+
+#[test]
+fn a_balancer_without_a_client_steers_by_what_the_others_see() {
+    let mut fleet = Fleet::of(3, WEB);
+    let seen: Latencies<'_> = &|own| match own {
+        0 => [Some(5.0), Some(5.0), Some(5.0), Some(100.0)],
+        1 => [Some(5.0), Some(5.0), None, None],
+        _ => [None; 4],
+    };
+    fleet.run(40, seen, &[]);
+    let first = fleet.shares(0);
+    assert!(first[3] < 0.05, "{first:?}");
+    for own in 1..3 {
+        for (found, first) in fleet.shares(own).iter().zip(first) {
+            assert!((found - first).abs() < 0.02, "{own}: {found} {first}");
+        }
+    }
+    let now_ns = fleet.benches[2].now.monotonic_ns;
+    let view = fleet.benches[2].engine.peers_view(now_ns);
+    assert_eq!(view.own.as_deref(), Some("10.8.0.3:9473"));
+    for member in &view.members {
+        assert!(
+            member.live && member.reals == 4 && member.received > 30,
+            "{member:?}"
+        );
+        assert!(member.weights_apart.unwrap() < 0.1, "{member:?}");
+    }
+    // One that is cut off goes on with the weights that it has.
+    fleet.cut.insert(2);
+    fleet.run(15, IDLE, &[]);
+    let now_ns = fleet.benches[2].now.monotonic_ns;
+    let view = fleet.benches[2].engine.peers_view(now_ns);
+    assert!(view.members.iter().all(|of| !of.live && of.reals == 0));
+    assert!(fleet.shares(2)[3] < 0.05);
+}
+
+const CHECK: &str = "health = { interval = \"1s\", timeout = \"500ms\", rise = 2, fall = 2 }";
+
+fn checked() -> String {
+    WEB.replace(
+        "scheduler = \"latency\"",
+        &format!("scheduler = \"maglev\"\n{CHECK}"),
+    )
+}
+
+#[test]
+fn three_members_probe_a_real_and_all_go_by_what_they_find() {
+    let mut fleet = Fleet::of(5, &checked());
+    fleet.run(30, IDLE, &[]);
+    let probed = fleet.run(10, IDLE, &[]);
+    for real in 0..4 {
+        let by = probed.iter().filter(|(_, of)| *of == real).count();
+        assert_eq!(by, 3, "{probed:?}");
+    }
+    for own in 0..5 {
+        assert_eq!(fleet.states(own), [HealthState::Up; 4]);
+    }
+    let everyone: Vec<_> = (0..5).map(|own| (own, 1)).collect();
+    fleet.run(30, IDLE, &everyone);
+    for own in 0..5 {
+        assert_eq!(fleet.states(own)[1], HealthState::Down, "{own}");
+        assert_eq!(fleet.shares(own)[1], 0.0);
+    }
+    fleet.run(30, IDLE, &[]);
+    for own in 0..5 {
+        assert_eq!(fleet.states(own), [HealthState::Up; 4]);
+    }
+}
+
+/// One whose path to a real is broken takes the real from its own clients, and from nobody else's.
+#[test]
+fn a_broken_path_is_its_members_own_fault() {
+    let mut fleet = Fleet::of(5, &checked());
+    let probed = fleet.run(30, IDLE, &[]);
+    let broken = probed.iter().find(|(_, real)| *real == 2).unwrap().0;
+    let all: Vec<_> = (0..4).map(|real| (broken, real)).collect();
+    fleet.run(40, IDLE, &all);
+    for own in (0..5).filter(|own| *own != broken) {
+        assert_eq!(fleet.states(own), [HealthState::Up; 4], "{own}");
+    }
+    assert_eq!(fleet.states(broken)[2], HealthState::Down);
+    let votes = fleet.benches[broken].engine.peers().votes(2).unwrap();
+    assert_eq!((votes.up, votes.down, votes.voters), (2, 0, 3));
+    assert!(votes.probed_here);
+}
+
+#[test]
+fn a_member_that_is_left_alone_probes_all_and_decides_alone() {
+    let mut fleet = Fleet::of(5, &checked());
+    fleet.run(30, IDLE, &[]);
+    fleet.cut.insert(0);
+    fleet.run(12, IDLE, &[]);
+    let probed = fleet.run(10, IDLE, &[(0, 3)]);
+    for real in 0..4 {
+        assert!(probed.contains(&(0, real)));
+        let by = probed.iter().filter(|(own, of)| *own > 0 && *of == real);
+        assert_eq!(by.count(), 3);
+    }
+    fleet.run(20, IDLE, &[(0, 3)]);
+    assert_eq!(fleet.states(0)[3], HealthState::Down);
+    for own in 1..5 {
+        assert_eq!(fleet.states(own), [HealthState::Up; 4]);
+    }
+}
+
+/// Who counts its own connections alone would send all of them to the server that the others
+/// have filled.
+#[test]
+fn open_connections_of_all_are_a_reals_load() {
+    let vip = WEB.replace("\"latency\"", "\"least-loaded\"\nload = \"connections\"");
+    let mut fleet = Fleet::of(2, &vip);
+    for real in 0..3 {
+        let mut state = fleet.benches[0].plane.state();
+        state.totals.entry(real).or_default().conns_opened += 40;
+    }
+    fleet.run(3, IDLE, &[]);
+    let loads: Vec<_> = fleet.benches[1].engine.pools()[0]
+        .members()
+        .map(|(_, member)| member.load)
+        .collect();
+    assert_eq!(loads, [Some(40.0), Some(40.0), Some(40.0), Some(0.0)]);
+    assert!(fleet.shares(1)[3] > 0.9, "{:?}", fleet.shares(1));
+}
