@@ -566,7 +566,7 @@ mod tests {
         };
         let one = of(1).memory_bytes();
         let category = of(2).memory_bytes() - one;
-        assert_eq!((one - category).div_ceil(1_000_000), 31);
-        assert_eq!((category - responses_bytes()).div_ceil(1000), 123);
+        assert_eq!((one - category).div_ceil(1_000_000), 34);
+        assert_eq!((category - responses_bytes()).div_ceil(1000), 132);
     }
 }

@@ -44,7 +44,7 @@ const ROUTER_PORT: &str = "c0";
 /// What is still under way when a client ends, and what the balancer has not read yet.
 const SETTLING: Duration = Duration::from_millis(500);
 /// An agent counts what ends once no SYN of that time can be sent again.
-const AGENT_SETTLES: Duration = Duration::from_millis(1600);
+const AGENT_SETTLES: Duration = Duration::from_millis(1200);
 /// Longest that a client may run over its time.
 const GRACE: Duration = Duration::from_secs(40);
 
@@ -412,29 +412,34 @@ impl Lane {
             client_us,
             epoch_s,
             at_server,
-            timed: self.timed(port)?.since(timed),
+            timed: self.timed_at_last(port)?.since(timed),
         })
     }
 
-    /// What the agent has counted of a service so far, once it has what has ended.
+    /// What the agent has counted of a service so far.
     fn timed(&self, port: u16) -> Result<Timed> {
-        let mut last = None;
-        let deadline = Instant::now() + AGENT_SETTLES;
+        let view = self.observer.clients()?;
+        let service = format!("*:{port}");
+        let of = view.categories.iter().find(|of| of.service == service);
+        let totals = of.map(|of| of.totals).unwrap_or_default();
+        Ok(Timed {
+            count: totals.timed,
+            sum_s: totals.timed_s,
+            overlapping: totals.overlapping,
+        })
+    }
+
+    /// The same, once all that has ended is in it.
+    fn timed_at_last(&self, port: u16) -> Result<Timed> {
+        sleep(AGENT_SETTLES);
+        let mut timed = self.timed(port)?;
         loop {
-            let view = self.observer.clients()?;
-            let service = format!("*:{port}");
-            let of = view.categories.iter().find(|of| of.service == service);
-            let totals = of.map(|of| of.totals).unwrap_or_default();
-            let counted = (totals.completed, totals.overlapping);
-            if Instant::now() >= deadline && last == Some(counted) {
-                return Ok(Timed {
-                    count: totals.timed,
-                    sum_s: totals.timed_s,
-                    overlapping: totals.overlapping,
-                });
-            }
-            last = Some(counted);
             sleep(SETTLING);
+            let now = self.timed(port)?;
+            if now.count + now.overlapping == timed.count + timed.overlapping {
+                return Ok(now);
+            }
+            timed = now;
         }
     }
 
