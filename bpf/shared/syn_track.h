@@ -15,13 +15,13 @@
  * the first transaction: the handshake is waited for, and asks for nothing by itself. A
  * connection that asked nothing is UNUSED, however it ended.
  *
- * What the server took for a transaction runs from its first request to its last new data: neither
- * the way to the client nor what the network lost is in it. It is known where the client asks for one thing at a time: a request that
- * acknowledges less than was sent left before the client had its answer, and whose answer the next
- * data are cannot be told from then on (OVERLAPS). So did one of HTTP/1.1 that follows another before
- * there was an answer: a pipeline. Streams of HTTP/2 on a short path may never
- * show that way; within TLS they show by requests shorter than any of HTTP/1.1 beside packets
- * that hold many.
+ * What the server took for a transaction runs from its first request to its last new data:
+ * neither the path to the client nor what the network lost is in it. It is known where the
+ * client asks for one thing at a time. A request that acknowledges less than was sent left
+ * before the client had its answer; whose answer the next data are cannot be told from then on
+ * (OVERLAPS). So did one of HTTP/1.1 that follows another before there was an answer: a
+ * pipeline. Streams of HTTP/2 on a short path may never show that way; within TLS they show by
+ * requests shorter than any of HTTP/1.1 beside packets that hold many.
  *
  * Each call takes one event and says which one counter it moves. A SYN is OFFERED
  * unless it was answered already; the first answer makes the last SYN ACCEPTED, in
@@ -323,7 +323,7 @@ CW_INLINE void syn_track_data(struct syn_conn *c, u32 seq, u64 now_ns, struct sy
 			return;
 		took_ns = now_ns - c->asked_ns;
 		if (new && c->asked_ns && (s64)took_ns > 0)
-			c->took_us = cw_sat32(took_ns / CW_US_NS) | !(took_ns / CW_US_NS);
+			c->took_us = CW_MAX(cw_sat32(took_ns / CW_US_NS), 1u);
 	} else if (c->state != SYN_STATE_CLOSED || !c->last_data_ns) {
 		return;
 	} else if (now_ns - c->last_data_ns > SYN_RESENT_MAX_NS) {
@@ -380,7 +380,7 @@ syn_track_request(struct syn_conn *c, u32 event, u32 ack, u64 now_ns, struct syn
 		return;
 	if (event == SYN_EVENT_HTTP && (said & SYN_MARK_ASKED) && !c->last_data_ns)
 		__sync_fetch_and_or(&c->marks, SYN_MARK_OVERLAPS);
-	/* With the first one a server may also say what nobody asked for: tickets, SETTINGS. */
+	/* With the first one a server may also say what was not asked for: tickets, SETTINGS. */
 	if ((said & SYN_MARK_ASKED) && (c->marks & SYN_MARK_LATER) && c->last_data_ns &&
 	    (s32)(c->sent - ack) > 0)
 		__sync_fetch_and_or(&c->marks, SYN_MARK_OVERLAPS);

@@ -74,7 +74,7 @@ pub struct Engine {
     pub(super) by_hand: Vec<SetByHand>,
     /// Its fleet, if it is a member of one.
     pub(super) fleet: Option<Membership>,
-    /// Reals that somebody tells of, by the VIP's address, port and protocol.
+    /// Reals that discovery tells of, by the VIP's address, port and protocol.
     pub(super) found: HashMap<String, FoundReals>,
     /// Reals that a former daemon found to be down.
     pub(super) former_down: HashSet<Down>,

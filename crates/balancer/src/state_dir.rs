@@ -199,18 +199,23 @@ impl StateDir {
             .mode(0o700)
             .create(&self.dir)?;
         let new = self.dir.join(format!("{name}.new"));
-        // The configuration may hold the hash key.
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&new, self.dir.join(name))?;
-        File::open(&self.dir)?.sync_all()
+        replace_file(&self.dir.join(name), &new, content)
     }
+}
+
+/// Replaces a file in one step, by way of a new one in the same directory; it is on the disk then.
+/// No other user may read it: it may hold keys.
+pub(crate) fn replace_file(path: &Path, new: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(new)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(new, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 /// The copy of `file` in `dir`, with its path; `None` if there is none of that file.

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use causeway_api::Moment;
 use serde::{Deserialize, Serialize};
 
 use super::store::{Held, Store, StoreError};
+use crate::state_dir::replace_file;
 
 const BOOK: &str = "book.json";
 const ACKS: &str = "acks";
@@ -178,8 +179,7 @@ impl Store for DirStore {
 
 /// Of the machine since it started: its monotonic clock counts from there.
 pub(super) fn boot_id() -> String {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    text.unwrap_or_default().trim().to_owned()
+    format!("{:016x}", causeway_netio::boot_id())
 }
 
 fn text_of(path: &Path) -> io::Result<Option<String>> {
@@ -205,18 +205,7 @@ fn texts_in(dir: &Path) -> io::Result<BTreeMap<String, String>> {
     Ok(texts)
 }
 
-/// Replaces a file in one step; it is on the disk then.
+/// Replaces a file in one step, under the lock.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    let new = dir.join(".new");
-    let mut file = OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(dir)?.sync_all()
+    replace_file(path, &path.with_file_name(".new"), content)
 }

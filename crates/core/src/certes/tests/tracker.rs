@@ -460,7 +460,7 @@ fn what_overlaps_is_not_timed_from_then_on() {
         (300, ClientFin(99)),
     ];
     assert_eq!(server_ms(&asked), [Some(5), None, None, None]);
-    // In the first one a server also says what nobody asked for.
+    // In the first one a server also says what was not asked for.
     let greeted = [
         (50, Request),
         (51, Data),
