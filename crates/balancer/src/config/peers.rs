@@ -6,13 +6,12 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use causeway_core::peer::{PEERS_MAX, PeerKeys};
-use causeway_service::config::{
-    Faults, Spanned, Text, keys_of, plural, report_address, report_keys_of_balancer, text,
-};
+use causeway_service::config::{Faults, Spanned, Text, plural, report_address, text};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Cookies;
+use super::reports::report_keys;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -43,18 +42,12 @@ pub(super) fn peers(
         faults.file("`listen` is missing under [peers]; name this balancer's own address among `members`, for example listen = \"10.0.0.254:9473\"");
     }
     let listen = text(raw.listen.as_ref(), faults, own_address);
-    let file = match (&raw.key_file, cookies) {
-        (None, Some(cookies)) => Some((cookies.file.clone(), cookies.keys.clone())),
-        (None, None) => {
-            faults.file("balancers sign what they tell each other: name a keys file with `key_file` under [peers] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]");
-            None
-        }
-        (Some(_), _) => keys_of(raw.key_file.as_ref(), faults),
-    };
-    let keys = file.and_then(|(path, file)| {
-        let keys = report_keys_of_balancer(&path, &file);
-        keys.map_err(|fault| faults.file(fault)).ok()
-    });
+    let keys = report_keys(
+        raw.key_file.as_ref(),
+        cookies,
+        "balancers sign what they tell each other: name a keys file with `key_file` under [peers] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]",
+        faults,
+    );
     let members = members(&raw.members, listen, faults);
     Some(PeersConfig {
         listen: listen?,

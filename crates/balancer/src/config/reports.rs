@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use causeway_core::agent_report::ReportKeys;
 use causeway_service::config::{
-    Faults, Words as _, keys_of, report_address, report_keys_of_balancer, text,
+    Faults, Spanned, Words as _, keys_of, report_address, report_keys_of_balancer, text,
 };
 
 use super::raw::{RawReports, RawVip};
@@ -30,22 +30,36 @@ pub(super) fn reports(
         faults.file("`listen` is missing under [agent_reports]; name an address for agents' reports, for example listen = \"10.0.0.254:9472\"");
     }
     let listen = text(raw.listen.as_ref(), faults, report_address);
-    let file = match (&raw.keys, cookies) {
-        (None, Some(cookies)) => Some((cookies.file.clone(), cookies.keys.clone())),
-        (None, None) => {
-            faults.file("agents sign their reports: name a keys file with `keys` under [agent_reports] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]");
-            None
-        }
-        (Some(_), _) => keys_of(raw.keys.as_ref(), faults),
-    };
-    let keys = file.and_then(|(path, file)| {
-        let keys = report_keys_of_balancer(&path, &file);
-        keys.map_err(|fault| faults.file(fault)).ok()
-    });
+    let keys = report_keys(
+        raw.keys.as_ref(),
+        cookies,
+        "agents sign their reports: name a keys file with `keys` under [agent_reports] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]",
+        faults,
+    );
     Some(AgentReportsConfig {
         listen: listen?,
         keys: keys?,
     })
+}
+
+/// The keys of reports in the file that is named, or in the cookies'; `missing` is told where there
+/// is neither.
+pub(super) fn report_keys(
+    named: Option<&Spanned<String>>,
+    cookies: Option<&Cookies>,
+    missing: &str,
+    faults: &mut Faults<'_>,
+) -> Option<ReportKeys> {
+    let (path, file) = match (named, cookies) {
+        (Some(_), _) => keys_of(named, faults)?,
+        (None, Some(cookies)) => (cookies.file.clone(), cookies.keys.clone()),
+        (None, None) => {
+            faults.file(missing);
+            return None;
+        }
+    };
+    let keys = report_keys_of_balancer(&path, &file);
+    keys.map_err(|fault| faults.file(fault)).ok()
 }
 
 /// What a VIP's controller goes by.
