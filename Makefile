@@ -11,7 +11,7 @@ export CLANG ?= clang-19
 # What `causeway version` calls the build.
 export CAUSEWAY_BUILD ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
-.PHONY: help setup build-setup build build-dev deb demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
+.PHONY: help setup build-setup build build-dev deb image demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ deb: ## build the Debian packages into target/deb
 	@scripts/setup deb
 	CARGO="$(CARGO)" scripts/deb
 
+image: ## build a container image of them, target/deb/causeway-image.tar (as root)
+	@scripts/setup image
+	CARGO="$(CARGO)" $(SUDO) scripts/image
+
 demo: build-dev ## the whole thing on this machine; results in target/demo/
 	$(SUDO) target/release/causeway-lab demo --out target/demo
 
@@ -46,7 +50,7 @@ test: setup ## build and run every test (needs root and BPF)
 	scripts/layers
 	scripts/names
 	scripts/page check
-	$(CARGO) check --package causeway --locked # the product without the laboratory's features
+	$(CARGO) check --package causeway-quic-lb --locked # without the feature that the laboratory asks for
 	CARGO="$(CARGO)" $(SUDO) scripts/test
 
 test-long: setup build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
@@ -58,6 +62,7 @@ ADVISORIES ?= advisories
 lint: setup ## format, clippy, who may know whom, names; advisories, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --package causeway --locked -- -D warnings # without the laboratory's features
 	scripts/layers
 	scripts/names
 	scripts/page check

@@ -4,29 +4,24 @@
 use std::fmt;
 
 use causeway_api::agent::AgentStats;
-use causeway_service::metrics::{build_info, packets};
+use causeway_service::metrics::{build_info, packets, page};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
 
 use super::client_metrics::ClientsPage;
 
-/// The page of an agent, whose metrics have a prefix of their own.
-pub(crate) fn agent_page(stats: AgentStats) -> anyhow::Result<String> {
-    let mut registry = Registry::with_prefix("causeway_agent");
-    let clients = stats.clients.clone();
-    registry.register_collector(Box::new(AgentPage(stats)));
-    let mut page = String::new();
-    text::encode(&mut page, &registry)?;
-    if let Some(clients) = clients {
-        let mut registry = Registry::with_prefix("causeway_clients");
-        registry.register_collector(Box::new(ClientsPage(clients)));
-        // One page has one end.
-        page.truncate(page.trim_end().trim_end_matches("# EOF").len());
-        text::encode(&mut page, &registry)?;
-    }
-    Ok(page)
+/// The page of an agent; what its clients felt has a prefix of its own.
+pub(crate) fn agent_page(mut stats: AgentStats) -> anyhow::Result<String> {
+    let clients = stats.clients.take();
+    let agent = Box::new(AgentPage(stats));
+    Ok(match clients {
+        None => page([("causeway_agent", agent)])?,
+        Some(clients) => page([
+            ("causeway_agent", agent),
+            ("causeway_clients", Box::new(ClientsPage(clients))),
+        ])?,
+    })
 }
 
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use causeway_api::balancer::{
 };
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
-use causeway_service::metrics::{build_info, packets};
+use causeway_service::metrics::{self, build_info, packets};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
 use super::engine::{Engine, Reloads};
 use super::{agreement, report};
@@ -33,11 +33,10 @@ pub(crate) fn page(engine: &Engine, state_kept: bool, at: Moment) -> anyhow::Res
         .flat_map(|vip| &vip.reals)
         .map(|real| Latencies::of(engine, real))
         .collect();
-    let mut registry = Registry::with_prefix("causeway");
     let reloads = engine.reloads();
     let agreement = agreement::agreement(engine)?;
     let fleet = engine.fleet.as_ref().map(|fleet| fleet.view.clone());
-    registry.register_collector(Box::new(Page {
+    let page = Page {
         stats,
         histograms,
         reloads,
@@ -47,10 +46,8 @@ pub(crate) fn page(engine: &Engine, state_kept: bool, at: Moment) -> anyhow::Res
         agreement,
         fleet,
         peers: engine.peers_view(at.monotonic_ns),
-    }));
-    let mut page = String::new();
-    text::encode(&mut page, &registry)?;
-    Ok(page)
+    };
+    Ok(metrics::page([("causeway", Box::new(page))])?)
 }
 
 #[derive(Debug)]

@@ -1,12 +1,120 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metric families that every daemon has.
+//! A daemon's page of metrics, and the families that every daemon has.
 
-use std::fmt;
+use std::{fmt, fs};
 
 use causeway_api::VerdictView;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::time::{ClockId, clock_gettime};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
+
+/// What a Prometheus server scrapes: the collectors, each under its prefix, and the process.
+pub fn page<const N: usize>(
+    collectors: [(&str, Box<dyn Collector>); N],
+) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Process));
+    for (prefix, collector) in collectors {
+        registry
+            .sub_registry_with_prefix(prefix)
+            .register_collector(collector);
+    }
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+/// This process, by the names that Prometheus' client libraries have for it. What the kernel
+/// does not tell is left out.
+#[derive(Debug)]
+struct Process;
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        if let Ok(used) = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID) {
+            let seconds = used.tv_sec() as f64 + used.tv_nsec() as f64 * 1e-9;
+            let help = "Seconds of CPU that the process has used";
+            encoder
+                .encode_descriptor(
+                    "process_cpu",
+                    help,
+                    Some(&Unit::Seconds),
+                    MetricType::Counter,
+                )?
+                .encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
+        }
+        let bytes = Some(Unit::Bytes);
+        let seconds = Some(Unit::Seconds);
+        let gauges = [
+            (
+                "process_resident_memory",
+                "Memory of the process that is in RAM",
+                bytes,
+                resident_bytes(),
+            ),
+            (
+                "process_open_fds",
+                "Open file descriptors",
+                None,
+                open_descriptors(),
+            ),
+            (
+                "process_max_fds",
+                "File descriptors that may be open",
+                None,
+                getrlimit(Resource::RLIMIT_NOFILE)
+                    .ok()
+                    .map(|(soft, _)| soft as f64),
+            ),
+            (
+                "process_start_time",
+                "When the process began, since 1970",
+                seconds,
+                start_time_s(),
+            ),
+        ];
+        for (name, help, unit, value) in gauges {
+            let Some(value) = value else { continue };
+            encoder
+                .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?
+                .encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+}
+
+fn resident_bytes() -> Option<f64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+/// Without the one that counts them.
+fn open_descriptors() -> Option<f64> {
+    let count = fs::read_dir("/proc/self/fd").ok()?.count();
+    Some(count.saturating_sub(1) as f64)
+}
+
+/// The kernel tells it in ticks since it was booted (proc(5), field 22 of `stat`).
+fn start_time_s() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name, which is in brackets, may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: f64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+    // SAFETY: sysconf reads a constant of the system.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let boot = fs::read_to_string("/proc/stat").ok()?;
+    let boot_s: f64 = boot
+        .lines()
+        .find_map(|l| l.strip_prefix("btime "))?
+        .parse()
+        .ok()?;
+    (per_second > 0).then(|| boot_s + ticks / per_second as f64)
+}
 
 /// Packets and bytes by the data plane's verdict.
 pub fn packets(verdicts: &[VerdictView], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -52,4 +160,39 @@ pub fn build_info(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     build
         .encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?
         .encode_gauge(&1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(page: &str, name: &str) -> f64 {
+        let line = page.lines().find_map(|l| l.strip_prefix(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {page}"));
+        line.trim().parse().expect("a number")
+    }
+
+    #[test]
+    fn a_page_tells_of_its_process() {
+        let read = || page::<0>([]).expect("a page");
+        let before = read();
+        let held: Vec<_> = (0..5)
+            .map(|_| fs::File::open("/proc/self/status").expect("a file"))
+            .collect();
+        let _touched = vec![1_u8; 64 << 20];
+        let after = read();
+        let more = |name| value(&after, name) - value(&before, name);
+        // Other tests of this process open files and use memory meanwhile.
+        assert!(value(&after, "process_open_fds") >= held.len() as f64);
+        assert!(more("process_resident_memory_bytes") > f64::from(32 << 20));
+        assert!(more("process_cpu_seconds_total") > 0.0);
+        assert!(value(&after, "process_max_fds") >= value(&after, "process_open_fds"));
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970")
+            .as_secs_f64();
+        let age = now - value(&after, "process_start_time_seconds");
+        assert!((-2.0..86_400.0).contains(&age), "began {age} s ago");
+        assert!(after.ends_with("# EOF\n"));
+    }
 }

@@ -4,18 +4,18 @@
 use std::fmt;
 
 use causeway_api::tunnel::{PathView, TunnelStatus, TunnelTotals};
+use causeway_service::metrics;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
 /// The page that a Prometheus server scrapes.
 pub(crate) fn page(status: TunnelStatus) -> anyhow::Result<String> {
-    let mut registry = Registry::with_prefix("causeway_tunnel");
-    registry.register_collector(Box::new(Page(status)));
-    let mut page = String::new();
-    text::encode(&mut page, &registry)?;
-    Ok(page)
+    Ok(metrics::page([(
+        "causeway_tunnel",
+        Box::new(Page(status)),
+    )])?)
 }
 
 #[derive(Debug)]

@@ -5,10 +5,11 @@
 use std::fmt;
 
 use causeway_core::hist::Latencies;
+use causeway_service::metrics;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
 use super::super::rows::Style;
 use super::super::totals::Totals;
@@ -28,14 +29,11 @@ pub(super) fn page(totals: &Totals, style: &Style, counters: &Counters) -> anyho
         count: total.latencies.count() / 2,
         buckets: buckets(&total.latencies),
     });
-    let mut registry = Registry::with_prefix("causeway_measure");
-    registry.register_collector(Box::new(Page {
+    let page = Page {
         groups: latencies.collect(),
         counters: counters.clone(),
-    }));
-    let mut page = String::new();
-    text::encode(&mut page, &registry)?;
-    Ok(page)
+    };
+    Ok(metrics::page([("causeway_measure", Box::new(page))])?)
 }
 
 #[derive(Debug)]

@@ -3,11 +3,10 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
-use std::sync::PoisonError;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{MACHINE, lab};
+use super::{alone, lab};
 
 #[test]
 fn list_names_every_scenario() {
@@ -82,7 +81,7 @@ fn unknown_words_fail_with_a_sentence() {
 /// Ctrl-C ends a run at once, the way programs end by Ctrl-C, and nothing stays.
 #[test]
 fn interrupts_end_everything() {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let mut child = lab()
         .args(["run", "direct", "--param", "seconds=60"])
         .stdout(Stdio::null())

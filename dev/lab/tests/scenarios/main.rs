@@ -9,13 +9,26 @@ mod cookies;
 mod latency;
 mod tunnel;
 
+use std::fs::File;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
 /// One scenario at a time: they measure time, and two cores are not much.
 static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Waits until the machine is this scenario's alone: until no other runs, and
+/// `scripts/test` has released the file that `CAUSEWAY_QUIET_LOCK` names.
+fn alone() -> (MutexGuard<'static, ()>, Option<File>) {
+    let guard = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let quiet = std::env::var_os("CAUSEWAY_QUIET_LOCK").map(|path| {
+        let file = File::open(path).expect("the file of CAUSEWAY_QUIET_LOCK");
+        file.lock_shared().expect("a lock on it");
+        file
+    });
+    (guard, quiet)
+}
 
 fn lab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_causeway-lab"));
@@ -25,7 +38,7 @@ fn lab() -> Command {
 
 /// Runs a scenario and returns its whole report.
 fn run(scenario: &str, params: &[&str]) -> Value {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let file = tempfile::NamedTempFile::new().expect("result file");
     let mut command = lab();
     command
