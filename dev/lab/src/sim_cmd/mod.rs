@@ -7,6 +7,7 @@ mod control;
 mod figures;
 mod fleet;
 mod page;
+mod planted;
 mod races;
 mod rules;
 mod weeks;

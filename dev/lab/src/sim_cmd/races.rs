@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use causeway_report::table::TextTable;
+use anyhow::Result;
 use causeway_sim::races::{FlowTableRace, Race, RingSwap, SlotHandOut, explore};
 use serde::Serialize;
+
+use super::planted;
 
 /// Arguments of `causeway-lab sim races`.
 #[derive(Debug, clap::Args)]
@@ -43,6 +44,28 @@ fn row(race: &impl Race, planted: &'static str) -> Row {
     }
 }
 
+impl planted::Row for Row {
+    const HEADER: &'static [&'static str] = &["race", "planted", ">states", ">ends", "fault"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.race.to_owned(),
+            self.planted.to_owned(),
+            self.states.to_string(),
+            self.ends.to_string(),
+            self.fault.clone().unwrap_or_default(),
+        ]
+    }
+
+    fn planted(&self) -> &str {
+        self.planted
+    }
+
+    fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+}
+
 impl RacesArgs {
     /// Runs the command; it fails if a race has a fault, or a planted one is not found.
     pub(super) fn run(self) -> Result<ExitCode> {
@@ -74,25 +97,6 @@ impl RacesArgs {
             };
             rows.push(row(&race, "does not wait"));
         }
-        let mut table = TextTable::new(&["race", "planted", ">states", ">ends", "fault"]);
-        for row in &rows {
-            table.push(vec![
-                row.race.to_owned(),
-                row.planted.to_owned(),
-                row.states.to_string(),
-                row.ends.to_string(),
-                row.fault.clone().unwrap_or_default(),
-            ]);
-        }
-        print!("{}", table.to_text());
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&rows)?;
-            std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-        }
-        let wrong = |row: &Row| row.fault.is_some() == row.planted.is_empty();
-        Ok(match rows.iter().any(wrong) {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
-        })
+        planted::tell(&rows, self.json.as_deref())
     }
 }

@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use causeway_report::table::TextTable;
+use anyhow::Result;
 use causeway_sim::races::{Race, explore};
 use causeway_sim::rules::{FleetRules, models, planted};
 use serde::Serialize;
+
+use super::planted;
 
 /// Arguments of `causeway-lab sim rules`.
 #[derive(Debug, clap::Args)]
@@ -54,6 +55,33 @@ fn row(rules: &FleetRules) -> Row {
     }
 }
 
+impl planted::Row for Row {
+    const HEADER: &'static [&'static str] =
+        &["model", "troubles", "planted", ">states", ">depth", "fault"];
+
+    fn cells(&self) -> Vec<String> {
+        let fault = self
+            .wrong
+            .map(|wrong| format!("{wrong}: {}", self.way.join(", ")));
+        vec![
+            format!("{} ({})", self.model, self.balancers),
+            self.troubles.clone(),
+            self.planted.to_owned(),
+            self.states.to_string(),
+            self.depth.to_string(),
+            fault.unwrap_or_default(),
+        ]
+    }
+
+    fn planted(&self) -> &str {
+        self.planted
+    }
+
+    fn has_fault(&self) -> bool {
+        self.wrong.is_some()
+    }
+}
+
 impl RulesArgs {
     /// Runs the command; it fails if a rule has a fault, or a planted one is not found.
     pub(super) fn run(self) -> Result<ExitCode> {
@@ -62,30 +90,6 @@ impl RulesArgs {
             all.extend(planted());
         }
         let rows: Vec<Row> = all.iter().map(row).collect();
-        let columns = ["model", "troubles", "planted", ">states", ">depth", "fault"];
-        let mut table = TextTable::new(&columns);
-        for row in &rows {
-            let fault = row
-                .wrong
-                .map(|wrong| format!("{wrong}: {}", row.way.join(", ")));
-            table.push(vec![
-                format!("{} ({})", row.model, row.balancers),
-                row.troubles.clone(),
-                row.planted.to_owned(),
-                row.states.to_string(),
-                row.depth.to_string(),
-                fault.unwrap_or_default(),
-            ]);
-        }
-        print!("{}", table.to_text());
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&rows)?;
-            std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-        }
-        let wrong = |row: &Row| row.wrong.is_some() == row.planted.is_empty();
-        Ok(match rows.iter().any(wrong) {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
-        })
+        planted::tell(&rows, self.json.as_deref())
     }
 }

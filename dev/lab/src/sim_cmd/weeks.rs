@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use causeway_report::table::TextTable;
+use anyhow::Result;
 use causeway_sim::weeks::{MACHINES, Plan};
 use serde::Serialize;
+
+use super::planted;
 
 /// Arguments of `causeway-lab sim weeks`.
 #[derive(Debug, clap::Args)]
@@ -42,6 +43,32 @@ struct Row {
     seconds: f64,
     /// What was wrong first, and on which day.
     fault: Option<String>,
+}
+
+impl planted::Row for Row {
+    const HEADER: &'static [&'static str] = &[
+        "machine", "planted", ">days", ">steps", ">wraps", ">s", "fault",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.machine.to_owned(),
+            self.planted.to_owned(),
+            format!("{:.1}", self.days),
+            self.steps.to_string(),
+            self.wraps.to_string(),
+            format!("{:.1}", self.seconds),
+            self.fault.clone().unwrap_or_default(),
+        ]
+    }
+
+    fn planted(&self) -> &str {
+        self.planted
+    }
+
+    fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
 }
 
 impl WeeksArgs {
@@ -79,29 +106,6 @@ impl WeeksArgs {
                 });
             }
         }
-        let mut table = TextTable::new(&[
-            "machine", "planted", ">days", ">steps", ">wraps", ">s", "fault",
-        ]);
-        for row in &rows {
-            table.push(vec![
-                row.machine.to_owned(),
-                row.planted.to_owned(),
-                format!("{:.1}", row.days),
-                row.steps.to_string(),
-                row.wraps.to_string(),
-                format!("{:.1}", row.seconds),
-                row.fault.clone().unwrap_or_default(),
-            ]);
-        }
-        print!("{}", table.to_text());
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&rows)?;
-            std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-        }
-        let wrong = |row: &Row| row.fault.is_some() == row.planted.is_empty();
-        Ok(match rows.iter().any(wrong) {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
-        })
+        planted::tell(&rows, self.json.as_deref())
     }
 }
