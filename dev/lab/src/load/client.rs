@@ -110,7 +110,7 @@ impl Client<'_> {
             Some(rest_ns) => now + rest_ns,
             None => self.start_ns + of.nominal_ns(self.config),
         };
-        if at < self.end_ns && now < self.end_ns {
+        if at < self.end_ns && now < self.end_ns && !self.progress.is_stopped() {
             self.timers.push(Reverse((at, slot)));
         }
     }
@@ -120,7 +120,9 @@ impl Client<'_> {
             && at <= now
         {
             self.timers.pop();
-            self.start_page(slot, at);
+            if !self.progress.is_stopped() {
+                self.start_page(slot, at);
+            }
         }
     }
 

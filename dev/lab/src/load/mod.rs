@@ -27,7 +27,7 @@ pub mod wrk;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Result, bail};
@@ -118,6 +118,7 @@ pub struct Progress {
     requests: AtomicU64,
     broken: AtomicU64,
     latency_ns: AtomicU64,
+    stopped: AtomicBool,
 }
 
 impl Progress {
@@ -134,6 +135,11 @@ impl Progress {
     /// Sum over all answers of the time from sending to the last byte.
     pub fn latency_ns(&self) -> u64 {
         self.latency_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether no page begins any more, before the time that was set.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     pub(crate) fn broke(&self) {
@@ -204,6 +210,12 @@ impl RunningLoad {
     /// Whether pages still begin.
     pub fn is_active(&self) -> bool {
         clock::monotonic_ns() < self.end_ns
+    }
+
+    /// Ends a load over HTTP/1.1 now: pages that have begun are completed, no other begins.
+    pub fn stop(&mut self) {
+        self.progress.stopped.store(true, Ordering::Relaxed);
+        self.end_ns = self.end_ns.min(clock::monotonic_ns());
     }
 
     /// Waits for the end and returns what the clients saw.

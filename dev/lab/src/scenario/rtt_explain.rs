@@ -70,6 +70,8 @@ const CASES: &[Case] = &[
         name: "delayed ACK by a server too busy to read",
         serve: &["--service", "60ms", "--unread"],
         verdicts: &["delayed-ack", "slow-application"],
+        // On a busy machine this end reads late, too, and its ACKs wait for that.
+        perhaps: "delayed-ack",
         ..FINE
     },
     Case {

@@ -78,17 +78,19 @@ impl Checks<'_> {
             server.netns.ip(&format!("route add {route}"))?;
         }
         drop(connection);
-        sleep(Duration::from_millis(50));
-        for server in &servers {
-            server.netns.ip(&format!("route del {route}"))?;
-        }
         let deadline = Instant::now() + Duration::from_secs(10);
         let waits = || -> Result<bool> {
             let mut ss = client.netns.command("ss");
             let output = ss.args(["-Htn", "state", "last-ack"]).output()?;
             Ok(!output.stdout.is_empty())
         };
-        ensure!(waits()?, "the last ACK was not lost");
+        while !waits()? {
+            ensure!(Instant::now() < deadline, "the client's FIN was answered");
+            sleep(Duration::from_millis(20));
+        }
+        for server in &servers {
+            server.netns.ip(&format!("route del {route}"))?;
+        }
         while waits()? {
             ensure!(
                 Instant::now() < deadline,
