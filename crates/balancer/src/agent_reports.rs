@@ -154,7 +154,7 @@ impl ReportListener {
                 Err(error) => {
                     // An agent that is gone answers with an ICMP error: no news.
                     if error.kind() != ErrorKind::ConnectionRefused {
-                        warn!("reports of agents: {error}");
+                        warn!("cannot receive reports of agents: {error}");
                     }
                     thread::sleep(PAUSE);
                     continue;

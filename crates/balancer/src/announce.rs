@@ -77,7 +77,7 @@ impl Herald {
         {
             match withdraw(announce) {
                 Ok(()) => info!("BIRD announces no VIP of ours any more"),
-                Err(error) => warn!("BIRD may go on announcing our VIPs: {error:#}"),
+                Err(error) => warn!("BIRD may still announce the VIPs: {error:#}"),
             }
         }
     }
@@ -94,7 +94,7 @@ impl Herald {
             if let Some((announce, ..)) = self.told.take() {
                 // The key is gone from the file: nobody asks for announcements any more.
                 if let Err(error) = withdraw(&announce) {
-                    warn!("BIRD may go on announcing our VIPs: {error:#}");
+                    warn!("BIRD may still announce the VIPs: {error:#}");
                 }
                 let mut engine = shared.engine();
                 engine.set_announced(BTreeSet::new());
@@ -138,7 +138,7 @@ impl Herald {
             }
             Err(error) => {
                 if self.failed.is_none() {
-                    warn!("BIRD does not hear which VIPs are ready, and is told again: {error:#}");
+                    warn!("cannot tell BIRD which VIPs are ready, and will try again: {error:#}");
                 }
                 shared.engine().set_announce_up(Some(false));
                 self.failed = Some(Instant::now());

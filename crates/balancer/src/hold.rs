@@ -13,13 +13,13 @@ impl Engine {
             Ok(changes) => {
                 if let Some(interface) = &changes.attached {
                     warn!(
-                        "{} was gone and is there anew: it has the program, and packets are forwarded",
+                        "interface {} was removed and is there again: the program is attached, and packets are forwarded",
                         interface.name
                     );
                 }
                 if changes.pinned > 0 {
                     warn!(
-                        "pins of the data plane were gone, and {} have been made again: without them it would end with this process",
+                        "pins of the data plane were removed; {} of them are restored: without pins it would end with this process",
                         changes.pinned
                     );
                 }

@@ -198,9 +198,9 @@ fn tell_grade(pool: &Pool, takes_low: bool) {
     let name = &pool.vip().name;
     match takes_low {
         true => warn!(
-            "{name}: goes by latencies graded low, because its clients let hardly any better ones be measured"
+            "{name}: steered by latencies graded low, because its clients give hardly any better ones"
         ),
-        false => info!("{name}: goes by latencies graded better than low"),
+        false => info!("{name}: steered by latencies graded better than low"),
     }
 }
 
@@ -209,18 +209,18 @@ fn tell(pool: &Pool, source: LatencySource, silent: Option<usize>) {
     let name = &pool.vip().name;
     let silent = silent.and_then(|index| pool.vip().reals.get(index));
     match (source, silent) {
-        (LatencySource::Client, _) => info!("{name}: goes by the latency of clients"),
-        (LatencySource::Agent, _) => info!("{name}: goes by what agents see their servers take"),
+        (LatencySource::Client, _) => info!("{name}: steered by client latency"),
+        (LatencySource::Agent, _) => info!("{name}: steered by the servers' time, as their agents measure it"),
         (_, Some(real)) => warn!(
-            "{name}: goes by the {source} latency, because no agent tells of {}'s clients",
+            "{name}: steered by {source} latency, because the agent of {} does not report",
             real.address
         ),
         _ if pool.vip().latency == LatencySource::Agent => warn!(
-            "{name}: goes by the {source} latency, because its clients ask for so many things at a time that agents can time hardly any"
+            "{name}: steered by {source} latency, because its clients have so many requests at a time that agents can time hardly any"
         ),
-        (LatencySource::Server, _) => info!("{name}: goes by what servers add to the path"),
+        (LatencySource::Server, _) => info!("{name}: steered by server latency, without the path"),
         (LatencySource::Response, _) => warn!(
-            "{name}: goes by responses' latency, because the path of most of them is not known: their connections' handshakes were not seen"
+            "{name}: steered by response latency, because the path of most responses is unknown: the handshakes of their connections were not seen"
         ),
     }
 }

@@ -65,7 +65,7 @@ impl Engine {
                 keep_silent(&mut next_hop, &way.next_hop);
                 if next_hop != way.next_hop {
                     if let Err(error) = self.plane.set_next_hop(&next_hop) {
-                        warn!("the next hop is another, and cannot be set: {error:#}");
+                        warn!("the next hop has changed, and cannot be set: {error:#}");
                         return;
                     }
                     let [v4, v6] = [next_hop.gateway_mac, next_hop.gateway6_mac].map(MacAddress);
@@ -144,7 +144,7 @@ fn tell(former: Option<&NextHopView>, now: &NextHopView, fault: Option<&str>) {
             (false, _) => warn!(
                 "the next hop of {family} reals is {}, and their packets go to its last MAC address, {}{}",
                 now.state,
-                now.mac.as_deref().unwrap_or("which is not known"),
+                now.mac.as_deref().unwrap_or("which is unknown, so they are dropped"),
                 fault.map_or(String::new(), |fault| format!(": {fault}")),
             ),
             (true, Some(_)) => info!("the next hop of {family} reals is {} again", now.state),

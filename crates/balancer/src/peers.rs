@@ -350,10 +350,10 @@ impl Engine {
 fn tell_members(before: &[IpAddr], now: &[IpAddr]) {
     let all = now.len() + 1;
     for member in now.iter().filter(|one| !before.contains(one)) {
-        info!("balancer {member} tells what it measures: {all} steer together");
+        info!("measurements from balancer {member}: {all} steer together");
     }
     for member in before.iter().filter(|one| !now.contains(one)) {
-        warn!("balancer {member} has fallen silent: {all} steer together");
+        warn!("no measurements from balancer {member} any more: {all} steer together");
     }
 }
 
@@ -408,7 +408,7 @@ impl PeerSocket {
                 // A member that is gone answers with an ICMP error: no news.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(error) => {
-                    warn!("what other balancers tell: {error}");
+                    warn!("cannot receive measurements of other balancers: {error}");
                     thread::sleep(PAUSE);
                     continue;
                 }

@@ -17,7 +17,7 @@ use crate::client::{Credentials, Target};
 use crate::clients_table;
 use crate::stats_cmd::{self, View};
 
-/// Run a server's end of the tunnels
+/// Run the agent of a server: decapsulation, cookies, reports to balancers
 ///
 /// Takes the outer header off the balancers' packets, in XDP, until SIGTERM or SIGINT; the
 /// data plane works on without the process. SIGHUP reads the configuration again.
@@ -54,7 +54,7 @@ enum Action {
             env = "CAUSEWAY_AGENT_SOCKET"
         )]
         socket: PathBuf,
-        /// Address of an agent on another host in the place of the socket: https://HOST:PORT
+        /// Address of an agent on another host, instead of the socket: https://HOST:PORT
         #[arg(long, value_name = "URL", env = "CAUSEWAY_AGENT_API")]
         api: Option<Uri>,
         #[command(flatten)]

@@ -62,16 +62,16 @@ enum Command {
     /// override`); reals that are added or removed, until the next reload or restart.
     #[command(after_help = examples::REAL)]
     Real(vip_cmd::RealArgs),
-    /// List and drop what was set by hand in the place of the file's
+    /// List and drop settings made by hand that override the file
     #[command(after_help = examples::OVERRIDE)]
     Override(override_cmd::Args),
-    /// Have a running balancer read its file again; tells whether it did
+    /// Make a running balancer read its file again; fails if the file is refused
     #[command(after_help = examples::RELOAD)]
     Reload(reload_cmd::Args),
     /// Look at the connections of stateful VIPs, and move one to another real
     #[command(after_help = examples::CONNS)]
     Conns(conns_cmd::Args),
-    /// Tell whether balancers of the same VIPs have alike what they must
+    /// Run several balancers of the same VIPs as a fleet, and compare them
     #[command(after_help = examples::FLEET)]
     Fleet(fleet_cmd::Args),
     /// Keys and ids of cookies, which keep connections on their reals

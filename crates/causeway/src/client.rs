@@ -39,7 +39,7 @@ pub(crate) struct Target {
         env = "CAUSEWAY_SOCKET"
     )]
     pub socket: PathBuf,
-    /// Address of a balancer on another host in the place of the socket: https://HOST:PORT
+    /// Address of a balancer on another host, instead of the socket: https://HOST:PORT
     #[arg(
         long,
         global = true,
@@ -254,7 +254,7 @@ struct Host {
 impl Host {
     fn of(api: &Uri) -> anyhow::Result<Self> {
         let wrong = || {
-            anyhow!("`{api}` is no address of a daemon; write for example https://lb1.example:9470")
+            anyhow!("`{api}` is not the address of a daemon; write for example https://lb1.example:9470")
         };
         let authority = api.authority().ok_or_else(wrong)?;
         let name = authority.host();

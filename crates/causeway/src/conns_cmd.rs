@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show the connections that send most, by two looks at all of them
+    /// Show the connections that send most packets, by two reads of all slots
     Top {
         /// How many
         #[arg(short = 'n', long, default_value_t = 20)]

@@ -51,7 +51,7 @@ pub(crate) const STATS: &str = "\
 Examples:
   causeway stats
   causeway stats --watch 2s                       # again every two seconds
-  causeway stats --all                            # also what never happened
+  causeway stats --all                            # also counters that are zero
   causeway stats -o csv                           # the reals, for a program
   causeway stats --clients                        # on a server with an agent";
 
@@ -103,7 +103,7 @@ Examples:
   causeway fleet show
   causeway fleet show -o json                     # on each balancer, into a file
   causeway fleet diff lb1.json lb2.json           # exit code 1 where they differ
-  causeway fleet peers                            # who steers with this one, and how far apart";
+  causeway fleet peers                            # members of [peers], and how far weights are apart";
 
 /// For `causeway reload --help`.
 pub(crate) const RELOAD: &str = "\

@@ -28,23 +28,23 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show the members, how far each has come, and what waits for whom
+    /// Show the members, the book that each has applied, and which changes wait for which member
     Status {
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Begin the fleet with what runs here, or put its book back into a store that has lost it
+    /// Found the fleet with this balancer's configuration, or put its book back into an empty store
     Found,
     /// Come back into the fleet after `leave`
     Join,
-    /// Have routers prefer others, withdraw, and have the fleet go on without this balancer
+    /// Take this balancer out of service: routers prefer others, then its routes are withdrawn
     ///
-    /// It forwards on until it is taken down.
+    /// It still forwards until it is unloaded.
     Leave,
-    /// Have the fleet go on without a balancer that is out of reach and gets no packets
+    /// Make the fleet go on without a balancer that cannot be reached and gets no packets
     ///
-    /// Only you can know that it gets none: its data plane outlives its daemon.
+    /// Only you can know that it gets none: its data plane forwards without its daemon.
     PassBy {
         /// Name of the member
         member: String,

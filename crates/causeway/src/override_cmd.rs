@@ -29,7 +29,7 @@ enum Action {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Have the file's settings hold again
+    /// Drop settings made by hand, so that the file's hold again
     Drop {
         /// Name of a VIP, or address:port
         #[arg(required_unless_present = "all")]

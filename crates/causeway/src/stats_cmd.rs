@@ -42,7 +42,7 @@ pub(crate) struct View {
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputFormat,
 
-    /// Show every count, also of what never happened
+    /// Show all counters, also those that are zero
     #[arg(short, long)]
     all: bool,
 

@@ -30,7 +30,7 @@ impl Args {
                 made.add_to(&file)?;
                 println!("{}", made.token);
                 eprintln!(
-                    "added {} to {}; daemons take it at their next reload, and the token is told this once",
+                    "added {} to {}; daemons accept it after their next reload; the token is printed only now",
                     self.name,
                     file.display()
                 );

@@ -13,7 +13,7 @@ use hyper::Uri;
 use crate::client::{Credentials, Target};
 use crate::stats_cmd::View;
 
-/// Run one end of a tunnel that keeps loss and bad paths from the guests' TCP
+/// Run one end of a multipath tunnel that repairs loss below the guests' TCP
 ///
 /// Carries what is routed to its TUN device to the other end, over several paths at
 /// once, until SIGTERM or SIGINT. SIGHUP reads the configuration and the keys again.

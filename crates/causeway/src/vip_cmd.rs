@@ -50,7 +50,7 @@ enum VipAction {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Take the answer about a VIP's reals that is held because it takes away too many
+    /// Apply the discovery answer that is held because it removes too many reals
     Accept {
         /// Name, or address:port
         vip: String,

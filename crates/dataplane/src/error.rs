@@ -120,12 +120,12 @@ pub enum DataPlaneError {
     },
     /// The interface went away while the data plane ran.
     #[error(
-        "the interface {0} is gone, and no packet is forwarded until there is one of that name again: it gets the program within seconds"
+        "the interface {0} is gone, and no packet is forwarded until an interface of that name is there again: the program is then attached within seconds"
     )]
     InterfaceGone(String),
     /// The interface has another name now.
     #[error(
-        "the interface {wanted} is called {now} now, and packets are forwarded on: give it its name back, or set `interface` and restart"
+        "the interface {wanted} is called {now} now; packets are still forwarded: give it its old name, or set `interface` and restart"
     )]
     Renamed {
         /// The interface of the configuration.
@@ -138,7 +138,7 @@ pub enum DataPlaneError {
     Unpinned(Box<DataPlaneError>),
     /// There are other pins in the place of ours.
     #[error(
-        "{} has been made anew, and what is in it is not of this process: remove it, or restart to take it over",
+        "{} was created again, and its pins are not of this process: remove it, or restart to take it over",
         .0.display()
     )]
     OtherPins(PathBuf),
@@ -236,19 +236,19 @@ pub enum DataPlaneError {
     NoCookies(u32),
     /// No control group to see connections open in.
     #[error(
-        "{} is no control group of version 2: name one that the servers of the VIPs run in, such as /sys/fs/cgroup",
+        "{} is not a control group of version 2: name one that the VIPs' servers run in, such as /sys/fs/cgroup",
         .0.display()
     )]
     NoCgroup(PathBuf),
     /// Nothing that could be looked at.
     #[error(
-        "no data plane that can be looked at is pinned in {}: is it started, and is this its pin_dir? One of an older build can after a restart of its process",
+        "no data plane that can be captured from is pinned in {}: is it started, and is this its pin_dir? If it is of an older build, restart its process",
         .0.display()
     )]
     NoMirror(PathBuf),
     /// One at a time looks at packets.
     #[error(
-        "process {0} looks at the packets of this data plane already: wait for its end, or stop it"
+        "process {0} already captures on this data plane: wait until it ends, or stop it"
     )]
     MirrorBusy(u32),
     /// One address and port cannot be two VIPs.

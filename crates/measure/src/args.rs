@@ -19,7 +19,7 @@ use super::rows::{Label, Style};
 ///
 /// The response latency is the time from a client's request to the last byte of
 /// the response at the client. One direction is enough: a response shows in the
-/// request that it sets off.
+/// request that it triggers.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("source").args(["read", "interface"]).required(true))]
 pub struct MeasureArgs {
@@ -57,7 +57,7 @@ pub struct MeasureArgs {
     #[arg(long)]
     pub(crate) percentiles: bool,
 
-    /// For sampled and sampled-client: one packet in so many is looked at
+    /// For sampled and sampled-client: one packet in so many is used
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) sample_one_in: u32,
 

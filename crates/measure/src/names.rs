@@ -40,7 +40,7 @@ pub(crate) enum EstimatorName {
     Timestamps,
     /// The same from here to the client and back. Sees: both directions
     TimestampsClient,
-    /// As seq-ack with one packet in --sample-one-in looked at in each direction, as clouds' flow metrics do. Sees: both directions
+    /// As seq-ack with one packet in --sample-one-in used in each direction, as clouds' flow metrics do. Sees: both directions
     Sampled,
     /// As seq-ack-client, sampled so. Sees: both directions
     SampledClient,

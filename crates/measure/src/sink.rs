@@ -29,7 +29,7 @@ impl Target {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             anyhow::ensure!(
                 format != Format::Parquet || !io::stdout().is_terminal(),
-                "Parquet is nothing for a terminal: name a file with --out"
+                "Parquet cannot be written to a terminal: name a file with --out"
             );
             return Ok(Self { file: None });
         };

@@ -457,7 +457,7 @@ mod tests {
             ("h -w 5x", "`x` is no unit of a wait"),
             ("h -l -0", "neither seconds (10) nor a count"),
             ("h -r 0,1", "0 is not from 1 to 1048576 bytes"),
-            ("h -o P95_LATENCY", "is no output selector; choose from"),
+            ("h -o P95_LATENCY", "is not an output selector; choose from"),
             ("h --rate 0", "is not from 0.001"),
             ("h --rate 10 -w 5m", "cannot be used with"),
             ("", "required"),

@@ -81,7 +81,7 @@ pub async fn connect(
     files: &ClientFiles,
 ) -> anyhow::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned())
-        .with_context(|| format!("`{host}` is no name for TLS"))?;
+        .with_context(|| format!("`{host}` is not a valid name for TLS"))?;
     let config = Arc::new(client(files)?);
     let connected = TlsConnector::from(config).connect(name, stream).await;
     connected.map_err(|error| anyhow!("TLS with {host} failed: {error}"))

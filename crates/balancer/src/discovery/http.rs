@@ -56,5 +56,5 @@ async fn read(
     ensure!(status.is_success(), "status {}", status.as_u16());
     let body = Limited::new(answer.into_body(), TEXT_MAX).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
-    String::from_utf8(body.to_vec()).context("it is no text")
+    String::from_utf8(body.to_vec()).context("the page is not UTF-8 text")
 }

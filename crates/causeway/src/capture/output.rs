@@ -53,7 +53,7 @@ impl Output {
     pub(super) fn pcapng(file: &Path, device: &str, snaplen: u16) -> Result<Self> {
         let sink: Box<dyn Write> = match file == Path::new("-") {
             true if io::stdout().is_terminal() => bail!(
-                "packets in binary would spoil the terminal: name a file with -w, or pipe to a reader (`causeway capture -w - | tcpdump -r -`)"
+                "binary output does not go to a terminal: name a file with -w, or pipe to a reader (`causeway capture -w - | tcpdump -r -`)"
             ),
             true => Box::new(io::stdout()),
             false => {

@@ -27,14 +27,14 @@ const FILES: [&str; 3] = [
     "/etc/causeway/causeway-tunnel.toml",
 ];
 
-/// Say what on this machine stands in the way, and the command that mends it
+/// Check this machine for a daemon, and name the command that fixes each finding
 ///
 /// Looks at the kernel, the interfaces and the way to the servers for the daemons whose files are
 /// in /etc/causeway. Asks routers for their MAC addresses and sends servers echo requests, and
 /// changes nothing. Ends with 1 if there is a fault or a warning.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Interfaces to look at, in the place of the files'
+    /// Interfaces to check, instead of those in the files
     interfaces: Vec<String>,
     /// A balancer's, an agent's or a tunnel's file, in the place of those in /etc/causeway
     #[arg(short, long, value_name = "FILE")]

@@ -43,7 +43,7 @@ pub(crate) struct Args {
         env = "CAUSEWAY_SOCKET"
     )]
     socket: PathBuf,
-    /// Address of a balancer on another host in the place of the socket: https://HOST:PORT
+    /// Address of a balancer on another host, instead of the socket: https://HOST:PORT
     #[arg(
         long,
         value_name = "URL",

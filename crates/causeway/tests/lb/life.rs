@@ -351,11 +351,11 @@ fn an_interface_that_changes_under_the_daemon_is_followed() {
         let status = http_get("/v1/status");
         assert!(status.contains("\"data_plane_error\":\"the interface eth0 is gone"));
         ip("link add eth0 type veth peer name peer0");
-        machine.wait_for_log("eth0 was gone and is there anew");
+        machine.wait_for_log("interface eth0 was removed and is there again");
         wait_until_up(true);
         assert!(machine.xdp_is_attached());
         fs::remove_dir_all(machine.path("bpf/lb")).expect("remove the pins");
-        machine.wait_for_log("pins of the data plane were gone");
+        machine.wait_for_log("pins of the data plane were removed");
         assert!(machine.path("bpf/lb/link_lb").exists());
     });
 }

@@ -68,7 +68,7 @@ impl Figures {
 
 /// A word that is no output selector.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no output selector; choose from {names}, or all", names = Selector::names())]
+#[error("{0:?} is not an output selector; choose from {names}, or all", names = Selector::names())]
 pub struct UnknownSelector(pub String);
 
 macro_rules! selectors {
@@ -234,7 +234,7 @@ mod tests {
         let error = Selector::list("MIN_LATENCY,P95_LATENCY").unwrap_err();
         let said = error.to_string();
         assert!(
-            said.starts_with("\"P95_LATENCY\" is no output selector; choose from ELAPSED_TIME")
+            said.starts_with("\"P95_LATENCY\" is not an output selector; choose from ELAPSED_TIME")
         );
     }
 
