@@ -309,7 +309,7 @@ static __always_inline bool is_client(const u32 *addr_be)
 /*
  * Whether a packet of no known flow is from a client: a SYN is; other packets are
  * if they come from one of the client networks and do not go to one; else if their
- * port is the higher one and nobody has opened the flow the other way.
+ * port is the higher one and the flow was not opened the other way.
  */
 static __always_inline bool from_client(struct flow_key6 *key, const struct packet *pkt)
 {

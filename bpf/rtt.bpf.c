@@ -25,7 +25,7 @@
 #define RECORDS_BYTES (1 << 22)
 #define MAX_TAGS 2
 #define TCP_NOP_NOP_TS bpf_htonl(0x0101080a)
-/* TCX_NEXT and TC_ACT_UNSPEC: whoever comes after us decides. */
+/* TCX_NEXT and TC_ACT_UNSPEC: the next program decides. */
 #define NEXT (-1)
 
 /* Set by the loader before loading. */
@@ -200,7 +200,7 @@ static __always_inline int observe(struct __sk_buff *skb, const bool outgoing)
 		return NEXT;
 	}
 	*record = found;
-	/* Nobody is woken: a wake-up here would be part of what is measured. */
+	/* The reader is not woken: a wake-up here would be part of what is measured. */
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return NEXT;
 }

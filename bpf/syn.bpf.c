@@ -62,7 +62,7 @@ asking(struct __sk_buff *skb, const struct syn_segment *seg, u64 now_ns)
 
 /*
  * An event that may end the entry. Both sides' FINs may be here at once, on two CPUs:
- * whoever marks the entry first counts.
+ * the one that marks the entry first counts.
  */
 static __always_inline void
 step_end(void *map, struct syn_entry *entry, const struct syn_segment *seg, u32 event, u64 now_ns)

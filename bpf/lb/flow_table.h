@@ -385,7 +385,7 @@ CW_GLOBAL int age_bucket(struct flow_bucket *bucket)
 }
 
 /*
- * The estimator's state lies in cache lines of its own. They are left as they are where nobody
+ * The estimator's state lies in cache lines of its own. They are left as they are where no estimator
  * reads them, and where `pkt` is the SYN with which the estimator begins anew.
  */
 static __always_inline void

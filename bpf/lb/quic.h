@@ -87,7 +87,7 @@ CW_GLOBAL s64 quic_server(struct xdp_md *ctx, u32 at, u32 configs)
 /*
  * The real that the packet's connection id names: CR_CID. Else CR_CID_NEW for what may
  * open a connection, CR_CID_OTHER for an id that no configuration made, CR_UNKNOWN for
- * one that names nobody.
+ * one that names no real.
  */
 static __always_inline MUST_USE enum cookie_result
 read_cid(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Where SYNs and connections are counted: one ring of slots of time for each
- * category of clients. A slot is time / length; whoever comes first with a newer
+ * category of clients. A slot is time / length; the first packet of a newer
  * time empties it, under the slot's lock, so that nothing is counted in between.
  *
  * Memory: slots are 256 bytes; a category has cfg_ring of them. Attempts that are not
@@ -275,7 +275,7 @@ static __always_inline void count_in_slot(u32 category, const struct syn_outcome
 	bpf_spin_unlock(&locked->lock);
 }
 
-/* A first SYN turned out to be of somebody, in its own slot. */
+/* A first SYN turned out to be of a real client, in its own slot. */
 static __always_inline void count_heard(u32 category, const struct syn_outcome *out)
 {
 	u64 number = out->first_syn_ns / cfg_slot_ns;

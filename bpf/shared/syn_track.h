@@ -96,7 +96,7 @@ enum syn_state {
 	SYN_STATE_ESTABLISHED = 3, /* the client's ACK came */
 	SYN_STATE_DONE = 4,
 	SYN_STATE_CLOSED = 5,      /* counted; the server may have to send its data again */
-	SYN_STATE_LEFT = 6,        /* counted; answered when nobody was there any more */
+	SYN_STATE_LEFT = 6,        /* counted; answered when the client had gone */
 };
 
 /* What an event counts as. */

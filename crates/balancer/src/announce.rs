@@ -89,10 +89,10 @@ impl Herald {
             (engine.config().announce.clone(), services(&engine), leaves)
         };
         let Some(announce) = announce else {
-            // Asked again one day, it begins anew: nobody looks how services stand until then.
+            // Asked again one day, it begins anew: services are not watched until then.
             self.announcer = None;
             if let Some((announce, ..)) = self.told.take() {
-                // The key is gone from the file: nobody asks for announcements any more.
+                // The key is gone from the file: no announcements are wanted any more.
                 if let Err(error) = withdraw(&announce) {
                     warn!("BIRD may still announce the VIPs: {error:#}");
                 }
@@ -120,7 +120,7 @@ impl Herald {
         }
         match tell(&announce, offered, leaves) {
             Ok(()) => {
-                // Whoever reads the log finds it in the API, too.
+                // Once the log has it, the API has it, too.
                 let mut engine = shared.engine();
                 engine.set_announced(offered.clone());
                 engine.set_announce_up(Some(true));

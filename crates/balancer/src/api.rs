@@ -348,7 +348,7 @@ pub fn openapi() -> String {
     description(routes().into_openapi(), RULES)
 }
 
-/// The same routes for a TCP address: whoever can reach it may look, not touch.
+/// The same routes for a TCP address: a local user may read, not write.
 pub(crate) fn read_only_router(shared: Arc<Shared>, socket: &std::path::Path) -> Router {
     let sentence = format!(
         "this address is read-only; write through the Unix socket {} (curl --unix-socket, or the causeway commands)",

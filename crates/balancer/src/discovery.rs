@@ -98,7 +98,7 @@ impl Engine {
         vips.filter(|vip| vip.discover.is_some()).cloned().collect()
     }
 
-    /// Takes what somebody tells of the reals of a VIP, by its address, port and protocol.
+    /// Takes an answer about the reals of a VIP, by its address, port and protocol.
     pub fn handle_found(
         &mut self,
         now_ns: u64,

@@ -106,7 +106,7 @@ pub struct Engine {
     pub(super) seed: u64,
     /// VIP addresses that routers have been told of.
     announced: BTreeSet<IpAddr>,
-    /// Whether they took what they were told last; `None`: nobody is told.
+    /// Whether they took what they were told last; `None`: without `[announce]`.
     announce_up: Option<bool>,
     /// Whether the file was taken when it was read last, and when one was.
     reloads: Reloads,
@@ -234,7 +234,7 @@ impl Engine {
         self.way.as_ref().is_some_and(|way| way.route == *route)
     }
 
-    /// Takes a way that was found while nobody held the engine.
+    /// Takes a way that was found while the engine was not locked.
     pub fn offer(&mut self, way: Way) {
         self.offered = Some(way);
     }
@@ -244,7 +244,7 @@ impl Engine {
         self.announced.contains(&address)
     }
 
-    /// Whether routers took what they were told last; `None`: nobody is told.
+    /// Whether routers took what they were told last; `None`: without `[announce]`.
     pub fn announce_up(&self) -> Option<bool> {
         self.announce_up
     }

@@ -152,7 +152,7 @@ fn rise(pool: &Pool, open: u64, balancers: usize) -> f64 {
     }
 }
 
-/// How a count of open connections is to change for those whose end nobody saw, and
+/// How a count of open connections is to change for those whose end was not seen, and
 /// the part that is left for later. A count below 0 goes back to 0.
 fn aged(load: i64, carry: f64, interval_ns: u64) -> (i64, f64) {
     if load <= 0 {

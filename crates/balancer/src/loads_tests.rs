@@ -61,7 +61,7 @@ fn connections_are_counted_in_the_data_plane() {
         weight: 1,
     };
     assert!((0..4).all(|real| bench.plane.state().terms[&real] == terms));
-    // Nobody saw the end of some: 900 s take all but 1/e. Below 0 is set right.
+    // The end of some was not seen: 900 s take all but 1/e. Below 0 is set right.
     let interval_part = 1.0 - (-0.1_f64 / 900.0).exp();
     bench.plane.state().loads.insert(0, 90_000);
     for _ in 0..100 {

@@ -128,7 +128,7 @@ impl PeerSteering {
     }
 
     /// Whether a real is probed from here: if it is one of this balancer's, and as long as it is
-    /// down by what is seen here, for nobody else can say when that is over.
+    /// down by what is seen here, for no other member can say when that is over.
     pub(super) fn probes(&self, real: RealId, own: HealthState) -> bool {
         own == HealthState::Down || self.reals.get(&real).is_none_or(|of| of.probes)
     }

@@ -16,7 +16,7 @@ const IDLE: Latencies<'_> = &|_| [None; 4];
 
 struct Fleet {
     benches: Vec<Bench>,
-    /// Members that nobody hears.
+    /// Members that no other one hears.
     cut: HashSet<usize>,
 }
 
@@ -188,7 +188,7 @@ fn three_members_probe_a_real_and_all_go_by_what_they_find() {
     }
 }
 
-/// One whose path to a real is broken takes the real from its own clients, and from nobody else's.
+/// One whose path to a real is broken takes the real from its own clients, and from no other member's.
 #[test]
 fn a_broken_path_is_its_members_own_fault() {
     let mut fleet = Fleet::of(5, &checked());

@@ -612,7 +612,7 @@ impl Pool {
         self.plan_is_new = false;
     }
 
-    /// Notes that nobody knows which ring the data plane has.
+    /// Notes that it is unknown which ring the data plane has.
     pub fn ring_is_unknown(&mut self) {
         self.in_ring = None;
         self.in_plain = None;

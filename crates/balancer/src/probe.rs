@@ -34,8 +34,8 @@ type Outcome = Result<String, String>;
 pub(crate) async fn run(shared: Arc<Shared>) {
     let (done, mut outcomes) = mpsc::unbounded_channel();
     loop {
-        // What has come in counts before what is overdue: whoever waited for the engine
-        // was late, not the real.
+        // What has come in counts before what is overdue: the task that waited for the
+        // engine was late, not the real.
         while let Ok((real, number, outcome)) = outcomes.try_recv() {
             let now_ns = Moment::now().monotonic_ns;
             shared

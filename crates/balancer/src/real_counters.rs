@@ -17,7 +17,7 @@ use super::timeline::{Standing, Steps};
 
 /// Span of the recent mean.
 const RECENT_NS: u64 = 10_000_000_000;
-/// Time after which a connection whose end nobody saw counts as gone, on
+/// Time after which a connection whose end was not seen counts as gone, on
 /// average. The balancer sees no response and no server-side close.
 pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
 /// Requests that a client keeps outstanding, for the grade of a real's latencies: its sums do

@@ -27,7 +27,7 @@ use super::tests::{MS, START, WEB, config};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Another one for each daemon of each test. A port that the kernel chose and that was given
-/// back might be anybody's when the daemon binds it.
+/// back might be another process's when the daemon binds it.
 pub(super) fn address_of_its_own() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();

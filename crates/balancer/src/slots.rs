@@ -28,7 +28,7 @@ pub const HEAVIEST_MAX: usize = 1000;
 pub struct ConnectionSlots {
     keeper: Arc<Mutex<Keeper>>,
     directory: Arc<Directory>,
-    /// Held by whoever looks at all connections: each look copies them.
+    /// Held by a request that reads all connections: each copies them.
     looking: Arc<Mutex<()>>,
 }
 
@@ -162,7 +162,7 @@ impl ConnectionSlots {
         let keeper = self.keeper();
         let now: Vec<Connection> = keeper.table.connections().collect();
         let (refused, told) = (keeper.table.refused(), keeper.told);
-        // Whoever sorts a million connections does not keep slots from the CPUs.
+        // To sort a million connections must not keep slots from the CPUs.
         drop(keeper);
         Some(Connections {
             open: now.len(),

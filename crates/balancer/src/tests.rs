@@ -209,7 +209,7 @@ fn latency_gives_turns_and_fragments_want_a_hash() {
     let mut bench = Bench::new(WEB);
     assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
     let real = |bench: &Bench, slot: usize| bench.plane.state().rings[&0][slot];
-    // One period of equal weights: nobody comes twice in a row.
+    // One period of equal weights: no real comes twice in a row.
     assert!((0..3).all(|slot| real(&bench, slot) != real(&bench, slot + 1)));
     let change = |vip: &mut crate::config::VipConfig| {
         vip.fragments = Fragments::Forward;
@@ -232,7 +232,7 @@ fn latency_gives_turns_and_fragments_want_a_hash() {
 #[test]
 fn a_slow_real_whose_load_nobody_can_bear_keeps_what_it_can_do() {
     let mut bench = Bench::new(WEB);
-    // They vary as much as those of queues: by constant ones nobody would queue.
+    // They vary as much as those of queues: with constant ones there is no queue.
     let mut run_varying = |intervals, latencies_ms: [f64; 4]| {
         for interval in 0..intervals {
             let factor = |real| if (interval + real) % 2 == 0 { 1.2 } else { 0.8 };

@@ -137,7 +137,7 @@ impl Cli {
 }
 
 impl Command {
-    /// Whether the command serves nobody: it prints and ends.
+    /// Whether the command is no daemon: it prints and ends.
     fn only_prints(&self) -> bool {
         match self {
             Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Rtt(_) => false,

@@ -374,7 +374,7 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
     })
 }
 
-/// Whether a file is an agent's. One that cannot be read is not: whoever loads it says why.
+/// Whether a file is an agent's. One that cannot be read is not: the daemon that loads it says why.
 pub(crate) fn is_agents_file(path: &Path) -> bool {
     read(path).is_ok_and(|text| causeway_agent::config::is_agents(&text))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway generate`: shell completions and man pages, for packages, and APIs. Hidden:
-//! whoever builds a package calls it, nobody else needs it.
+//! builds of packages call it, operators do not need it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

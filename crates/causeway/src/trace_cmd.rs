@@ -19,7 +19,7 @@ use crate::capture::{self, PacketFormat, Selection, Style};
 /// Say what a running balancer would do with a packet, and why; with --live, what it does
 ///
 /// `causeway trace 198.51.100.7:4000 192.0.2.1:80 --packet syn` asks for one packet that
-/// nobody sends: nothing is changed by it. `causeway trace --live` prints each packet
+/// is not sent: nothing is changed by it. `causeway trace --live` prints each packet
 /// that comes, what became of it, and why, until it is stopped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -141,7 +141,7 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What chooses among packets that come means nothing for one that nobody sends.
+    /// What chooses among packets that come means nothing for one that is not sent.
     fn check_alone(&self) -> Result<()> {
         match self.selection.json || !self.selection.selection.is_everything() {
             true => bail!("--json, and what chooses packets, go with --live alone"),

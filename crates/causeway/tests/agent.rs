@@ -25,7 +25,7 @@ use sandbox::{Netns, Sandbox, ip, wait_for};
 
 const VIP: &str = "192.0.2.1";
 const SERVER: &str = "10.7.0.1";
-/// Nobody.
+/// An address that no host has.
 const OTHER: &str = "10.7.0.9";
 
 /// A server with its agent's files, and the balancer's side of the wire.

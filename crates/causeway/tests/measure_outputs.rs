@@ -222,7 +222,7 @@ fn intervals(log: &[u8]) -> Vec<(String, f64, Histogram<u64>)> {
     found
 }
 
-/// Histograms of flows and epochs, added up, are the server's: whoever keeps parts
+/// Histograms of flows and epochs, added up, are the server's: a reader that keeps parts
 /// loses nothing.
 #[test]
 fn merged_histograms_are_the_whole() {

@@ -266,7 +266,7 @@ fn strangers_get_a_sentence_and_nothing_else() {
     // Endless lines are cut off, and nothing is kept of them.
     let answer = server.answer_to(&vec![b'x'; 1 << 20]);
     assert!(answer.len() < 200, "{answer:?}");
-    // Somebody who says nothing is sent away.
+    // A client that sends nothing is disconnected.
     let start = Instant::now();
     let mut silent = server.stranger();
     let mut answer = Vec::new();

@@ -4,7 +4,7 @@
 //! An address is offered as long as one of its services is ready, so that a service
 //! without servers does not take those beside it off the network. It is offered once it
 //! has been ready for a while, and withdrawn at once: what flaps stays away. What is
-//! offered stays so while nobody knows: a balancer that starts goes on with what its
+//! offered stays so while health is unknown: a balancer that starts goes on with what its
 //! predecessor offered until it has found out.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether a real is fit to serve, from probes that succeed or fail.
 //!
-//! A [`Check`] is the state machine of one real. Whoever owns it asks
+//! A [`Check`] is the state machine of one real. Its owner asks
 //! [`poll_probe`](Check::poll_probe) when it is time, sends what that says, and tells
 //! the outcome by [`handle_outcome`](Check::handle_outcome); a probe without outcome
 //! fails at its deadline, which [`handle_timeout`](Check::handle_timeout) looks after.

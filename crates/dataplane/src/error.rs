@@ -142,7 +142,7 @@ pub enum DataPlaneError {
         .0.display()
     )]
     OtherPins(PathBuf),
-    /// Somebody else's program holds the interface.
+    /// A program of another owner is on the interface.
     #[error(
         "{interface} already runs the XDP program {program} (id {id}), which is not of this pin_dir: detach it (`bpftool net detach xdp dev {interface}`, or whatever attached it), or use another interface"
     )]

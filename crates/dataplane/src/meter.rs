@@ -270,7 +270,7 @@ impl KernelMeter {
         Ok(MeterVerdict::ALL.into_iter().zip(counters).collect())
     }
 
-    /// Records that were lost because nobody read them in time.
+    /// Records that were lost because the reader was late.
     pub fn lost_records(&self) -> u64 {
         let bss = self.skel.maps.bss_data.as_deref();
         bss.map_or(0, |bss| {

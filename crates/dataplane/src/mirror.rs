@@ -25,7 +25,7 @@ use crate::balancer::{self, Protocol, Real, RealId, Vip, VipId};
 use crate::error::{DataPlaneError, Result};
 use crate::map::{PerCpu, Table, io_error};
 
-/// How long a program looks on when nobody asks any more.
+/// How long a program goes on copying when its command renews no lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 /// Time between two renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl MirrorOptions {
         }
     }
 
-    /// The settings, with nobody looking yet.
+    /// The settings, before a command copies.
     fn value(&self) -> MirrorCtl {
         let per_window = u64::from(self.rate_pps) * WINDOW_NS / 1_000_000_000;
         let mut value = MirrorCtl {
@@ -328,7 +328,7 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         let held = self.ctl.get(&0).ok().flatten().unwrap_or_default();
         if held.owner == self.settings.owner {
-            // Whoever cannot be told stops by itself after the lease.
+            // A program that cannot be told stops by itself after the lease.
             let _ = self.ctl.put(&0, &MirrorCtl::default());
             let _ = self.outer.remove(&0);
         }

@@ -42,7 +42,7 @@ impl RunTimes {
             });
         }
         Ok(Self {
-            // SAFETY: the descriptor is new and nobody else's.
+            // SAFETY: the descriptor is new and owned here alone.
             _enabled: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }

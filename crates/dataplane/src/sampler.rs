@@ -111,7 +111,7 @@ impl Sampler {
         Ok(self.records.take().iter().map(seen).collect())
     }
 
-    /// Packets lost because nobody took them in time.
+    /// Packets lost because the reader did not take them in time.
     pub fn lost(&self) -> u64 {
         let bss = self.skel.maps.bss_data.as_deref();
         bss.map_or(0, |bss| {
@@ -213,7 +213,7 @@ fn load(options: &SamplerOptions) -> Result<RttSkel<'static>> {
     })
 }
 
-/// Whether packets begin with an Ethernet header; where nobody can tell, they do.
+/// Whether packets begin with an Ethernet header; where it is unknown, they do.
 fn has_link_header(interface: &str) -> bool {
     let path = format!("/sys/class/net/{interface}/type");
     let kind = std::fs::read_to_string(path).ok();

@@ -70,7 +70,7 @@ impl SynMeterOptions {
         self.services.len() as u32 + u32::from(self.others)
     }
 
-    /// Groups of clients that are told apart: the prefixes, and everybody else.
+    /// Groups of clients that are told apart: the prefixes, and all others.
     pub fn prefixes(&self) -> u32 {
         self.prefixes.len() as u32 + 1
     }
@@ -166,7 +166,7 @@ pub enum Stage {
     Offered,
     /// One was, of a client that had sent another; it has not acknowledged.
     Answered,
-    /// A SYN-ACK met nobody any more: its RST came then.
+    /// The client of a SYN-ACK had gone: its RST came then.
     Left(u64),
 }
 
@@ -326,7 +326,7 @@ impl SynMeter {
         causeway_netio::monotonic_ns() / self.options.slot_ns
     }
 
-    /// What a category did in a slot: nothing, if nobody came then or if it is longer
+    /// What a category did in a slot: nothing, if no client came then or if it is longer
     /// ago than the ring is long. Consistent, also while the slot runs.
     pub fn slot(&self, category: u32, number: u64) -> Result<SynSlot> {
         let ring = u64::from(self.options.ring);
@@ -355,7 +355,7 @@ impl SynMeter {
 
     /// Attempts whose clients are not connected so far. Of those that were answered and
     /// not acknowledged only the ones whose clients had come again: a single SYN may be of
-    /// a flood or of somebody who looks for open ports.
+    /// a flood or of a scan for open ports.
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
         let all = self.half_open.entries_batched()?.into_iter();
         let attempts = all.filter_map(|(key, entry)| {

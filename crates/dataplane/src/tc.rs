@@ -60,7 +60,7 @@ impl TcLink {
             )
         };
         if fd >= 0 {
-            // SAFETY: a new descriptor that nobody else owns.
+            // SAFETY: a new descriptor that no other code owns.
             let _link = unsafe { OwnedFd::from_raw_fd(fd) };
             return Ok(Self::Link { _link });
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Holding an XDP program on an interface through a link.
 //!
-//! A link, unlike the older netlink attachment, can be pinned, belongs to whoever
-//! holds it, and lets the program be replaced in one step.
+//! A link, unlike the older netlink attachment, can be pinned, belongs to the process
+//! that holds it, and lets the program be replaced in one step.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -195,7 +195,7 @@ impl Link {
         if fd < 0 {
             return Err(errno(fd));
         }
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor that no other code owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -212,7 +212,7 @@ impl Link {
         // SAFETY: `path` is a C string for the time of the call.
         let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
         match fd {
-            // SAFETY: a new descriptor that nobody else owns.
+            // SAFETY: a new descriptor that no other code owns.
             0.. => Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) }))),
             _ if fd == -libc::ENOENT => Ok(None),
             _ => Err(DataPlaneError::bpf(
@@ -240,7 +240,7 @@ impl Link {
         check(ret, || "replace the running program".to_owned())
     }
 
-    /// Takes the program off the interface, whoever else holds the link.
+    /// Takes the program off the interface, also if another process holds the link.
     pub(crate) fn detach(&self) -> Result<()> {
         // SAFETY: a descriptor.
         let ret = unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) };
@@ -315,7 +315,7 @@ fn program_name(id: u32) -> String {
     if fd < 0 {
         return unknown();
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor that no other code owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;

@@ -74,7 +74,7 @@ fn send_requests() -> Truth {
     let socket = UdpSocket::bind("10.3.0.2:0").expect("socket");
     let mut times = Vec::new();
     for _ in 0..REQUESTS {
-        // Nobody listens; the ICMP error may come back here.
+        // No socket listens; the ICMP error may come back here.
         let _ = socket.send_to(&[7; 200], SERVER);
         times.push(Instant::now());
         sleep(Duration::from_millis(4));

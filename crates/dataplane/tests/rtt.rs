@@ -119,7 +119,7 @@ fn one_packet_in_n_is_sampled_each_way() {
             let count = data(&seen, outgoing).len();
             assert!((40..=160).contains(&count), "{count}");
         }
-        // Another port is nobody's business.
+        // Packets of other ports are not sampled.
         let other = SamplerOptions {
             port: 80,
             ..options(1, true)

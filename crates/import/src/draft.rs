@@ -270,7 +270,7 @@ impl Service {
                 self.reals.push(real);
             }
         }
-        // With nobody before them they serve.
+        // With no real of an earlier role they serve.
         if self.reals.iter().all(|real| real.role.is_some()) {
             let has_backups = self.reals.iter().any(|real| real.role == Some("backup"));
             let first = if has_backups { "backup" } else { "sorry" };

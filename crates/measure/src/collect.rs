@@ -24,7 +24,7 @@ pub(crate) struct Found {
     pub lines: Lines,
     pub totals: Option<Totals>,
     keep_lines: bool,
-    /// Somebody wants single samples: `totals` or `open`.
+    /// Single samples are wanted, by `totals` or `open`.
     keeps_samples: bool,
     /// Distributions of epochs that are not complete, if rows are to have them.
     open: Option<Open>,
@@ -107,7 +107,7 @@ impl Found {
         }
     }
 
-    /// Finds rows alone, whatever the format; sums are somebody else's affair.
+    /// Finds rows alone, whatever the format; sums are kept elsewhere.
     pub(crate) fn lines_alone(style: &Style, max_flows: usize, seed: u64) -> Self {
         Self {
             totals: None,

@@ -127,7 +127,7 @@ impl Ahead {
                     piece.truncate(count);
                     piece
                 });
-                // Nobody listens any more when the reader stopped early.
+                // The receiver is gone when the reader stopped early.
                 if full.send(piece).is_err() || end {
                     return;
                 }
@@ -154,7 +154,7 @@ impl Read for Ahead {
             };
             let done = std::mem::replace(&mut self.piece, next?);
             self.taken = 0;
-            // The thread may be gone; then nobody needs the buffer.
+            // The thread may be gone; then the buffer is not needed.
             let _ = self.empty.send(done);
         }
         let rest = &self.piece[self.taken..];

@@ -28,7 +28,7 @@ use super::rows::Rows;
 use super::totals::Totals;
 
 /// Shares for each estimating thread: so many that the reading thread finds one that
-/// nobody is at, so few that batches are worth their handing over.
+/// no thread is at, so few that batches are worth their handing over.
 pub(crate) const SHARES: usize = 4;
 /// Packets of a batch, at most; the first full one ends the round. What is under way stays in
 /// the caches that cores share, and a thread that waited is woken seldom enough.
@@ -85,7 +85,7 @@ struct Board<M> {
     closing: Closing,
     /// Nothing more will be read.
     closed: bool,
-    /// Nobody wants the results any more.
+    /// The results are not wanted any more.
     abandoned: bool,
 }
 
@@ -169,7 +169,7 @@ fn wait<'a, T>(on: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
 }
 
 impl<M> Board<M> {
-    /// The oldest order that waits for a share at which nobody is. Of shares that are
+    /// The oldest order that waits for a share at which no thread is. Of shares that are
     /// equal in that, the one nearest to `home`, so that a thread mostly finds those again
     /// whose flows its core knows.
     fn next(&self, home: usize) -> Option<usize> {
@@ -237,7 +237,7 @@ impl<M: Measuring> Pool<M> {
         let more = share.is_some() && !board.desks[at].orders.is_empty();
         board.desks[at].share = share;
         self.complete(&mut board, round, lines);
-        // Whoever found this share taken may have gone to sleep.
+        // A thread that found this share taken may have gone to sleep.
         if more {
             self.work.notify_one();
         }
@@ -391,7 +391,7 @@ impl<'a, M: Measuring> Rounds<'a, M> {
     pub(crate) fn finish(mut self) {
         // Before the rows of the flows that end now, which stand in another order.
         let sent = self.post(true, false).and_then(|()| self.post(false, true));
-        // Broken off: nobody wants the rest.
+        // Broken off: the rest is not wanted.
         if sent.is_ok() {
             self.pool.work(self.batches.len() - 1);
         }

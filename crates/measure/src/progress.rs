@@ -17,7 +17,7 @@ pub(crate) struct Progress {
     position: Arc<AtomicU64>,
     len: Option<u64>,
     started: Instant,
-    /// Nobody watches.
+    /// Not shown.
     silent: bool,
     bar: Option<ProgressBar>,
 }

@@ -169,7 +169,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Hands rows on to whoever reads them, where the input may never end.
+    /// Hands rows on to their reader, where the input may never end.
     pub(crate) fn pause(&mut self) -> io::Result<()> {
         match &mut self.form {
             Some(form) if self.style.endless => form.flush(),

@@ -361,7 +361,7 @@ fn packet_socket(kind: libc::c_int) -> Result<OwnedFd> {
     // SAFETY: a plain system call. Protocol 0: nothing arrives before it is bound.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) };
     match fd {
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor that no other code owns.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => match io::Error::last_os_error() {
             e if e.raw_os_error() == Some(libc::EPERM) => Err(CaptureError::NotPermitted),
@@ -381,7 +381,7 @@ fn hardware_type(interface: &Interface) -> Result<u16> {
     // SAFETY: a plain system call.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     check(fd).map_err(failed)?;
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor that no other code owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the request names an interface; the kernel fills in its address.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) };

@@ -17,7 +17,7 @@ use causeway_core::wire::LinkType;
 use libloading::Library;
 use thiserror::Error;
 
-/// What the library is called: first as Debian does, then as everybody else.
+/// What the library is called: first as Debian does, then as all others.
 const NAMES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
 
 /// `PCAP_NETMASK_UNKNOWN`: `ip broadcast` is refused, for want of a netmask.

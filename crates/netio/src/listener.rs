@@ -130,7 +130,7 @@ fn socket_of(path: &std::path::Path) -> Option<u64> {
 
 fn duplicate(pid: i32, number: i32) -> io::Result<OwnedFd> {
     let checked = |fd: libc::c_long| match fd {
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor that no other code owns.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         _ => Err(io::Error::last_os_error()),
     };

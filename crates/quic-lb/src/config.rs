@@ -57,7 +57,7 @@ impl fmt::Debug for CidKey {
 /// How server id and nonce are hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Not at all: whoever sees an id knows the server, and that two ids are of one.
+    /// Not at all: an observer of an id knows the server, and that two ids are of one.
     Plain,
     /// Causeway's: four passes with SipHash-1-3.
     SipHash(CidKey),

@@ -31,7 +31,7 @@
 //! It hides server ids from observers as long as SipHash-1-3 is a pseudo-random
 //! function, and it is no standard: use AES where a box of another maker has to decode.
 //!
-//! None of them makes ids unforgeable. Whoever holds a valid id can send packets to
+//! None of them makes ids unforgeable. A client that holds a valid id can send packets to
 //! the server that it names; a server drops those that are not of its connections.
 
 #![warn(missing_docs)]

@@ -54,7 +54,7 @@ impl Observing {
                         return Ok(Unobserved::default());
                     }
                 };
-                // Whoever started us waits for this.
+                // The thread that started this one waits for it.
                 let _ = ready.send(Ok(()));
                 read(sampler, memory_ns, &ended, tell)
             })

@@ -179,7 +179,7 @@ fn table(outcome: &RttResult, explain: bool) -> String {
     text
 }
 
-/// Requests that got no answer, or left late; packets that nobody saw.
+/// Requests that got no answer, or left late; packets that the sampler missed.
 fn trouble(outcome: &RttResult) -> String {
     let mut text = String::new();
     if let Some(lost) = outcome.lost.filter(|l| *l != Unobserved::default()) {

@@ -229,7 +229,7 @@ pub(crate) fn decode(text: &str) -> Option<Histogram<u64>> {
 }
 
 /// Reads a line of at most `max` bytes, byte by byte: what follows it may belong to
-/// somebody else. Without its end; `None` where the peer closed before it began.
+/// another reader. Without its end; `None` where the peer closed before it began.
 pub(crate) fn read_line(from: &mut impl Read, max: usize) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     let mut byte = [0];

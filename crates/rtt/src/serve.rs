@@ -2,8 +2,8 @@
 //! `causeway rtt serve`: answers requests, and tells what its own kernel and
 //! application have seen of them.
 //!
-//! It may face strangers: connections, sessions, line lengths and message sizes
-//! have bounds, whoever says nothing is cut off, and a session's streams end with
+//! Any client may connect: connections, sessions, line lengths and message sizes
+//! have bounds, a silent client is disconnected, and a session's streams end with
 //! it. A connection costs a thread and 64 KiB, a session about 1 MB, or 2 MB with every
 //! method of the interface.
 

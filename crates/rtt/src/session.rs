@@ -212,7 +212,7 @@ impl Sessions {
     }
 
     /// One socket and thread for each of the client's ports. Connected sockets answer
-    /// nobody but that client.
+    /// that client only.
     fn datagrams(
         &self,
         hello: &Hello,

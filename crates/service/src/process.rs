@@ -139,7 +139,7 @@ impl Listeners {
 
 impl Drop for Listeners {
     fn drop(&mut self) {
-        // Somebody may have removed it, and another daemon be there by now.
+        // It may have been removed, and be another daemon's by now.
         if inode_of(&self.socket) == Some(self.inode) {
             // A file that cannot be removed is replaced by the next start.
             let _ = fs::remove_file(&self.socket);

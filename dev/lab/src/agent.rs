@@ -57,7 +57,7 @@ impl AgentProcess {
     }
 
     /// The same with a time of day that [`set_clock`](Self::set_clock) sets, of this process
-    /// alone (Debian package libfaketime): that of the machine is everybody's.
+    /// alone (Debian package libfaketime): that of the machine is shared.
     pub fn start_with_clock(
         binary: &Path,
         server: &Node,

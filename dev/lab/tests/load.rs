@@ -113,7 +113,7 @@ fn the_same_seed_asks_for_the_same() {
     });
 }
 
-/// Rounds in which wrk and we are compared: whoever else uses the machine does so unevenly.
+/// Rounds in which wrk and we are compared: other load of the machine is uneven.
 const WRK_ROUNDS: usize = 8;
 
 /// One request at a time, so that wrk and we ask the same of nginx. One that measured otherwise

@@ -9,7 +9,7 @@ use causeway_service::config::{Faults, Words, directory, text, units};
 use super::raw::RawAnnounce;
 use super::words::OnStop;
 
-/// Longer than a start takes, shorter than anybody waits for.
+/// Longer than a start takes, shorter than an operator waits for.
 const DELAY: Duration = Duration::from_secs(3);
 const DELAY_MAX: Duration = Duration::from_secs(3600);
 

@@ -181,7 +181,7 @@ fn text_of_system(raw: &RawDiscover, faults: &mut Faults<'_>) -> Option<Authorit
         .ok()
 }
 
-/// Keys that belong to another origin would be read by nobody.
+/// Keys that belong to another origin would have no effect.
 fn others_unused(raw: &RawDiscover, faults: &mut Faults<'_>) {
     let of = |key: &Option<Spanned<String>>| key.as_ref().map(Spanned::span);
     let is_https = raw

@@ -95,7 +95,7 @@ pub enum ProbeConfig {
 /// Who may vouch for a server's certificate.
 #[derive(Clone, Default)]
 pub struct Authorities {
-    /// The file as it was named, what it held, and what checks by that; nobody checks without.
+    /// The file as it was named, what it held, and what checks by that; without it certificates are not checked.
     of: Option<(PathBuf, Arc<str>, Arc<WebPkiServerVerifier>)>,
 }
 
@@ -279,7 +279,7 @@ pub(super) fn probe(
     })
 }
 
-/// Keys that belong to another kind of probe would be read by nobody.
+/// Keys that belong to another kind of probe would have no effect.
 fn others_unused(raw: &RawHealth, kind: HealthProbe, faults: &mut Faults<'_>) {
     use HealthProbe::{Dns, Grpc, Grpcs, Http, Https, Icmp, Postgres, Quic, Script};
     let of = |key: &Option<Spanned<String>>| key.as_ref().map(Spanned::span);
@@ -341,7 +341,7 @@ fn rcodes(text: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Root runs it: so nobody else may say what it is.
+/// Root runs it: so no other user may be able to change it.
 fn command(
     raw: &RawHealth,
     place: std::ops::Range<usize>,

@@ -94,7 +94,7 @@ pub(super) fn of_vip(
     source
 }
 
-/// A VIP cannot go by what nobody tells.
+/// A VIP cannot be steered by reports that no agent sends.
 pub(super) fn check(config: &BalancerConfig, faults: &mut Faults<'_>) {
     if config.agent_reports.is_some() {
         return;

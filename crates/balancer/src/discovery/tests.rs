@@ -23,7 +23,7 @@ fn text(real: &str) -> String {
         .replace("\"latency\"", "\"maglev\"")
 }
 
-/// These reals of 10.0.0.0/24, as somebody tells them.
+/// These reals of 10.0.0.0/24, as an answer has them.
 fn reals(engine: &Engine, last: &[u8]) -> Vec<RealConfig> {
     let reals = last
         .iter()
@@ -186,7 +186,7 @@ fn the_next_daemon_begins_with_the_reals_that_this_one_knew() {
     assert_eq!(bench.plane.state().share(0, 1), before);
     bench.engine.expire_found(70 * SECOND).unwrap();
     assert_eq!(in_force(&bench), [(1, false), (2, false)]);
-    // One whose file asks nobody any more.
+    // One whose file has no `discover` any more.
     let kept: KeptState = bench.engine.kept();
     let plane = Box::new(bench.plane.clone());
     let named = config(&text("real = [{ address = \"10.0.0.1\" }]").replace(FILE, ""));

@@ -484,7 +484,7 @@ async fn a_script_that_takes_too_long_ends_with_all_that_it_started() {
     let pid = pid.await.expect("the script starts");
     let gone = tokio::time::timeout(PATIENCE, async {
         let stat = format!("/proc/{}/stat", pid.trim());
-        // Of whom nobody waits for, a zombie is left.
+        // Of a child that is not waited for, a zombie is left.
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -492,7 +492,7 @@ async fn a_script_that_takes_too_long_ends_with_all_that_it_started() {
     gone.await.expect("what the script started has ended");
 }
 
-/// A server's TLS by a certificate for another name, which nobody has signed.
+/// A server's TLS by a certificate for another name, which no authority has signed.
 fn server(alpn: &str) -> ServerConfig {
     let made = rcgen::generate_simple_self_signed(["other.example".to_owned()]);
     let made = made.expect("a certificate");
@@ -589,7 +589,7 @@ async fn quic_completes_a_handshake() {
     for host in [None, Some("a.example:8443")] {
         let done = probe(target, quic(host, "h3")).await;
         assert_eq!(done, Ok("handshake complete".to_owned()));
-        // The server is told, though nobody waits for that here.
+        // The server is told, though this side does not wait for that.
         let reason = ended.recv().await.expect("the end of the connection");
         assert!(
             matches!(reason, quinn::ConnectionError::ApplicationClosed(_)),
@@ -697,7 +697,7 @@ async fn postgresql_serves_without_a_password() {
         }
     });
     assert_eq!(ready.await.expect("it serves"), "asks who it is");
-    // Nobody may come in from here any more.
+    // No client may log in from here any more.
     sh(format!(
         "echo 'host all all 192.0.2.1/32 reject' > {at}/data/pg_hba.conf && \
          kill -HUP {}",
@@ -741,7 +741,7 @@ async fn dnsmasq_answers_by_both_protocols() {
     for (protocol, name, rcode, expected) in [
         (Protocol::Udp, "a.example", "noerror", Ok("answered")),
         (Protocol::Tcp, "a.example", "noerror", Ok("answered")),
-        // It may ask nobody.
+        // It may connect to no host.
         (
             Protocol::Udp,
             "b.example",

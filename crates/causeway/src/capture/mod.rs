@@ -42,7 +42,7 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// verdict and sample are tried in the data plane; EXPRESSION and --real are tried on
 /// what it hands over, after the rate.
 ///
-/// While nobody captures, this costs the data plane two reads of a word for each packet.
+/// While no capture runs, this costs the data plane two reads of a word for each packet.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Configuration of the running balancer, or of a server's agent
@@ -154,7 +154,7 @@ impl Session<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Writes packets until there are enough, or a signal comes. `false`: nobody reads.
+    /// Writes packets until there are enough, or a signal comes. `false`: the reader is gone.
     fn follow(&mut self, mirror: &mut Mirror) -> Result<bool> {
         let start = Instant::now();
         let mut refreshed = start;
@@ -196,7 +196,7 @@ impl Session<'_> {
         }
     }
 
-    /// Writes a packet if it is wanted. `false`: nobody reads any more.
+    /// Writes a packet if it is wanted. `false`: the reader is gone.
     fn write(&mut self, mirrored: &MirroredPacket) -> Result<bool> {
         if let Some(expression) = &mut self.expression {
             let packet = CapturedPacket {

@@ -57,7 +57,7 @@ impl Output {
             ),
             true => Box::new(io::stdout()),
             false => {
-                // Packets are nobody else's business.
+                // Other users must not read clients' packets.
                 let new = OpenOptions::new()
                     .write(true)
                     .create(true)
@@ -83,7 +83,7 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes a packet. `false`: nobody reads any more.
+    /// Writes a packet. `false`: the reader has closed the pipe.
     pub(super) fn packet(
         &mut self,
         line: &Line,
@@ -138,7 +138,7 @@ impl Output {
         self.flush().map(drop)
     }
 
-    /// Hands on what was written. `false`: nobody reads any more.
+    /// Hands on what was written. `false`: the reader has closed the pipe.
     pub(super) fn flush(&mut self) -> Result<bool> {
         let flushed = self.sink.flush();
         self.told(flushed)

@@ -148,7 +148,7 @@ fn agents_and_tunnels_serve_other_hosts_too() {
             };
             let value: Value = serde_json::from_slice(&seen.stdout).expect("JSON");
             assert!(value.is_object(), "{value}");
-            // Without a token, nothing; by another certificate's authority, nobody.
+            // Without a token, nothing; by another authority's certificate, no client.
             fs::write(machine.path("guess"), "guess\n").expect("write");
             let own = fs::Permissions::from_mode(0o600);
             fs::set_permissions(machine.path("guess"), own).expect("keep it");

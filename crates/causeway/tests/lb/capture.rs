@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// Opens connections to the VIP, from the far end of the interface, until `done`. Nobody
-/// answers: their SYNs are what counts.
+/// Opens connections to the VIP, from the far end of the interface, until `done`. They
+/// get no answer: their SYNs are what counts.
 fn knock(done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {

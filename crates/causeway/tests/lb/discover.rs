@@ -66,7 +66,7 @@ fn reals_of_a_file_come_drain_and_outlive_the_daemon() {
             shown.contains("2 found, 1 draining; an answer that takes away 2 is held"),
             "{shown}"
         );
-        // What is known holds, though nobody tells it to the next daemon.
+        // What is known holds, though the next daemon gets no answer.
         let kept = || fs::read_to_string(machine.path("state/state.json")).unwrap_or_default();
         let deadline = Instant::now() + PATIENCE;
         while !(kept().contains("10.0.0.3") && kept().contains("gone_ns\": 1")) {

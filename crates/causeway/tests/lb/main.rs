@@ -178,7 +178,7 @@ impl Wire {
     fn on(interface: &str) -> Self {
         let name = CString::new(interface).expect("a name");
         // SAFETY: the address is one of a packet socket with its own size, the name outlives the
-        // calls, what fails is told by the results, and nobody else has the new socket.
+        // calls, what fails is told by the results, and no other code has the new socket.
         unsafe {
             let protocol = (libc::ETH_P_ALL as u16).to_be();
             let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(protocol));

@@ -63,7 +63,7 @@ impl Decoder {
             _ => Lengths::CapturedFirst,
         };
         // The upper bits say whether frames end in a check sequence. It lies
-        // behind the IP packet, where nobody looks.
+        // behind the IP packet, which is as far as is read.
         let number = order.word(header, 5) & 0x03ff_ffff;
         let link = LinkType::from_number(number).ok_or(CaptureFileError::LinkType(number))?;
         Ok(Some(Self {

@@ -2,7 +2,7 @@
 //! How long a listener's accept queue should be (Certes, section 5.3).
 //!
 //! The usual rule keeps the time in the queue at a goal: it shortens the queue, and so
-//! drops SYNs, whose clients then wait for seconds where nobody looks (figure 21). The
+//! drops SYNs, whose clients then wait for seconds that the server does not see (figure 21). The
 //! rule here goes by client latency, whatever that is made of: it tries another
 //! limit for a while, and keeps going while the mean response time falls.
 

@@ -3,7 +3,7 @@
 //!
 //! The model rests on the hypothesis that they are (Certes, section 3.1). Where
 //! clients answer within milliseconds of a freed place in the queue, they are not:
-//! whoever just ended takes the place that it freed with its next first SYN, and
+//! a client that just ended takes the place that it freed with its next first SYN, and
 //! retries find the queue full. The tracker measures the difference; the model
 //! takes it in, and its size is the model's confidence.
 

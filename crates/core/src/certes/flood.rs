@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SYN floods: SYNs of nobody (Certes, 3.2.3).
+//! SYN floods: SYNs without a client behind them (Certes, 3.2.3).
 //!
-//! Whoever floods neither answers nor tries again. So a first SYN that got neither
+//! A flood neither answers nor retries. So a first SYN that got neither
 //! an ACK nor a retry when the first retry was overdue is a client without patience,
 //! or of a flood. Above the share of such clients it is a flood, and that many first
 //! SYNs are taken out of the counts: they are no clients that give up.
@@ -71,7 +71,7 @@ impl FloodDetector {
 
     /// The slot without the flood: without its silent first SYNs, but for as many as
     /// real clients without patience send. Those that had been answered (SYN cookies
-    /// answer everybody) are taken out of the accepted ones too. A slot can be judged
+    /// answer all) are taken out of the accepted ones too. A slot can be judged
     /// [`judge_after_s`](Self::judge_after_s) after it, so the model runs that much
     /// late while a flood lasts.
     pub fn without_flood(&self, slot: &Slot) -> Slot {

@@ -97,7 +97,7 @@ impl Judge {
     }
 
     /// Of an attempt whose last SYN came `last_s` after its first, and of whose client a RST
-    /// said at `left_s` that nobody was there any more: how long it had waited, if patience
+    /// said at `left_s` that it was gone: how long it had waited, if patience
     /// explains it. Seconds.
     pub fn left(&self, last_s: f64, left_s: f64) -> Option<f64> {
         let mut patience_s = self.patience_s.iter().copied();

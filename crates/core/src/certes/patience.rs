@@ -65,7 +65,7 @@ impl PatienceLearner {
     }
 
     /// Splits a class by patience as learned. Where a client gives up between two
-    /// retries nobody can see; the class's own timeout and `known_s` are taken where
+    /// retries cannot be seen; the class's own timeout and `known_s` are taken where
     /// they fall in between, else the middle. Seconds. Shares below 1 % are noise and
     /// go to the class's own patience, and so do those who are more patient than drops
     /// tell about.

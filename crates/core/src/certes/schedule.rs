@@ -126,8 +126,8 @@ impl Mix {
             .sum()
     }
 
-    /// The shortest gap to a first retry with its class, or `None` where nobody
-    /// retries.
+    /// The shortest gap to a first retry with its class, or `None` where no
+    /// client retries.
     pub(super) fn first_gap(&self) -> Option<(&RetryClass, f64)> {
         self.classes
             .iter()

@@ -61,7 +61,7 @@ pub struct Slot {
     pub server_ns: u64,
     /// Those of which it cannot be told.
     pub overlapping: u64,
-    /// When the completed ones were accepted; empty where nobody kept it.
+    /// When the completed ones were accepted; empty where it was not kept.
     pub origins: Vec<Origin>,
 }
 

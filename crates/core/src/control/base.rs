@@ -11,7 +11,7 @@ const BASE_DOUBLES_NS: f64 = 60e9;
 const TOO_FAST: f64 = 0.5;
 /// Standard errors for that.
 const TOO_FAST_ERRORS: f64 = 3.0;
-/// Others that must have shown what is possible. Of two reals nobody can say
+/// Others that must have shown what is possible. Of two reals it is unknown
 /// which of them is the odd one.
 const WITNESSES: usize = 2;
 /// Weight of the newest interval in how often a real has been too fast of late.

@@ -89,7 +89,7 @@ pub enum Reason {
         /// The high watermark.
         watermark_ns: f64,
     },
-    /// Above the high watermark, but nobody is able to take its weight.
+    /// Above the high watermark, but no other real can take its weight.
     NoReceiver,
     /// Above the high watermark, and already at the floor.
     Floor,
@@ -130,7 +130,7 @@ pub enum Reason {
         /// The pool's median.
         median_ns: f64,
     },
-    /// Slow, but another real is slower still, and nobody else can help it.
+    /// Slow, but another real is slower still, and no other one can take its load.
     Recalled {
         /// The slower one's latency.
         other_ns: f64,

@@ -11,8 +11,8 @@
 //! As long as all latencies could be one and chance, the configured weights stand; the
 //! surer it is that they differ, the more of the estimate counts. And a real that stays
 //! several times slower gives all that it has, where the others can bear it: whether a
-//! queue or the server itself makes it slow, nobody gains by asking it. It is recalled when
-//! one of the others becomes slower still and nobody else can help.
+//! queue or the server itself makes it slow, no client gains by asking it. It is recalled when
+//! one of the others becomes slower still and no other can take the load.
 
 use super::Reason;
 use super::controller::{Controlled, Controller};
@@ -323,8 +323,8 @@ impl Controller {
         }
     }
 
-    /// Makes changes sum to zero. What is given and nobody asked for goes to all that
-    /// are known not to be slow; what is asked for and nobody gives comes from all that
+    /// Makes changes sum to zero. What is given and not asked for goes to all that
+    /// are known not to be slow; what is asked for and not given comes from all that
     /// do not gain; what then is left over does not happen.
     fn balance(&self, changes: &mut [f64], survey: &Survey) {
         let missing = -changes.iter().sum::<f64>();

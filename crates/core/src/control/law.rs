@@ -44,7 +44,7 @@ impl Law {
                 ..params.clone()
             },
             Self::Watermark => params.clone(),
-            // What is asked for is a capacity: nobody takes more than that, and there is no
+            // What is asked for is a capacity: no real takes more than that, and there is no
             // herd to hold back.
             Self::Equalise => ControlParams {
                 confidence: params.margin,

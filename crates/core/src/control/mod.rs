@@ -4,7 +4,7 @@
 //! [`Controller`] is a state machine: once per interval it takes what the data plane
 //! counted ([`Reading`]) and gives back new weights with the reason of each
 //! ([`Decision`]), by one of several laws ([`Law`]). It holds no clock and no map;
-//! whoever drives it decides whether to apply the weights or only to show them
+//! its caller decides whether to apply the weights or only to show them
 //! (`control = "observe"`). Several balancers in front of the same reals add up what
 //! each has measured ([`merge`]).
 //!

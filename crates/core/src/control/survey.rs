@@ -85,7 +85,7 @@ impl Controller {
                 real.base.observe(estimate, self.params.interval_ns);
             }
         }
-        // Nobody is slow beside one that perhaps answers errors.
+        // No real is slow by comparison with one that perhaps answers errors.
         let lowest = self.lowest(&doubtful).or_else(|| self.lowest(&too_fast));
         let yield_ratio = self.pool_yield(now_ns);
         let standings: Vec<Standing> = self

@@ -70,7 +70,7 @@ impl Clock {
         causeway_cookie_clock_stamp_kind(self, o, kind as u32)
     }
 
-    /// The T that somebody who runs a copy of the clock may reach; the clock's own where
+    /// The T that a CPU with a leased copy of the clock may reach; the clock's own where
     /// there is no room.
     pub fn lease(&self) -> u32 {
         causeway_cookie_clock_lease(self)

@@ -544,7 +544,7 @@ fn nothing_that_waits_on_the_receiving_cpu_is_overtaken() {
 }
 
 proptest! {
-    /// Somebody runs a copy of the clock within its lease and is lost; the clock goes on.
+    /// A CPU runs a copy of the clock within its lease, and the copy is lost; the clock goes on.
     #[test]
     fn a_lost_copy_is_never_gone_back_on(
         bits in prop_oneof![Just(14_u32), Just(16), Just(20), Just(22)],

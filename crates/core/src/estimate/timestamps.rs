@@ -2,8 +2,8 @@
 //! TCP's round trip by its timestamps (RFC 7323), as pping does: the time from
 //! the first passing of a timestamp value to the first passing of its echo.
 //!
-//! Only segments that call for an answer count (data, SYN, FIN): nobody
-//! acknowledges an acknowledgement, and its echo would come with the next data,
+//! Only segments that call for an answer count (data, SYN, FIN): a bare
+//! ACK is not acknowledged, and its echo would come with the next data,
 //! whenever that is. A retransmission has a later timestamp, so that it does not
 //! confuse the matching. With delayed ACKs the echo is that of the earliest
 //! segment acknowledged, so that the timer is part of the value.

@@ -270,7 +270,7 @@ impl FleetBook {
     }
 }
 
-/// How far everybody has come: written beside the book, each by its own.
+/// How far every member has come: written beside the book, each by its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Acknowledged {
     /// The book that each balancer has in its data plane.
@@ -297,7 +297,7 @@ impl Acknowledged {
         self.by_members(book, since) && agents.iter().all(|real| self.by_agent(*real, since))
     }
 
-    /// The furthest that anybody has come.
+    /// The furthest that any member has come.
     pub(super) fn furthest(&self) -> Option<Position> {
         let members = self.members.values();
         members.chain(self.agents.values()).max().copied()

@@ -6,7 +6,7 @@ const MILLION: u64 = 1_000_000;
 
 /// The terms of leases: how the two sides, which share no clock, never overlap.
 ///
-/// Assumed: clocks that are not set by anybody (CLOCK_MONOTONIC) run between `1 - drift` and
+/// Assumed: clocks that cannot be set (CLOCK_MONOTONIC) run between `1 - drift` and
 /// `1 + drift` of true time; and what a balancer's lease allowed it is over when its time is,
 /// *whether its daemon lives or not*: routes are withdrawn by the daemon, by BIRD when it stops, or
 /// by BFD, within `settle_ns` everywhere.

@@ -17,7 +17,7 @@ pub struct Stored {
     /// The book; `None`: the store has none. A store that is another than the one the book was
     /// last read from, or was set back to a copy, has none: etcd tells by its cluster's id.
     pub book: Option<Arc<FleetBook>>,
-    /// How far everybody has come.
+    /// How far every member has come.
     pub acks: Acknowledged,
 }
 

@@ -5,7 +5,7 @@
 //! A fleet shares one [`FleetBook`]: who serves, which real has which id and how far it has come
 //! into use or out of it, which key of cookies is issued, what is set by hand. A store keeps it,
 //! and replaces it only by compare-and-set on its [`Position`], so all changes stand in one order
-//! and two reals never have one id. Beside it everybody writes how far they have come
+//! and two reals never have one id. Beside it every member writes how far it has come
 //! ([`Acknowledged`]).
 //!
 //! One rule covers all: *what comes into use is known everywhere first, and what goes out of use

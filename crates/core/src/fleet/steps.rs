@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which changes of a book are due: what comes into use once all know it, what is forgotten once
-//! nobody uses it.
+//! no member uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -53,6 +53,6 @@ pub fn real_name((address, port, protocol): (IpAddr, u16, u8), real: IpAddr) -> 
         real as u64,
         (real >> 64) as u64,
     ];
-    // No secret: whoever may send shares may send any.
+    // No secret: a member that may send shares may send any.
     siphash(&words, &CookieKey::from_words([0, 0]))
 }

@@ -55,7 +55,7 @@ const TIMESTAMPS: usize = 64;
 struct State {
     pairs: Pairs,
     /// Sequence number and time of the SYN or SYN+ACK sent; `None` once answered,
-    /// or sent twice: nobody knows which copy was answered (Karn).
+    /// or sent twice: it is unknown which copy was answered (Karn).
     handshake: Handshake,
     /// TSval and the time it was first sent with data, oldest first; without a time
     /// once echoed, so that a later segment with the same TSval is not noted again.
@@ -228,7 +228,7 @@ impl State {
     }
 
     /// pping's rule: the first time a TSval leaves, until its first echo. Only
-    /// data is noted: nobody answers a bare ACK.
+    /// data is noted: a bare ACK is not answered.
     fn timestamp(&mut self, seen: &Seen) -> Option<u64> {
         let packet = &seen.packet;
         if !packet.has_ts {

@@ -15,7 +15,7 @@ use super::RingMember;
 pub struct Loaded {
     /// The member; weight 0 takes no part.
     pub member: RingMember,
-    /// Its load; `None` if nobody knows.
+    /// Its load; `None` if unknown.
     pub load: Option<f64>,
 }
 
@@ -69,7 +69,7 @@ impl Awrr {
 /// The next `length` picks of the least loaded real, each new flow adding `rise` to
 /// whom it goes to. Empty when no real has a weight.
 ///
-/// Sent to whoever was idle when it was read, all flows of an interval would meet
+/// Sent to the real that was idle when it was read, all flows of an interval would meet
 /// one real: the herd of the paper's section 5.2. A plan that counts its own flows
 /// cannot herd, however old the reading; and it levels out what was uneven first.
 /// A real of unknown load counts as average.

@@ -10,7 +10,7 @@
 //! backends' turns"). Here real `i` of weight `w` has its turn number `k` at the
 //! virtual time `(2k + 1) / 2w`, and turns happen in the order of time. That is
 //! Webster's method of apportionment: shares are exact to a slot or so, a turn's
-//! time depends on nobody else's weight (so a change of one weight disturbs the
+//! time depends on no other real's weight (so a change of one weight disturbs the
 //! others little), and equal weights are the paper's round robin.
 
 use std::cmp::Ordering;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What everybody's clients do between their requests: they open TLS, send a head and
+//! What everyday clients do between their requests: they open TLS, send a head and
 //! then its body, pause, and close. None of it is a request, and none hides one.
 
 use causeway_core::estimate::{Estimator, Method, Packet, Quality, Tally};

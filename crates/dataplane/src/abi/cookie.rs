@@ -102,7 +102,7 @@ plain! {
     }
     /// Which real has an id.
     "cookie_slot" CookieSlot {
-        /// Index into `reals`, plus one; 0: nobody has this id.
+        /// Index into `reals`, plus one; 0: no real has this id.
         real: u32,
         /// Seconds since 1970 when the id was taken away; 0: never.
         freed_s: u32,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets that somebody looks at.
+//! Packets that a capture or a trace copies.
 
 use super::{Plain, c, plain};
 
@@ -9,9 +9,9 @@ pub const MIRROR_BY_VIP: u8 = c::MIRROR_BY_VIP;
 pub const MIRROR_BY_CLIENT: u8 = c::MIRROR_BY_CLIENT;
 
 plain! {
-    /// Whether somebody looks at packets, and at which.
+    /// Whether a command copies packets, and which.
     "mirror_ctl" MirrorCtl {
-        /// Monotonic clock, ns; 0: nobody looks.
+        /// Monotonic clock, ns; 0: no capture runs.
         until_ns: u64,
         /// Bit mask of the verdicts that are wanted.
         verdicts: u64,

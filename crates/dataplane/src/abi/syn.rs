@@ -96,7 +96,7 @@ plain! {
         /// When its last SYN came; the request, of a transaction that began with one.
         last_syn_ns: u64,
         /// When it was answered, or when its client said that it would send no more,
-        /// or by a RST that nobody was there any more.
+        /// or by a RST that it was gone.
         turn_ns: u64,
         /// The server's last data; until then the last SYN since it was answered; 0: none.
         last_data_ns: u64,

@@ -256,7 +256,7 @@ impl Limits {
 }
 
 enum Judged {
-    /// Nobody's, or gone already.
+    /// No flow's, or gone already.
     Empty,
     Kept,
     UdpIdle,

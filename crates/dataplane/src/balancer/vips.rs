@@ -510,7 +510,7 @@ impl LoadBalancer {
     }
 }
 
-/// VIPs and reals of the balancer pinned in `pin_dir`, whoever owns it.
+/// VIPs and reals of the balancer pinned in `pin_dir`, also if another process owns it.
 pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Inventory> {
     let open = |name: &str| {
         MapHandle::from_pinned_path(pin_dir.join(name))

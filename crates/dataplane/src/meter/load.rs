@@ -147,7 +147,7 @@ fn set_sizes(
 
 /// What gets the packets after the meter.
 enum Next {
-    /// A program array; whoever pinned it keeps it filled.
+    /// A program array; the process that pinned it keeps it filled.
     Array(OwnedFd),
     /// One program.
     Program(OwnedFd),
@@ -167,7 +167,7 @@ impl Next {
         if fd < 0 {
             return Err(wrong(errno(fd).to_string()));
         }
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor that no other code owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // The kernel tells about either kind in the same way; the link says which.
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));

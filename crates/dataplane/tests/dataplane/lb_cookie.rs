@@ -15,7 +15,7 @@ const VIP: &str = "192.0.2.10";
 const VIP6: &str = "2001:db8:1::10";
 /// Ids of reals 0, 1 and 2.
 const IDS: [(u16, u32); 3] = [(700, 0), (0, 1), (1023, 2)];
-/// Nobody's.
+/// An id that no real has.
 const UNUSED: u16 = 9;
 
 /// The SYN layouts of the paper's table 1 and one that only the walk finds.
@@ -211,7 +211,7 @@ verdict_tests! { Unmeasured, Verdict:
             let (action, _) = rig.send(&arriving(&packet));
             dropped += u32::from(action == Verdict::CookieForged.action() as u32);
         }
-        // One guess in 32 passes the check, and then has an id that nobody has.
+        // One guess in 32 passes the check, and then has an id that no real has.
         assert_eq!(dropped, 15);
         let stolen = segment(client(4001), ACK, 9, good);
         rig.expect_untouched(Verdict::CookieForged, &arriving(&stolen));

@@ -13,7 +13,7 @@ const VIP: &str = "192.0.2.10";
 const VIP6: &str = "2001:db8:1::10";
 /// Ids of reals 0, 1 and 2.
 const IDS: [(u16, u32); 3] = [(700, 0), (1, 1), (1023, 2)];
-/// Nobody's.
+/// An id that no real has.
 const UNUSED: u16 = 9;
 /// Versions 1 and 2, and one that greases (RFC 9000, section 15).
 const V1: u32 = 1;

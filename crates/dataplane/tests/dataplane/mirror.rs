@@ -272,7 +272,7 @@ fn one_looks_at_a_time_and_not_for_ever() {
     rig.set_mirror_ctl(other);
     let refused = rig.mirror(&options()).unwrap_err();
     assert!(matches!(refused, DataPlaneError::MirrorBusy(owner) if owner == other.owner));
-    // Whoever was killed is forgotten, by the program itself.
+    // The program itself forgets a command that was killed.
     rig.set_mirror_ctl(MirrorCtl {
         until_ns: monotonic_ns() - 1,
         ..other

@@ -72,7 +72,7 @@ fn packets(lb: &LoadBalancer) -> u64 {
     verdicts.iter().map(|(_, counter)| counter.packets).sum()
 }
 
-/// Sends `count` datagrams to a port where nobody listens.
+/// Sends `count` datagrams to a port where no socket listens.
 fn knock(target: &str, count: usize) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     for _ in 0..count {

@@ -18,7 +18,7 @@ fn a_takeover_keeps_link_tables_and_counters() {
         let seen = packets(&lb);
         drop(lb);
 
-        // Nobody is there, and the program still counts.
+        // No process is there, and the program still counts.
         peer.run(|| knock("10.7.0.1", 2));
 
         let (lb, started) = LoadBalancer::start(&options).expect("a takeover");

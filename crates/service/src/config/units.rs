@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// Parses a duration: a number and one of `ns us ms s m h`.
 ///
-/// Fractions are allowed (`1.5s`); a bare number is refused, because nobody
-/// can tell its unit. The error is a sentence without its place.
+/// Fractions are allowed (`1.5s`); a bare number is refused, because its
+/// unit would be a guess. The error is a sentence without its place.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let unit_ns: f64 = match unit {

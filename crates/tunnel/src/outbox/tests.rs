@@ -193,7 +193,7 @@ fn sent(batch: &Batch, memory: &Memory) -> (Vec<u8>, usize) {
 #[test]
 fn bulk_leaves_in_few_ranges() {
     let mut bench = Bench::new(1);
-    // The first is read before anybody knows how it will be cut, and the second is like it.
+    // The first is read before it is known how it will be cut, and the second is like it.
     for _ in 0..2 {
         bench.offer(65_222);
         bench.send(|_| true);

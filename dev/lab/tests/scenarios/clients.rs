@@ -17,7 +17,7 @@ fn the_agent_knows_what_clients_felt() {
             Some(&json!(name))
         );
         assert!(of("syn_drop_pct") > 10.0, "the queue is too long: {report}");
-        // Of the whole run, which has no edges, whoever was killed in the middle.
+        // Of the whole run, which has no edges, also of clients that were killed in the middle.
         let missing = of("all_exact_transactions") / of("all_transactions") - 1.0;
         assert!(missing.abs() < 0.01, "{report}");
         assert!(of("all_exact_error_pct").abs() < 2.0, "{report}");

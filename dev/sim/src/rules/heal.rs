@@ -7,7 +7,7 @@ use super::world::{RulesWorld, VIP};
 use super::{Budget, FleetRules, IdPhase};
 use crate::races::fingerprint;
 
-/// Rounds in which everybody does what there is to do; what needs more never ends.
+/// Rounds in which every member does what there is to do; what needs more never ends.
 const ROUNDS: usize = 64;
 
 impl FleetRules {

@@ -195,7 +195,7 @@ fn those_who_gave_up_are_told_by_the_syns_that_are_missing() {
     let nine = known(&[9.0]);
     for (last_s, age_s, loss, expected) in [
         (0.0, 1.1, 0.0, Waits),
-        // Impatient: nobody knows when it left.
+        // Impatient: it is unknown when it left.
         (0.0, 1.3, 0.0, GaveUp(0.51)),
         (0.0, 1.3, 0.03, Waits),
         (0.0, 2.3, 0.03, GaveUp(0.51)),

@@ -202,7 +202,7 @@ fn a_connection_whose_final_ack_was_dropped_is_stalled() {
     ];
     let after =
         |more: &[(u64, ConnectionEvent)]| outcomes(&[&connected[..], more].concat()).split_off(4);
-    // The client sends FIN, and again, as nobody acknowledges it.
+    // The client sends FIN, and again, as it is not acknowledged.
     let left = after(&[
         (9000, ConnectionEvent::ClientFin(102)),
         (9200, ConnectionEvent::ClientFin(102)),

@@ -4,7 +4,7 @@
 use super::evidence::{Evidence, MS};
 use super::finding::Finding;
 
-/// A standing queue shorter than this hurts nobody: CoDel's target (RFC 8289,
+/// A standing queue shorter than this does no harm: CoDel's target (RFC 8289,
 /// section 4.3, and RFC 8290).
 const QUEUE_NS: u64 = 5 * MS;
 /// Echoes that tell a habit.

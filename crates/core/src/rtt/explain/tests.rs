@@ -29,7 +29,7 @@ fn tcp(ns: u64) -> TcpEvidence {
     }
 }
 
-/// A network of 0.1 ms, everybody quick.
+/// A network of 0.1 ms, all hosts quick.
 fn fine() -> Evidence {
     Evidence {
         rr: Some(around(5_000, 150 * US)),
@@ -141,7 +141,7 @@ fn requests_left_unread_are_the_applications() {
         said.contains("waits 59.9 ms at the server before"),
         "{said}"
     );
-    // Large ones take their time to move, whoever reads them.
+    // Large ones take their time to move, however fast they are read.
     evidence.one_segment = false;
     assert_eq!(words(&evidence), ["delayed-ack"]);
     evidence.one_segment = true;
@@ -216,7 +216,7 @@ fn held_requests_of_a_slow_application_show_both() {
         words(&evidence),
         ["delayed-ack", "nagle", "slow-application"]
     );
-    // Small writes that nobody waits for.
+    // Small writes without a response to wait for.
     evidence.rr = Some(around(66, 60 * MS));
     evidence.server_app_ns = Some(60 * MS);
     evidence.client = Some(TcpEvidence {
@@ -239,7 +239,7 @@ fn loss_is_seen_by_requests_and_not_by_tcps_rtt() {
         rtt: around(100, 100 * US),
     });
     assert_eq!(words(&evidence), ["loss"]);
-    // The ACK of a response was lost: late, but by nobody's timer.
+    // The ACK of a response was lost: late, but by no delayed-ACK timer.
     evidence.server = Some(tcp(1_210 * US));
     assert_eq!(words(&evidence), ["loss"]);
     // A request was lost that would have carried the ACK: the timer of 40 ms ended, and
@@ -248,7 +248,7 @@ fn loss_is_seen_by_requests_and_not_by_tcps_rtt() {
         evidence.server = Some(tcp(ns));
         assert_eq!(words(&evidence), ["loss"], "{ns}");
     }
-    // Whoever pauses for longer than the timer delays ACKs, with loss and without.
+    // An application that pauses for longer than the timer delays ACKs, with loss and without.
     evidence.wait_ns = Some(100 * MS);
     evidence.server = Some(tcp(41 * MS));
     assert_eq!(words(&evidence), ["loss", "delayed-ack"]);

@@ -294,7 +294,7 @@ fn a_connection_keeps_its_word_at_another_balancer() {
         assert_eq!(find(&table, ends, 7), None);
     }
     assert_eq!(find(&table, ends(2), 5), None);
-    // Nobody else gets these slots.
+    // No other connection gets these slots.
     let taken: HashSet<u32> = table.connections().map(|held| held.slot).collect();
     assert_eq!(taken.len(), 2);
     let mut given = 0;

@@ -85,7 +85,7 @@ fn what_is_not_ours_or_not_tcp_counts_nowhere() {
     let client = clients()[0];
     kernel.come(&arriving(&client.udp(b"syn")));
     kernel.come(&arriving(&client.tcp(Tcp::syn(ISN))[..30]));
-    // Behind a tunnel that nobody opened; TCP of which nothing is known; absurd flags.
+    // Behind a tunnel header that was not taken off; TCP of which nothing is known; absurd flags.
     let inner = client.tcp(Tcp::syn(ISN));
     let outer = crate::frame::Ip::OUTER;
     kernel.come(&arriving(&outer.packet(client.src, client.dst, 4, &inner)));

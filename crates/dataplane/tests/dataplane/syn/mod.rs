@@ -40,7 +40,7 @@ struct Kernel {
 
 impl Kernel {
     /// Services: the two addresses on port 80 as one, the others as the second.
-    /// Clients: 198.51.100.0/24, and everybody else.
+    /// Clients: 198.51.100.0/24, and all others.
     fn new() -> Self {
         Self::with_room(1024)
     }

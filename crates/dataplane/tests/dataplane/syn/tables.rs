@@ -25,7 +25,7 @@ fn a_slot_is_emptied_when_its_place_in_the_ring_is_taken_again() {
     assert_eq!(kernel.slot(0, 0, round).offered[0], 2);
 }
 
-/// A table full of SYNs of nobody: connections go on being measured, and so is who
+/// A table full of SYNs of a flood: connections go on being measured, and so is who
 /// connects at once.
 #[test]
 fn a_flood_fills_the_table_of_attempts_and_leaves_connections_alone() {
@@ -151,7 +151,7 @@ fn cost_of_a_segment() {
 }
 
 /// Segments that a driver tagged or left in pages are read like others: the tag is in
-/// the buffer's metadata, so that a frame with one in its bytes is nobody's.
+/// the buffer's metadata, so that a frame with one in its bytes is not counted.
 #[test]
 fn entries_have_the_size_that_documents_state() {
     assert_eq!(size_of::<SynEntry>(), 72);

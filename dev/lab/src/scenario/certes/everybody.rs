@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[agent.clients]` as it comes, on nginx, beside clients that everybody has: what the agent
+//! `[agent.clients]` as it comes, on nginx, beside common clients: what the agent
 //! said of each and what happened. Clients have addresses of their own, by which it tells them
 //! apart; nothing else is configured, and nothing of it hangs on XDP.
 

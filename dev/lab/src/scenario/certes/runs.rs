@@ -144,7 +144,7 @@ pub(super) fn matrix() -> Vec<CertesRun> {
             trouble: Some(AgentTrouble::Restart),
             // When the agent is killed some of those who gave up are in its history, some
             // are judged and not there yet, and some still wait. No retry is due when
-            // patience ends, so that nobody is connected and gone at once.
+            // patience ends, so that no client is connected and gone at once.
             patience: vec![S(6)],
             ..steady()
         },

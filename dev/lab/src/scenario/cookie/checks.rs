@@ -84,7 +84,7 @@ impl<'a> Checks<'a> {
         newest.iter().filter(|c| c.server == name).count()
     }
 
-    /// A server comes, one drains and comes back, one goes for good; nobody gets the id
+    /// A server comes, one drains and comes back, one goes for good; no other gets the id
     /// of the one that has gone.
     pub(super) fn pool_changes(&mut self) -> Result<()> {
         self.apply(&members(0..4))?;

@@ -161,7 +161,7 @@ fn kill_at(world: &mut World<'_>, deed: Deed, point: &KillPoint) -> Result<Outco
     let strace = strace(world, deed, Some(point))?;
     let killed = perform(world, deed, &strace)?;
     world.plant()?;
-    // Nobody runs.
+    // No daemon runs.
     let forwarding = world.wait_for_answers();
     let mut faults = recover(world, deed)?;
     faults.extend(forwarding.err().map(|error| error.to_string()));
@@ -361,7 +361,7 @@ fn recover(world: &mut World<'_>, deed: Deed) -> Result<Vec<String>> {
     world.faults()
 }
 
-/// The daemon's end, whoever brought it.
+/// The daemon's end, by whichever signal.
 fn end(world: &mut World<'_>, strace: &Strace) -> Result<bool> {
     let killed = strace.has_killed();
     world.balancer.kill()?;

@@ -280,7 +280,7 @@ fn pins_deleted(world: &mut World<'_>) -> Result<String> {
 
 fn bpffs_unmounted(world: &mut World<'_>) -> Result<String> {
     let before = world.logged();
-    // Agents' pins are there, too, and have nobody yet who looks after them.
+    // Agents' pins are there, too, and no process restores them yet.
     let others = Path::new("/run/others");
     fs::create_dir_all(others)?;
     let none = None::<&str>;

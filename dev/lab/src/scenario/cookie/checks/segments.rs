@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Steps about single segments that come late, again, large, or to nobody.
+//! Steps about single segments that come late, again, large, or to no server.
 
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ impl Checks<'_> {
         let topology = &self.world.topology;
         let (router, servers) = (topology.router.clone(), topology.servers.clone());
         let (gateway, mac) = (router.ipv4, format_mac(router.mac));
-        // Nobody answers who the router is: packets to it wait for that.
+        // No host answers for the router's address: packets to it wait for that.
         router.netns.sysctl("net/ipv4/conf/all/arp_ignore", "8")?;
         for server in &servers {
             server
