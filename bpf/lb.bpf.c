@@ -74,7 +74,7 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 
 /*
  * The packet is of a known flow, whose real this sets as its route. NULL if that real is
- * gone, or if the packet opens another connection. A SYN that is sent again tells the
+ * gone, or if the packet opens another connection. A retransmitted SYN tells the
  * server its token again, too.
  */
 static __always_inline struct real *

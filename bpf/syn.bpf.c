@@ -42,7 +42,7 @@ static __always_inline void step(struct syn_entry *entry, u32 event, u32 seq, u6
 }
 
 /*
- * The client says something; true if the connection is known. What is sent again, lost or
+ * The client says something; true if the connection is known. What is retransmitted, lost or
  * not, is no other request.
  */
 static __always_inline bool

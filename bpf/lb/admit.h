@@ -277,7 +277,7 @@ refuse(const struct vip *vip, struct route *route, enum verdict verdict, enum co
  * its tuple: a flow whose real is gone, or an earlier connection. Each rule for new flows
  * stands here, and nowhere else.
  *
- * What ends a connection or only quotes one is not remembered: it would push out live
+ * What ends a connection or only quotes one is not remembered: it would evict live
  * flows. A VIP that forgets has no flows at all.
  */
 static __always_inline bool

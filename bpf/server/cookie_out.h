@@ -130,7 +130,7 @@ static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const 
 
 /*
  * TSval by the connection's clock. A clock that is lent comes back, as its end or the
- * lease's is near, or it was pushed out.
+ * lease's is near, or it was evicted.
  */
 static __noinline int
 clock_tsval(struct __sk_buff *skb, const struct segment *seg, struct cookie_socket *state, u32 *tsval)

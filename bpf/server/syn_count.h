@@ -6,7 +6,7 @@
  *
  * Memory: slots are 256 bytes; a category has cfg_ring of them. Attempts that are not
  * connected and connections each have a table of fixed size, in which the one that
- * was silent longest gives way: a flood fills the first and leaves the second alone.
+ * was silent longest is evicted: a flood fills the first and leaves the second alone.
  */
 #ifndef CAUSEWAY_SERVER_SYN_COUNT_H
 #define CAUSEWAY_SERVER_SYN_COUNT_H

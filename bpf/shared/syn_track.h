@@ -54,7 +54,7 @@
 /* Timeouts double. Who has not acknowledged after one of so long is not there any more. */
 #define SYN_RESENT_MAX_NS (2000 * CW_MS_NS)
 
-/* After so long without another word an answer is over; one that is lost is sent again sooner. */
+/* After this silence an answer is over; a lost segment is retransmitted sooner. */
 #define SYN_SILENCE_NS SYN_RESENT_MAX_NS
 
 /* A client that asks later than this after it could have opened its connection in advance. */

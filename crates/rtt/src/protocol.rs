@@ -180,11 +180,11 @@ pub struct TcpFigures {
     pub cwnd: u32,
     /// Segments with data sent, all streams.
     pub data_segs_out: u64,
-    /// Of which sent again.
+    /// Of these the retransmitted ones.
     pub retrans: u64,
     /// Segments with data that arrived at the other end.
     pub delivered: u64,
-    /// Bytes sent again.
+    /// Bytes retransmitted.
     pub bytes_retrans: u64,
     /// Duplicates that the other end reported (spurious retransmissions).
     pub dsack_dups: u64,

@@ -27,7 +27,7 @@ pub struct Slot {
     /// From these requests to the server's last data, nanoseconds.
     pub later_ns: u64,
     /// From the SYN that was answered to the server's last data, nanoseconds; and what
-    /// data that was sent again makes of those that had completed before.
+    /// retransmitted data makes of those that had completed before.
     pub syn_to_end_ns: u64,
     /// SYN-ACK to ACK, once for each transaction, nanoseconds.
     pub rtt_ns: u64,

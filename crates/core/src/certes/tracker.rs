@@ -19,7 +19,7 @@ pub enum ConnectionEvent {
     Served,
     /// A segment of the server with payload that is sent for the first time.
     Data,
-    /// One that is sent again.
+    /// A retransmitted one.
     DataAgain,
     /// The client's FIN, with the sequence number behind its data; one with ACK is an
     /// [`Ack`](Self::Ack) first.

@@ -40,7 +40,7 @@ impl Pairs {
         }
     }
 
-    /// A data segment was sampled on its way out. A segment sent again keeps the
+    /// A data segment was sampled on its way out. A retransmitted segment keeps the
     /// time of its first sampled copy: a sampler cannot know of the others.
     pub fn data(&mut self, t_ns: u64, seq: u32, len: u32) {
         let end_seq = seq.wrapping_add(len);

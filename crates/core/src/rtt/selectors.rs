@@ -37,7 +37,7 @@ pub struct Figures {
     pub destination: String,
     /// The server's port.
     pub port: u16,
-    /// Segments sent again by this end, by the other.
+    /// Segments retransmitted by this end, by the other.
     pub local_retrans: Option<u64>,
     /// See `local_retrans`.
     pub remote_retrans: Option<u64>,

@@ -125,7 +125,7 @@ fn full_segments_in_one_buffer_are_continued() {
 
 #[test]
 fn a_slow_handshake_does_not_widen_the_window() {
-    // The SYN was sent again; the path takes 20 ms, not 60.
+    // The SYN was retransmitted; the path takes 20 ms, not 60.
     let mut connection = Connection::new(60 * MS);
     let begin_ns = START_NS + 100 * MS;
     connection.burst(begin_ns, 1, 100, 0);

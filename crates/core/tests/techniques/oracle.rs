@@ -12,7 +12,7 @@ fn len(segment: &Segment) -> u32 {
 /// Byte for byte: when each was sent last, how often, and whether it has been
 /// acknowledged. An ACK is matched with the segment of the newest byte among those
 /// that it acknowledges first, if every one of them was sent once. Bytes of a
-/// segment that was sent again in part count as sent again.
+/// segment that was retransmitted in part count as retransmitted.
 pub(crate) fn seq_ack(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
     // Ends and bytes of the segments with something new.
     let mut sent: Vec<(u64, Vec<u32>)> = Vec::new();
@@ -77,7 +77,7 @@ pub(crate) fn timestamps(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
     found
 }
 
-/// Every segment with data, sent again or not, with the first ACK that covers it.
+/// Every segment with data, retransmitted or not, with the first ACK that covers it.
 pub(crate) fn every_segment(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
     let mut waiting: Vec<(u32, u64)> = Vec::new();
     let mut found = Vec::new();

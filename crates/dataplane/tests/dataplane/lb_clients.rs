@@ -217,7 +217,7 @@ fn a_crowd_of_prefixes_is_told_apart() {
 }
 
 /// What was written long ago must not look as if it were due far ahead: it would never make
-/// room, and live prefixes would push out each other.
+/// room, and live prefixes would evict each other.
 #[test]
 fn old_prefixes_make_room() {
     let mut rig = Rig::new();

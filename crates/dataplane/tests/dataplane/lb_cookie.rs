@@ -626,7 +626,7 @@ fn a_connection_that_is_not_measured_is_in_no_table() {
     let ports = 4000..4512;
     for port in ports.clone() {
         let echo = open(&mut rig, port, 1000, Verdict::Opened);
-        // A SYN that is sent again goes where it went, measured or not.
+        // A retransmitted SYN goes where the first went, measured or not.
         assert_eq!(open(&mut rig, port, 1000, Verdict::SynAgain), echo);
         go_on(&mut rig, port, ACK, 1001, echo);
         go_on(&mut rig, port, ACK, 1002, echo);

@@ -25,7 +25,7 @@ pub struct TcpEvidence {
     pub min_rtt_ns: u64,
     /// Segments with data sent.
     pub segments: u64,
-    /// Segments sent again, without those that the other end reported as needless
+    /// Segments retransmitted, without those that the other end reported as needless
     /// (D-SACK, RFC 2883).
     pub retransmitted: u64,
 }

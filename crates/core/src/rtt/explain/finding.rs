@@ -52,9 +52,9 @@ pub enum Finding {
         /// Where.
         taken: Taken,
     },
-    /// Segments were lost and sent again.
+    /// Segments were lost and retransmitted.
     Loss {
-        /// How many were sent again.
+        /// How many were retransmitted.
         retransmitted: u64,
         /// Of how many.
         segments: u64,
@@ -71,7 +71,7 @@ pub enum Finding {
         sent: u64,
         /// Segments of TCP that the same path carried.
         segments: u64,
-        /// Of which so many were sent again.
+        /// How many of them were retransmitted.
         retransmitted: u64,
     },
     /// A queue fills.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets that do not arrive: TCP's, which are sent again, and ping's.
+//! Packets that do not arrive: TCP's, which are retransmitted, and ping's.
 
 use super::evidence::{Evidence, TcpEvidence};
 use super::finding::Finding;
@@ -7,7 +7,7 @@ use super::finding::Finding;
 /// Fewer lost echoes than this are chance.
 const LOST_PINGS: u64 = 3;
 
-/// Segments that were lost and sent again, or requests that never came back.
+/// Segments that were lost and retransmitted, or requests that never came back.
 pub(super) fn loss(evidence: &Evidence) -> Option<Finding> {
     let client = evidence.client?;
     let (retransmitted, segments) = sent(evidence);
@@ -47,7 +47,7 @@ pub(super) fn icmp(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// Segments sent again, and all segments: both ends.
+/// Segments retransmitted, and all segments: both ends.
 fn sent(evidence: &Evidence) -> (u64, u64) {
     let ends = [evidence.client, evidence.server];
     let sum = |of: fn(&TcpEvidence) -> u64| ends.iter().flatten().map(of).sum();

@@ -16,7 +16,7 @@ const ECHOES_FOR_TENTH: u64 = 50;
 /// must show the queue for as much of it: else only ICMP is slow.
 ///
 /// A queue that never empties is told by how it swings: loss-based senders fill it and
-/// give way in turns. One that neither empties nor swings looks like a longer path.
+/// yield in turns. One that neither empties nor swings looks like a longer path.
 pub(super) fn bufferbloat(evidence: &Evidence) -> Option<Finding> {
     let ping = evidence.ping.filter(|p| p.rtt.count >= ECHOES)?.rtt;
     let full_ns = if ping.count >= ECHOES_FOR_TENTH {

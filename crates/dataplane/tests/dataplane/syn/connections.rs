@@ -216,7 +216,7 @@ fn refused_abandoned_and_stalled_are_told_apart() {
     assert_eq!(kernel.entries().1, 0);
 }
 
-/// The end of an answer is lost and sent again, with a FIN as before.
+/// The end of an answer is lost and retransmitted, with a FIN as before.
 #[test]
 fn what_is_sent_again_behind_a_fin_counts_once_and_lasts_longer() {
     let mut kernel = Kernel::new();
@@ -255,7 +255,7 @@ fn each_request_of_a_kept_connection_is_a_transaction() {
         .hears(9, ACK | PSH, b"200 OK")
         .says(6004, ACK | PSH, b"GET /")
         .hears(6009, ACK | PSH, b"200 OK");
-    // What is sent again is no other request.
+    // A retransmission is no other request.
     kept.sent -= 5;
     kept.says(6010, ACK | PSH, b"GET /");
     let first = SynSlot {

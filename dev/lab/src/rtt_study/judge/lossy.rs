@@ -74,9 +74,9 @@ fn lost_requests(rows: &[&Lossy]) -> [ExpectedCurve; 4] {
     ]
 }
 
-/// The client's segments arrive and are not sent again; their ACKs are lost, and the
+/// The client's segments arrive and are not retransmitted; their ACKs are lost, and the
 /// next one comes with the server's retransmission. Karn's rule (RFC 6298, section 3)
-/// excludes segments sent again, not ACKs that come late.
+/// excludes retransmitted segments, not ACKs that come late.
 fn lost_responses(rows: &[&Lossy]) -> ExpectedCurve {
     ExpectedCurve {
         curve: "client tcp rtt where responses are lost",

@@ -106,7 +106,7 @@ pub struct Lossy {
     pub rr_max_us: f64,
     /// The largest reading of the client's smoothed round-trip time.
     pub client_tcp_rtt_max_us: f64,
-    /// Segments sent again, both ends.
+    /// Segments retransmitted, both ends.
     pub retransmitted: u64,
     /// The largest value of the samplers.
     pub sampled_max_us: Option<f64>,

@@ -197,7 +197,7 @@ impl<'a> Checks<'a> {
         set("1")
     }
 
-    /// The first SYN-ACKs are lost: the SYN that is sent again reaches the same server,
+    /// The first SYN-ACKs are lost: the retransmitted SYN reaches the same server,
     /// and no half-open connection is left anywhere else.
     pub(super) fn lost_syn_ack(&mut self) -> Result<()> {
         let router = self.world.topology.router.netns.clone();
@@ -348,7 +348,7 @@ impl<'a> Checks<'a> {
                 .map_err(|_| anyhow::anyhow!("a client panicked"))??;
             longest = longest.max(stall);
         }
-        // A rejected segment is sent again after 200 ms at least, and then rejected too.
+        // A rejected segment is retransmitted after 200 ms at least, and then rejected too.
         self.context
             .say(format!("idle and streaming: longest stall {longest:?}"));
         self.steps.insert(
