@@ -194,7 +194,7 @@ static __always_inline void prepare_measurement(struct xdp_md *ctx, struct packe
 		find_timestamp(ctx, pkt);
 }
 
-/* A sound packet with a transport header: to its real, and into the books. */
+/* A valid packet with a transport header: sent to its real, and counted. */
 static __always_inline MUST_USE enum verdict
 balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 {

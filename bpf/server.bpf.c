@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * On a server. XDP takes the outer header off tunnel packets (RFC 2003, RFC 2473), so
- * that the kernel meets the client's packet as the client sent it. Traffic control
+ * that the kernel sees the client's packet as the client sent it. Traffic control
  * writes cookies into the timestamps of VIPs' connections and restores them on the
  * way back; sockops begins a connection's clock. Everything else goes untouched.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Admission: the one place where a flow gets a real. Here come the packets that
- * neither a token nor the flow table leads to one: what opens a flow, what is of a flow
- * that nothing is known of, and what is of one whose real is gone.
+ * Admission: the one place where a flow gets a real. Packets come here if neither a
+ * token nor the flow table gives them one: those that open a flow, those of an unknown
+ * flow, and those of a flow whose real is gone.
  */
 #ifndef CAUSEWAY_LB_ADMIT_H
 #define CAUSEWAY_LB_ADMIT_H

@@ -10,8 +10,8 @@
  * A flow has two buckets. It goes into the second only if the first has few empty slots
  * left and the second has more; slots are never emptied, so that the second need not be
  * searched while the first has more than those few. When both are full a flow of the
- * lowest age class is evicted: one that the client has reset, then one that nothing was
- * heard of after its first packet, then one that has been silent for long; of two alike
+ * lowest age class is evicted: one that the client has reset, then one that has sent
+ * a single packet, then one that has been silent for long; of two alike
  * the one in the bucket with fewer live ones. A flood of SYNs therefore evicts its own.
  *
  * No locks. A slot is claimed by an atomic exchange of its tag, written, and published
@@ -369,7 +369,7 @@ CW_GLOBAL u32 cheapest_way(const struct flow_bucket *bucket, u32 fingerprint, u3
 	return live ? offer(COST_FULL, occupancy, live, start) : CW_U32_MAX;
 }
 
-/* All have been heard of lately: from now on they have to be heard of again. */
+/* All have sent lately: from now on each must send again to stay live. */
 CW_GLOBAL int age_bucket(struct flow_bucket *bucket)
 {
 	if (!bucket)

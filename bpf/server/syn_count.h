@@ -337,8 +337,8 @@ static __always_inline u32 response_bucket(u64 took_ns)
 }
 
 /*
- * A transaction took so long, or is_more: one that is counted took so much longer. Who looks
- * for silence may be interrupted by a packet. Apart, so that the verifier looks at it once.
+ * A transaction took so long, or is_more: one that is counted took so much longer. The search
+ * for silent ones may be interrupted by a packet. Apart, so that the verifier sees it once.
  */
 CW_GLOBAL int count_response(u32 category, u64 took_ns, u32 is_more)
 {

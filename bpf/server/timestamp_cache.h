@@ -178,7 +178,7 @@ static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
 	return 1;
 }
 
-/* A connection begins, or there is none: what the line says of it is another's. */
+/* A connection begins, or there is none: what the line holds is of an earlier one. */
 static __always_inline void empty_line(u64 name)
 {
 	struct timestamp_cache_line *line = cache_line_of(name);
@@ -248,7 +248,7 @@ static __always_inline MUST_USE bool restore_by_cache(struct __sk_buff *skb, con
 	if (seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST) || !seg->ts_offset || !seg->tsecr)
 		return false;
 	echo = cached_echo(line, name, seg->tsecr);
-	/* A checksum that the card would still fill in is not looked at on this machine any more. */
+	/* A checksum that the NIC has yet to fill in is not checked on this machine. */
 	if (!echo || !write_in_place(skb, seg, seg->ts_offset + 4, seg->tsecr, echo, true))
 		return false;
 	count_event(SC_RESTORED_QUICKLY);
