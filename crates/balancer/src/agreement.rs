@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What balancers of the same VIPs must have alike for a packet to reach its server
-//! whichever of them gets it, as digests to compare.
+//! Digests of what must be equal on balancers of the same VIPs, so that each of them sends a
+//! packet to the same server.
 
 use causeway_api::balancer::{Agreement, AgreementItem};
 use causeway_core::cookie::{CookieKey, Digest, KeyEpoch};

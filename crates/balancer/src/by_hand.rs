@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What operators set by hand for single reals: drains, maintenance, weights. It holds in the
-//! place of what the file says, through reloads and restarts, until it is set back, dropped,
-//! or in the file, too.
+//! What operators set by hand for single reals: drains, maintenance, weights. It overrides the
+//! file, through reloads and restarts, until it is undone, dropped, or the same as the file.
 
 use std::net::IpAddr;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reals that the file does not name: who is asked for them, and how they come into force.
+//! Reals that the file does not name: where they are asked for, and how they come into force.
 //!
-//! They take the way of changes through the API: what is set by hand stays, what is told of no
-//! more drains first. The last answers are kept for the next daemon, which could not tell a pool
-//! that is empty from one that it has not asked for yet.
+//! They are applied like changes by the API: settings made by hand stay, and reals that are no
+//! longer in the answers drain first. The last answers are kept for the next daemon, which could
+//! not tell an empty pool from one that it has not asked for yet.
 
 mod dns;
 mod found;

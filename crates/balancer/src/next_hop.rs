@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watches the next hops: the data plane sends past the kernel, and would send to a router that
-//! is gone for ever.
+//! Watches the next hops: the data plane sends past the kernel, and would go on sending to a
+//! router that is gone.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -137,7 +137,7 @@ pub struct TransportConfig {
     pub flows: u32,
     /// Caps.
     pub limits: Limits,
-    /// TunnelKeys, if any.
+    /// Keys, if any.
     pub keys: TunnelKeys,
 }
 
@@ -231,7 +231,7 @@ pub enum TransportConfigError {
     /// A second key without a first.
     #[error("keys: `also` without `send`; a tunnel with keys needs one to send with")]
     NoSendKey,
-    /// TunnelKey id 0, or twice the same.
+    /// Key id 0, or the same id twice.
     #[error("keys: ids are 1 to 255 and differ from each other, not {0}")]
     KeyId(u8),
 }

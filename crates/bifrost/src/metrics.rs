@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! DropCounters and gauges. DropCounters only grow, also over a restart of the peer.
+//! Counters and gauges. Counters only grow, also over a restart of the peer.
 
 use crate::drop_reason::{DropCounters, DropReason};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway agent`: a server's end of ipip forwarding.
+//! `causeway agent`: the agent of a server behind a balancer.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

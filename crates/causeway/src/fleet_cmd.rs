@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway fleet`: how a fleet stands, what its balancers tell each other, and whether those of the
-//! same VIPs have alike what they must.
+//! `causeway fleet`: the state of a fleet, what its balancers exchange, and whether balancers of the
+//! same VIPs agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

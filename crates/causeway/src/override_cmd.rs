@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway override`: what is set by hand in the place of the file's.
+//! `causeway override`: settings made by hand that override the file.
 
 use std::process::ExitCode;
 

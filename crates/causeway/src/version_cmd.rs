@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway version`: which build this is, and with which running data planes it can go on.
+//! `causeway version`: which build this is, and which running data planes it can take over.
 
 use std::process::ExitCode;
 

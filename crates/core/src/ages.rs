@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long entries of the data plane's tables have been silent, as user space finds out that
-//! looks at them from time to time.
+//! How long entries of the data plane's tables have been silent, found out by looking at them
+//! from time to time.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! failed, where, and how to mend it.
 //!
 //! A message tells its cause where the sentence wants it. The cause is therefore no
-//! `source`: who prints an error with all that lies behind it would print it twice.
+//! `source`: a caller that prints an error with all that lies behind it would print it twice.
 
 use std::io;
 use std::path::PathBuf;

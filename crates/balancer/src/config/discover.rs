@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Validation of a VIP's `discover`: where reals are told of that the file does not name.
+//! Validation of a VIP's `discover`: the source of reals that the file does not name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

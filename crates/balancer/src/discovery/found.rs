@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has been told of a VIP's reals, and which of it holds.
+//! The answers about a VIP's reals, and which of them holds.
 //!
-//! A real that is told of no more drains, and goes when its time is over. An answer that takes
-//! away too much at once is held until it is taken by hand, or another one comes.
+//! A real that is no longer in the answers drains, and is removed when its time is over. An
+//! answer that removes too much at once is held until an operator accepts it, or another comes.
 
 use std::net::IpAddr;
 

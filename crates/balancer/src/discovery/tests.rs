@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reals that are told of: what holds, what is held, and how they come into force.
+//! Discovered reals: what holds, what is held, and how they come into force.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! What one path has in flight, by packet number. Numbers are never used twice, so an
 //! acknowledgement tells exactly which transmission arrived, and how long it took.
 //!
-//! ChunkRun of a frame that leave together are one entry, a run, and what has become of
+//! Chunks of a frame that leave together are one entry, a run, and what has become of
 //! each of them is a bit: bulk is pushed and acknowledged by the run.
 //!
 //! A chunk that is taken for lost stays until it has left the bitmap: if it is
@@ -23,7 +23,7 @@ const MAX_PACKETS: u64 = 16_384;
 /// A lost packet is kept this long for its late acknowledgement.
 const LOST_KEPT_NS: u64 = 1_000_000_000;
 
-/// ChunkRun of one frame that left together, with numbers that follow one another. Bit *n*
+/// Chunks of one frame that left together, with numbers that follow one another. Bit *n*
 /// of a mask is the *n*th of them.
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -39,7 +39,7 @@ struct Run {
     pub chunks: ChunkRun,
 }
 
-/// ChunkRun of a frame that follow one another, as datagrams.
+/// Chunks of a frame that follow one another, as datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkRun {
     /// The first, and how many: 1 to 64.
@@ -62,7 +62,7 @@ pub(crate) struct LostChunk {
     pub transmissions: u8,
 }
 
-/// ChunkRun of a frame that were acknowledged, as a mask.
+/// Chunks of a frame that were acknowledged, as a mask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckedChunks {
     pub frame: FrameRef,

@@ -82,7 +82,7 @@ cases! {
     Attacker = "attacker",
     /// Datagrams arrive after their frame was skipped.
     LateAfterSkip = "late-after-skip",
-    /// TunnelKeys are rotated.
+    /// Keys are rotated.
     Rotation = "rotation",
     /// Paths are taken away, added, and their links go down and up.
     PathChanges = "path-changes",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keys of what agents and balancers tell each other: one for each server, epoch and
-//! speaker, all derived from a secret that balancers alone hold. One that takes a server can
-//! speak for that server, and for none else.
+//! speaker, all derived from a secret that balancers alone hold. An attacker on a server can
+//! speak for that server, and for no other.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 
 //! Packets on their way to a meter, which may be on another core: a cache line each.
 //!
-//! Who reads packets hashes them too, since it has their addresses at hand; what
+//! The thread that reads packets hashes them too, since it has their addresses at hand; what
 //! estimates takes the hash along to its table.
 
 use super::key::Packed;

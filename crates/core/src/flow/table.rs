@@ -6,7 +6,7 @@
 //! holds each flow under its higher-port side first, which is also the usual
 //! client, and the entry says when the client is the other side.
 //!
-//! Who knows packets in advance calls `prefetch_index` for all of them, then
+//! A caller that knows packets in advance calls `prefetch_index` for all of them, then
 //! `prefetch_entry` for all of them, and only then looks up the first, where that one
 //! has guessed it.
 //!

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VIPs, and who their packets go to.
+//! VIPs, and which reals their packets go to.
 
 use super::{CookieFormat, Plain, c, plain};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What it takes to put a connection into a slot that another balancer gave it: its
-//! server's number here, and who may tell of it.
+//! What is needed to put a connection into a slot that another balancer gave it: the id of its
+//! server here, and which agent may report it.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -217,14 +217,14 @@ struct Runs {
     rounds: u32,
 }
 
-/// StudyArgs from words, as from a command line.
+/// Arguments from words, as from a command line.
 #[derive(clap::Parser)]
 struct StudyWords {
     #[command(flatten)]
     study: StudyArgs,
 }
 
-/// ClientArgs from words, as from a command line.
+/// Arguments from words, as from a command line.
 #[derive(clap::Parser)]
 struct Words {
     #[command(flatten)]
