@@ -36,7 +36,7 @@ pub(crate) use found::{FoundReal, FoundReals};
 const NAP: Duration = Duration::from_millis(250);
 /// A file is looked at so often.
 const FILE_EVERY: Duration = Duration::from_secs(1);
-/// Who has not answered by then has not.
+/// A source that has not answered by then has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most of a file or a page that is read.
 const TEXT_MAX: usize = 1 << 20;

@@ -348,7 +348,7 @@ fn backups_serve_when_no_primary_does_and_a_sorry_server_when_none() {
     // The one that returns has all, and at once: there is no other.
     probes(&mut bench, 3, &[0, 2], &[]);
     assert_eq!(shares(&bench), [0.0, 1.0, 0.0, 0.0]);
-    // Who takes all primaries out by hand wants the backups, too.
+    // An operator who drains all primaries wants the backups to serve.
     probes(&mut bench, 3, &[], &[]);
     let drain = |vip: &mut crate::config::VipConfig| {
         (vip.reals[0].drain, vip.reals[1].maintenance) = (true, true);

@@ -224,7 +224,7 @@ fn a_member_that_is_left_alone_probes_all_and_decides_alone() {
     }
 }
 
-/// Who counts its own connections alone would send all of them to the server that the others
+/// A member that counts its own connections alone would send all of them to the server that the others
 /// have filled.
 #[test]
 fn open_connections_of_all_are_a_reals_load() {

@@ -190,7 +190,7 @@ impl Target {
             tokio::pin!(asked);
             let answer = tokio::select! {
                 answer = &mut asked => answer,
-                // Who waits is told for what.
+                // Tell the user what the command waits for.
                 () = tokio::time::sleep(UNTOLD) => {
                     eprintln!("causeway: waiting for the daemon at {}", self.name());
                     asked.await

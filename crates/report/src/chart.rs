@@ -55,7 +55,7 @@ pub struct Series {
 /// A chart of some series. The first matters most and lies on top.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows: a figure's caption, and the text for those who cannot see it.
+    /// What it shows: a figure's caption, and the text for screen readers.
     pub title: String,
     pub x: (Scale, String),
     pub y: (Scale, String),

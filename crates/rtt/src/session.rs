@@ -52,7 +52,7 @@ pub(crate) struct Sessions {
     datagrams: Arc<AtomicUsize>,
 }
 
-/// Who is at the other end of the connections that the interface sees.
+/// The peer of the connections that the interface sees.
 #[derive(Debug, Default)]
 struct Peers {
     /// Whose stream comes from an address.

@@ -31,7 +31,7 @@ const CONNECTIONS_OF_ONE: usize = 16;
 /// What carries no change, though it is no GET.
 const QUESTIONS: [&str; 2] = ["/v1/check", "/v1/diff"];
 
-/// What an API's routes ask of those who use them.
+/// The role that an API's routes need.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     /// Needs the role of an operator; else a read needs a viewer's, and any other an admin's.
@@ -61,7 +61,7 @@ impl Rules {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Peer {
     /// On the Unix socket, with the user's number.
@@ -164,7 +164,7 @@ impl Access {
         let Peer::Host(address) = peer else {
             return Err(Refusal::NoToken);
         };
-        // Else the answer would tell one who waits whether a guess was right.
+        // Else the time of the answer would tell a client whether a guess was right.
         if let Some(wait) = lock(&self.0.failures).wait(address.ip(), now) {
             return Err(Refusal::Wait(wait));
         }

@@ -217,7 +217,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Clients that are remembered.
 const CLIENTS_MAX: usize = 1024;
 
-/// Who has presented wrong tokens of late.
+/// Addresses that sent wrong tokens recently.
 #[derive(Default)]
 pub(crate) struct Failures(HashMap<IpAddr, (u32, Instant)>);
 

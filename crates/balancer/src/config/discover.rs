@@ -26,7 +26,7 @@ const DNS_PORT: u16 = 53;
 /// Where a VIP's reals are told of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Discover {
-    /// Who is asked.
+    /// Where reals are asked for.
     pub origin: RealsOrigin,
     /// How often, or after a failure; what is told with a time is asked again after that.
     pub interval: Duration,
@@ -40,7 +40,7 @@ pub struct Discover {
 
 impl Eq for Discover {}
 
-/// Who knows a VIP's reals.
+/// The source of a VIP's reals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RealsOrigin {
     /// Name servers.
@@ -49,7 +49,7 @@ pub enum RealsOrigin {
         name: String,
         /// `a`, `aaaa` or `srv`.
         record: RecordType,
-        /// Who is asked; without, those of the system.
+        /// The name server; without, those of the system.
         resolver: Option<SocketAddr>,
     },
     /// A file.
@@ -58,7 +58,7 @@ pub enum RealsOrigin {
     Http {
         /// The page.
         url: String,
-        /// Who may vouch for its certificate, with `https`.
+        /// The authorities for its certificate, with `https`.
         tls: Option<Authorities>,
     },
 }

@@ -80,7 +80,7 @@ pub enum ProbeConfig {
         host: Option<String>,
         /// The application's protocol.
         alpn: String,
-        /// Who may vouch for the certificate.
+        /// The authorities for the certificate.
         tls: Authorities,
     },
     /// Sends an echo request.
@@ -92,7 +92,7 @@ pub enum ProbeConfig {
     },
 }
 
-/// Who may vouch for a server's certificate.
+/// The authorities that may sign a server's certificate.
 #[derive(Clone, Default)]
 pub struct Authorities {
     /// The file as it was named, what it held, and what checks by that; without it certificates are not checked.

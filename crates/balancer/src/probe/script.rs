@@ -25,7 +25,7 @@ struct Group(Child);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Who has not been waited for still has the number.
+        // A child that was not waited for still has the number.
         if let Some(pid) = self.0.id() {
             let _ = killpg(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }

@@ -71,7 +71,7 @@ fn the_units_capabilities_suffice() {
             machine.write_config(", { address = \"10.0.0.3\" }");
             daemon.signal(Signal::SIGHUP);
             machine.wait_for_log("reloaded: 1 VIP with 3 reals on eth0");
-            // What it cannot do: a ring that is not read is told to those who debug.
+            // What it cannot do: that a ring is not read stands in the log at level debug.
             for word in ["WARN", "is not read"] {
                 assert!(!machine.log().contains(word), "{}", machine.log());
             }

@@ -63,7 +63,7 @@ fn rows_of_many_rounds_keep_their_order() {
     }
 }
 
-/// Who reads the rows goes away: all threads end.
+/// The reader of the rows goes away: all threads end.
 #[test]
 fn a_reader_that_leaves_ends_all_threads() {
     let (many, _) = repeated(20, 4);

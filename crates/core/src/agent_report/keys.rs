@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use crate::cookie::{CookieKey, KeyEpoch};
 use crate::envelope::octets;
 
-/// Who signs a datagram. What one of them says is never the other's word.
+/// The side that signs a datagram. A datagram of one side is never valid as the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaker {
     Agent,

@@ -13,7 +13,7 @@ pub struct Estimate {
     pub completed: f64,
     /// Clients that gave up.
     pub gave_up: f64,
-    /// What those who gave up had waited, seconds.
+    /// How long clients that gave up had waited, seconds.
     pub give_up_s: f64,
     /// Connections that their clients had and the server never served.
     pub stalled: f64,

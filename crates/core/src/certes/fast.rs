@@ -30,7 +30,7 @@ struct Accepted {
     conn_fail_s: f64,
 }
 
-/// Infers CONN-FAIL and those who gave up from counters.
+/// Infers CONN-FAIL and clients that gave up from counters.
 ///
 /// Call [`step`](Self::step) once for each slot, in order, empty ones too.
 #[derive(Clone, Debug)]

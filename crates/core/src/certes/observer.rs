@@ -5,7 +5,7 @@
 //! again: one first retry gap and a tenth after its end. Settled slots go through the
 //! flood detector, the drop odds, the network's loss and the model, once and for
 //! good. What came after them is estimated on a copy of the model, so that a live view
-//! lags by one slot only. `exact` needs no settling for connections; those who gave up
+//! lags by one slot only. `exact` needs no settling for connections; clients that gave up
 //! are told by the caller when they are found out ([`AttemptFate`]).
 
 use std::collections::VecDeque;
@@ -298,7 +298,7 @@ impl CategoryObserver {
         });
     }
 
-    /// The same with those who were never served and whose last segment the network lost:
+    /// The same with clients that were never served and whose last segment the network lost:
     /// as many in proportion as it loses. Nothing else says that they ended, as their server
     /// does not know of them.
     fn with_unseen(&self, of: Estimate) -> Estimate {

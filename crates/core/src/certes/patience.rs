@@ -27,7 +27,7 @@ impl Default for PatienceLearner {
 }
 
 impl PatienceLearner {
-    /// Fewer drops than this at a retry tell nothing about those who went on.
+    /// Fewer drops than this at a retry tell nothing about clients that went on.
     const ENOUGH: f64 = 50.0;
 
     /// Adds SYNs by retry: how many came, how many of them were answered.
@@ -67,7 +67,7 @@ impl PatienceLearner {
     /// Splits a class by patience as learned. Where a client gives up between two
     /// retries cannot be seen; the class's own timeout and `known_s` are taken where
     /// they fall in between, else the middle. Seconds. Shares below 1 % are noise and
-    /// go to the class's own patience, and so do those who are more patient than drops
+    /// go to the class's own patience, and so do clients that are more patient than drops
     /// tell about.
     pub fn split(
         &self,

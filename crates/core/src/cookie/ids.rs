@@ -40,9 +40,9 @@ pub enum IdError {
     Taken {
         /// The id.
         id: u16,
-        /// Who wants it.
+        /// The real that wants it.
         address: IpAddr,
-        /// Who has it.
+        /// The real that has it.
         holder: IpAddr,
     },
     /// It has just been taken away from another real.
@@ -52,9 +52,9 @@ pub enum IdError {
     Resting {
         /// The id.
         id: u16,
-        /// Who wants it.
+        /// The real that wants it.
         address: IpAddr,
-        /// Who had it.
+        /// The real that had it.
         holder: IpAddr,
         /// Until it may be given out, seconds.
         left_s: u64,
@@ -64,7 +64,7 @@ pub enum IdError {
     Range {
         /// The id.
         id: u16,
-        /// Who wants it.
+        /// The real that wants it.
         address: IpAddr,
         /// The largest.
         max: u16,
@@ -72,7 +72,7 @@ pub enum IdError {
     /// There is none left.
     #[error("there is no id left for real {address}: all {ids} are in use or resting")]
     Full {
-        /// Who wants one.
+        /// The real that wants one.
         address: IpAddr,
         /// How many there are.
         ids: u16,

@@ -20,7 +20,7 @@ const MAX_OUTSTANDING: usize = 64;
 /// One flow, timed towards one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sampled {
-    /// Who acknowledges.
+    /// The side that acknowledges.
     side: Side,
     one_in: u32,
     random: u64,

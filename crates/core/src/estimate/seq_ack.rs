@@ -20,7 +20,7 @@ pub(super) const MAX_OUTSTANDING: usize = 1024;
 /// One flow, timed towards one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeqAck {
-    /// Who acknowledges.
+    /// The side that acknowledges.
     side: Side,
     /// In the order of sequence numbers.
     outstanding: VecDeque<Sent>,

@@ -27,7 +27,7 @@ pub enum Side {
 /// One packet of either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Who sent it.
+    /// The side that sent it.
     pub from: Side,
     /// The packet; acknowledgement and timestamp echo are its sender's.
     pub packet: Packet,

@@ -17,7 +17,7 @@ use super::{Packet, Samples};
 /// One flow, timed towards one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timestamps {
-    /// Who echoes.
+    /// The side that echoes.
     side: Side,
     /// Timestamp values under way and when each passed first, in order.
     under_way: VecDeque<(u32, u64)>,

@@ -25,7 +25,7 @@ const EVICTION_SAMPLE: usize = 8;
 /// first estimator.
 const PREFETCH_LINES: usize = 4;
 
-/// Who sent a packet.
+/// The side that sent a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// The client: the request direction.
@@ -37,7 +37,7 @@ pub enum Sender {
 /// What [`FlowTable::look_up`] found.
 #[derive(Debug)]
 pub struct Lookup<'a, V> {
-    /// Who sent this packet.
+    /// The side that sent this packet.
     pub sender: Sender,
     /// The flow's name.
     pub name: Name<'a>,

@@ -83,7 +83,7 @@ pub fn least_loaded(pool: &[Loaded], rise: f64, length: usize) -> Vec<u32> {
             let weight = f64::from(real.member.weight);
             let load = real.load_per_weight().unwrap_or(average).max(0.0);
             let step = rise / weight;
-            // Who would be least loaded with the flow, not before it.
+            // The real that would be least loaded with the flow, not before it.
             Candidate {
                 then: load + step,
                 step,

@@ -14,7 +14,7 @@ use crate::abi::{CookieCounts, CookieFormat, CookieResult, CookieSlot, QuicLbCon
 pub struct CookieId {
     /// The id.
     pub id: u16,
-    /// Who has it; `None` if it was taken away.
+    /// The real that has it; `None` if it was taken away.
     pub real: Option<RealId>,
     /// Address of who has or had it.
     pub address: IpAddr,

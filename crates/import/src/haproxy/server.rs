@@ -57,7 +57,7 @@ pub(super) struct Server {
     check: bool,
     check_tls: bool,
     check_port: Option<u16>,
-    /// Who may vouch for the server's certificate, if it is checked.
+    /// The authorities for the server's certificate, if it is checked.
     ca: Option<String>,
     interval_ms: Option<u64>,
     rise: Option<u32>,

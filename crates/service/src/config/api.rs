@@ -39,7 +39,7 @@ pub struct ApiConfig {
     pub key: SecretFile,
     /// Authorities of clients' certificates; without, clients need none.
     pub client_ca: Option<SecretFile>,
-    /// Who may do what.
+    /// Tokens, with the role of each.
     pub tokens: SecretFile,
     pub(crate) material: Material,
 }

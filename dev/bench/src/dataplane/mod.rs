@@ -160,7 +160,7 @@ struct Case<'a> {
     name: &'static str,
     shot: Shot,
     program: i32,
-    /// Who counts, and the verdict; reference programs only give XDP_TX.
+    /// The program that counts, and the verdict; reference programs only give XDP_TX.
     verdict: Option<(&'a dyn Counter, Verdict)>,
     place: Place,
     rounds_ns: Vec<f64>,

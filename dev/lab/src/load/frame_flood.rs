@@ -71,7 +71,7 @@ fn run(device: &str, rate: u64, mut frame: FrameMaker, stop: &AtomicBool) -> Res
             frames += send(&socket, &mut buffers[..count], &lengths[..count])?;
             number += count as u64;
         }
-        // Who has fallen behind makes up for nothing.
+        // A sender that has fallen behind does not catch up.
         number = due;
         sleep(TICK);
     }

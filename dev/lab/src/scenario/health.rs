@@ -93,7 +93,7 @@ fn run(context: &Context) -> Result<Value> {
         true,
     )?;
 
-    // Who connects now meets the one that is left.
+    // A client that connects now gets the server that is left.
     let load = LoadConfig {
         duration_ms: 2000,
         slots: context.param("slots")?,

@@ -183,7 +183,7 @@ fn explain_names_the_fault_of_every_path() {
     assert!(cases.iter().all(|case| case["agree"] == true), "{report}");
 }
 
-/// Who is faster is for a quiet machine to say: here, that each program runs and is read,
+/// Which is faster is for a quiet machine to say: here, that each program runs and is read,
 /// and that what is compared is what was run.
 #[test]
 fn peers_of_rtt_are_run_and_read() {

@@ -72,7 +72,7 @@ fn every_workload_of_table_ii_is_within_its_target() {
 #[test]
 fn where_drops_do_not_depend_on_the_retry_the_paper_s_model_is_right() {
     for schedule in SynSchedule::ALL {
-        // Clients that think: those who just ended do not take the place they freed.
+        // Clients that think: clients that just ended do not take the place they freed.
         let of = Workload {
             policed: 0.3,
             think_s: 5.0,

@@ -28,7 +28,7 @@ pub enum RequestWork {
     Bimodal,
 }
 
-/// Who gets a request.
+/// The server that gets a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestPick {
     /// A ring of equal shares, by hash.

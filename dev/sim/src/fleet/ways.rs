@@ -81,7 +81,7 @@ pub enum WayKind {
     Stateful,
 }
 
-/// Who gets a connection that a cookie will keep.
+/// The server that gets a connection which a cookie will keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CookiePick {
     /// The next.

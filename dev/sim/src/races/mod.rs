@@ -22,7 +22,7 @@ pub use slot_hand_out::SlotHandOut;
 pub trait Race {
     /// All there is at an instant: shared memory, and how far each has come.
     type State: Clone + Hash;
-    /// Who does what, in words.
+    /// Which program does what, in words.
     type Step: Clone + Display;
 
     /// What it is called.

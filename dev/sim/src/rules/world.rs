@@ -23,7 +23,7 @@ pub(super) const NEW_REAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0,
 /// The newest format of the book that this build reads; the version before reads one less.
 pub(super) const READS: u16 = 2;
 
-/// Who does what.
+/// A move of one of the machines.
 #[derive(Clone, Copy, Debug)]
 pub struct RulesStep {
     who: char,

@@ -29,7 +29,7 @@ pub enum Taken {
 pub enum Finding {
     /// ACKs wait: for data to ride on, or for the stand-alone ACK timer.
     DelayedAck {
-        /// Who waits.
+        /// The side that waits.
         by: End,
         /// The round-trip time that the other end's kernel reports.
         tcp_ns: u64,

@@ -139,7 +139,7 @@ impl Rig {
         flow
     }
 
-    /// Who looks at packets, and until when.
+    /// Which command copies packets, and until when.
     pub(crate) fn mirror_ctl(&self) -> MirrorCtl {
         read(&self.skel.maps.mirror_ctl, &0u32.to_ne_bytes()).expect("index")
     }

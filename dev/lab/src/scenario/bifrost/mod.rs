@@ -33,7 +33,7 @@ pub(super) use balancer::BIFROST_BALANCER;
 pub(super) use faults::BIFROST_FAULTS;
 use replay::Rule;
 
-/// Who may carry loads.
+/// The carriers of loads.
 const CARRIERS: [&str; 3] = ["plain", "mptcp", "causeway"];
 /// What is run unless something else is asked for.
 const PARTS: [&str; 7] = ["tails", "kept", "cpu", "flap", "gbps", "idle", "more"];

@@ -78,7 +78,7 @@ pub(super) fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// Who carries the load, where it runs.
+/// The carrier of the load, and where it runs.
 #[derive(Debug, Clone)]
 pub(super) struct Carrier {
     pub name: &'static str,

@@ -142,7 +142,7 @@ pub(super) fn matrix() -> Vec<CertesRun> {
         CertesRun {
             name: "restart".to_owned(),
             trouble: Some(AgentTrouble::Restart),
-            // When the agent is killed some of those who gave up are in its history, some
+            // When the agent is killed some clients that gave up are in its history, some
             // are judged and not there yet, and some still wait. No retry is due when
             // patience ends, so that no client is connected and gone at once.
             patience: vec![S(6)],
@@ -161,7 +161,7 @@ pub(super) fn matrix() -> Vec<CertesRun> {
     ]
 }
 
-/// Who serves.
+/// The server.
 enum Backend {
     Own(AcceptQueueServer),
     Nginx(Nginx),
@@ -347,7 +347,7 @@ impl RunningCertes {
         }
         let longest = self.run.patience.iter().max().copied().unwrap_or_default();
         let range = score::range(&truth, warm_up, counts)?;
-        // The agent knows of those who gave up one patience later.
+        // The agent knows which clients gave up one patience later.
         let patience = S(30) + 3 * longest;
         let last = score::last_second(&truth)?.max(range.end);
         self.agent.wait_recorded(last, patience)?;

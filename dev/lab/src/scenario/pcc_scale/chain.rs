@@ -19,7 +19,7 @@ pub(super) struct Chain {
     tables: [(Family, Buckets); 2],
 }
 
-/// Who has each bucket, and who had it before.
+/// The server of each bucket, and the one before.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Buckets {
     now: Vec<u32>,

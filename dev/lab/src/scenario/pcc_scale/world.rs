@@ -41,7 +41,7 @@ pub(super) struct PccWorld {
     keys: SharedKeys,
 }
 
-/// Who takes part at a moment, and what the configuration says beside.
+/// The servers and balancers of a moment, and what the configuration says beside.
 #[derive(Debug, Clone, Copy)]
 struct Pool {
     present: usize,

@@ -73,7 +73,7 @@ pub struct Completion {
 pub struct CertesOutcome {
     /// What the server counted.
     pub slots: Vec<Slot>,
-    /// Client latency, by the second in which it ended; those who gave up too.
+    /// Client latency, by the second in which it ended; those that gave up, too.
     pub truth: Vec<Second>,
     /// The same as the server's tracker has it.
     pub exact: Vec<Second>,
