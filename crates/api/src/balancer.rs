@@ -38,10 +38,10 @@ pub struct Status {
     /// What the last change, which is in force, has left undone; tried again until it is done.
     #[serde(default)]
     pub unfinished: Option<String>,
-    /// Why what is set by hand would not outlive the daemon, if it would not.
+    /// Why settings made by hand would be lost with the daemon, if they would.
     #[serde(default)]
     pub state_error: Option<String>,
-    /// Why no packet is forwarded, or why the data plane would not outlive the daemon, if so.
+    /// Why no packet is forwarded, or why the data plane would be lost with the daemon, if so.
     #[serde(default)]
     pub data_plane_error: Option<String>,
 }
@@ -78,15 +78,15 @@ pub struct Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
-    /// It comes.
+    /// It is added.
     Added,
-    /// It goes.
+    /// It is removed.
     Removed,
-    /// It has another value.
+    /// It gets another value.
     Changed,
 }
 
-/// A setting made by hand that holds in the place of the file's; `GET /v1/overrides` has a
+/// A setting made by hand that overrides the file; `GET /v1/overrides` has a
 /// list of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Override {
@@ -111,7 +111,7 @@ pub struct Stats {
     pub at: Moment,
     /// Every exit of the data plane.
     pub verdicts: Vec<VerdictView>,
-    /// The flow table; a daemon before this one does not tell.
+    /// The flow table; absent from older daemons.
     #[serde(default)]
     pub flow_table: FlowTableView,
     /// Reports of agents since the daemon's start, by what became of them.
@@ -154,7 +154,7 @@ impl NextHopView {
 pub struct FlowTableView {
     /// Its slots, IPv4 and IPv6.
     pub slots: u64,
-    /// Flows, as the last whole look found them.
+    /// Flows, by the last complete sweep.
     pub flows: u64,
     /// UDP flows that ended by silence.
     pub udp_idle: u64,
@@ -196,20 +196,20 @@ pub struct VipView {
     pub scheduler: String,
     /// What the scheduler takes for a real's load; absent if it looks at none.
     pub load: Option<String>,
-    /// `ipip` or `l2`.
+    /// `ipip`, `gue` or `l2`.
     pub forwarding: String,
     /// `off`, `observe`, `equalise`, `watermark` or `watermark-paper`.
     pub control: String,
-    /// What its controller is to go by: `server`, `response` or `client`.
+    /// What its controller is to steer by: `server`, `response`, `agent` or `client`.
     #[serde(default)]
     pub latency: String,
-    /// Intervals that went by another one, for want of agents' reports or of known paths.
+    /// Intervals steered by another one, because agents' reports or known paths were missing.
     #[serde(default)]
     pub latency_fallbacks: u64,
-    /// Whether latencies graded low steer it, because hardly any better ones come.
+    /// Whether it is steered by latencies graded low, because there are hardly any better ones.
     #[serde(default)]
     pub takes_low: bool,
-    /// Intervals in which they did.
+    /// Intervals in which it was.
     #[serde(default)]
     pub low_grade_intervals: u64,
     /// Reals that are up, or not probed; those that drain do not count.
@@ -230,30 +230,30 @@ pub struct VipView {
     /// Most new flows per second and client prefix, if there is a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// Clients that have reals of their own.
+    /// Client prefixes that have reals of their own.
     #[serde(default)]
     pub sources: Vec<SourceView>,
-    /// How it stands with reals that are told of, if some are.
+    /// The state of discovery, if the VIP has `discover`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery: Option<DiscoveryView>,
     /// The reals, in the configuration's order.
     pub reals: Vec<RealView>,
 }
 
-/// How it stands with the reals of a VIP that the file does not name.
+/// The state of a VIP's discovery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DiscoveryView {
-    /// Who is asked.
+    /// The source: a DNS name, a file or a URL.
     pub origin: String,
-    /// Reals that are told of.
+    /// Reals that were discovered.
     pub found: usize,
-    /// Reals that are told of no more, and drain.
+    /// Reals that are no longer in the answers, and drain.
     pub draining: usize,
     /// When an answer came last, nanoseconds since 1970.
     pub last_answer_ns: Option<u64>,
-    /// Why the last answer was none.
+    /// Why the last request failed.
     pub error: Option<String>,
-    /// How many reals an answer would take away that is held.
+    /// How many reals the held answer would remove.
     pub held: Option<usize>,
 }
 
@@ -294,7 +294,7 @@ pub struct RealView {
     pub cookie_ids: Vec<u16>,
     /// `primary`, `backup`, or `sorry`.
     pub role: String,
-    /// Whether it was told of, and stands not in the file.
+    /// Whether it was discovered, and is not in the file.
     #[serde(default)]
     pub found: bool,
     /// `active`, `standby` while it waits for others to fail, `drain`, `maintenance`, or `down` by
@@ -335,16 +335,16 @@ pub struct RealView {
     /// Latencies that were not counted because they are upper bounds.
     #[serde(default)]
     pub latency_bounds: u64,
-    /// Of the latencies that were counted those graded low: all of their connection are off
-    /// alike.
+    /// Of the latencies that were counted those graded low, as all of their connection are
+    /// wrong in the same direction.
     #[serde(default)]
     pub latency_low: u64,
-    /// What its agent says, as long as that holds; absent where none reports.
+    /// Its agent's last report while it is valid; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentReportView>,
 }
 
-/// What a real's agent said last.
+/// The last report of a real's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentReportView {
     /// Busy share of all its CPUs, 0 to 1.
@@ -354,9 +354,9 @@ pub struct AgentReportView {
     /// Mean time that the VIP's clients waited in the agent's last second, attempts that were
     /// lost before a connection included; absent if no transaction ended.
     pub client_us: Option<f64>,
-    /// Transactions that this is of; absent if the agent does not tell of this VIP.
+    /// Transactions in this mean; absent if the agent does not report this VIP.
     pub client_transactions: Option<f64>,
-    /// How long ago it last told of clients.
+    /// Age of its last report of client latency.
     pub client_age_s: Option<f64>,
 }
 
@@ -378,7 +378,7 @@ pub struct HealthView {
     pub votes: Option<VotesView>,
 }
 
-/// What the other balancers find of a real.
+/// Votes of the other balancers on a real.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VotesView {
     /// Those that find it up.
@@ -400,16 +400,16 @@ pub struct LatencyView {
     pub mean_us: Option<f64>,
     /// Samples over the last ten seconds.
     pub samples: u64,
-    /// Of these the ones graded low, because all of their connection are off alike.
+    /// Of these the ones that are graded low.
     #[serde(default)]
     pub low: u64,
-    /// Latencies over the same time that are upper bounds, and in no figure.
+    /// Latencies of the same time that are only upper bounds, and in no mean or percentile.
     #[serde(default)]
     pub bounds: u64,
     /// How far to trust them: `none`, `low`, `medium`, `high`.
     #[serde(default)]
     pub quality: String,
-    /// They are of 1 in so many connections; 0: a daemon before this one does not tell.
+    /// One in so many connections is measured; 0: unknown, of an older daemon.
     #[serde(default)]
     pub one_in: u32,
     /// What the server added, mean over the last ten seconds' samples with a known path.
@@ -550,15 +550,15 @@ pub struct StepView {
     pub state: String,
 }
 
-/// Answer of `GET /v1/agreement`: what all balancers of the same VIPs must have alike, as
-/// digests that tell nothing of keys.
+/// Answer of `GET /v1/agreement`: what must be equal on all balancers of the same VIPs, as
+/// digests from which keys cannot be computed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Agreement {
     /// What this balancer has, by `what` and `vip`.
     pub items: Vec<AgreementItem>,
 }
 
-/// Something that balancers must have alike.
+/// Something that must be equal on balancers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub struct AgreementItem {
     /// `hash-key`, `cookie-keys`, `cookie-format`, `connection-ids`, `server-ids` or `weights`.
@@ -569,18 +569,18 @@ pub struct AgreementItem {
     pub digest: String,
 }
 
-/// Answer of `GET /v1/fleet`: how the fleet stands, as this balancer sees it.
+/// Answer of `GET /v1/fleet`: the state of the fleet, as this balancer sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FleetView {
     /// The fleet's name.
     pub fleet: String,
-    /// What this balancer is called in it.
+    /// This balancer's name in it.
     pub member: String,
     /// Where the book is.
     pub store: String,
     /// Why the store cannot be read, or written.
     pub store_error: Option<String>,
-    /// Why this balancer keeps what it has.
+    /// Why this balancer does not apply the book.
     pub hold: Option<String>,
     /// `new` (the fleet does not know it), `joining`, `serving` or `left`.
     pub state: String,
@@ -590,7 +590,7 @@ pub struct FleetView {
     pub book: Option<FleetPosition>,
     /// The book that the data plane follows.
     pub applied: Option<FleetPosition>,
-    /// `waits` or `steps-aside`: what the end of a lease means.
+    /// `waits` or `steps-aside`: what happens when a lease ends.
     pub absence: String,
     /// The key of cookies that servers issue, by its number.
     pub key_issued: u64,
@@ -600,7 +600,7 @@ pub struct FleetView {
     pub members: Vec<FleetMemberView>,
     /// All ids in use or at rest.
     pub ids: Vec<FleetIdView>,
-    /// What has not come to its end yet, and for whom it waits.
+    /// Changes that are not complete, and the members that they wait for.
     pub waiting: Vec<FleetWait>,
 }
 
@@ -645,7 +645,7 @@ pub struct FleetIdView {
     pub phase: String,
 }
 
-/// Something that waits.
+/// A change that is not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FleetWait {
     /// What is to happen.
@@ -662,39 +662,39 @@ pub struct PassBy {
     pub member: String,
 }
 
-/// Answer of `GET /v1/peers`: how the exchange with the balancers of the same VIPs stands.
+/// Answer of `GET /v1/peers`: the state of the exchange with balancers of the same VIPs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PeersView {
-    /// By which address the others know this balancer; none where it has no `[peers]`.
+    /// The address by which the others know this balancer; none without `[peers]`.
     pub own: Option<String>,
     /// The others.
     pub members: Vec<PeerView>,
-    /// What became of datagrams, by name, those of strangers included.
+    /// What became of datagrams, by name, those of unknown senders included.
     pub results: BTreeMap<String, u64>,
-    /// Shares of reals that this balancer does not have.
+    /// Measurements of reals that this balancer lacks.
     pub unknown_reals: u64,
-    /// Shares that waited for a later round, because there were too many.
+    /// Measurements that waited for a later round, because there were too many.
     pub put_off: u64,
-    /// Datagrams that the system did not take.
+    /// Datagrams that the kernel did not send.
     pub unsent: u64,
 }
 
-/// How the exchange with one balancer stands.
+/// The state of the exchange with one balancer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PeerView {
     /// Its `peers.listen`.
     pub address: String,
-    /// Whether what it tells counts: it has been heard within the last second.
+    /// Whether its measurements count: it has been heard within the last second.
     pub live: bool,
     /// How long ago it was heard last.
     pub heard_s: Option<f64>,
     /// Datagrams to it.
     pub sent: u64,
-    /// Datagrams of it that count.
+    /// Datagrams of it that were used.
     pub received: u64,
-    /// Those that do not, by the reason's name.
+    /// Those that were dropped, by the reason's name.
     pub dropped: BTreeMap<String, u64>,
-    /// Reals of which it tells, that this balancer has, too.
+    /// Reals for which it sends measurements and that this balancer has, too.
     pub reals: usize,
     /// How far the weights of a real are apart there and here at most, as a part of the
     /// configured weight.
@@ -772,20 +772,20 @@ pub struct Explanation {
     pub state: String,
     /// Estimate of connections open now.
     pub connections_active: u64,
-    /// What its controller is to go by: `server`, `response` or `client`.
+    /// What its controller is to steer by: `server`, `response`, `agent` or `client`.
     #[serde(default)]
     pub latency: String,
-    /// Intervals of its VIP that went by another one, for want of agents' reports or of
-    /// known paths.
+    /// Intervals of its VIP steered by another one, because agents' reports or known
+    /// paths were missing.
     #[serde(default)]
     pub latency_fallbacks: u64,
-    /// Whether latencies graded low steer its VIP, because hardly any better ones come.
+    /// Whether its VIP is steered by latencies graded low, because there are hardly any better ones.
     #[serde(default)]
     pub takes_low: bool,
     /// What responses take, and of that the path and the server.
     #[serde(default)]
     pub measured: LatencyView,
-    /// How long ago this real's agent told of its clients, seconds.
+    /// Age of the last report of client latency by this real's agent, seconds.
     #[serde(default)]
     pub report_age_s: Option<f64>,
     /// The last decisions, oldest first.
@@ -807,9 +807,9 @@ pub struct DecisionView {
     pub before: f64,
     /// Weight after the last.
     pub after: f64,
-    /// The latency that they rest on: the last, as the other figures.
+    /// The latency that they used: the last, as the other figures.
     pub latency_us: Option<f64>,
-    /// What it is of: `server`, `response` or `client`.
+    /// Its kind: `server`, `response`, `agent` or `client`.
     #[serde(default)]
     pub latency_kind: String,
     /// The lowest of the pool.
@@ -856,7 +856,7 @@ pub struct VipChange {
     /// New controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<String>,
-    /// What it goes by.
+    /// Latency that steers it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<String>,
     /// Whether connections are remembered.
@@ -865,34 +865,34 @@ pub struct VipChange {
     /// New limit of new flows; `{"rate": 0}` for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<serde_json::Value>,
-    /// All clients that have reals of their own.
+    /// All client prefixes that have reals of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Vec<serde_json::Value>>,
 }
 
-/// Clients of a VIP that have reals of their own.
+/// Client prefixes of a VIP that have reals of their own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SourceView {
     /// Their prefixes.
     pub from: Vec<String>,
     /// The reals.
     pub reals: Vec<String>,
-    /// `pool` or `drop`: what becomes of them without these.
+    /// `pool` or `drop`: what is done if none of these is usable.
     pub fallback: String,
     /// Whether these reals are for them alone.
     pub exclusive: bool,
-    /// New flows that went by these prefixes, since the group was made.
+    /// New flows of these prefixes, since the group was made.
     pub picked: u64,
 }
 
-/// What agents have told, since the start.
+/// What agents have reported, since the start.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 pub struct Notified {
     /// Connections that ended, whose slots are free by that.
     pub ended: u64,
     /// Connections of another balancer, which have slots here now.
     pub learned: u64,
-    /// The same without a place: it is another's, or their server is not here.
+    /// The same without a slot: it is in use, or their server is not here.
     pub not_learned: u64,
 }
 
@@ -926,7 +926,7 @@ pub struct MoveConnection {
     /// The VIP.
     #[schema(value_type = String)]
     pub vip: SocketAddr,
-    /// The real that its packets shall go to.
+    /// The real that its packets go to from now on.
     #[schema(value_type = String)]
     pub real: IpAddr,
 }
@@ -936,9 +936,9 @@ pub struct MoveConnection {
 pub struct Connections {
     /// Slots in use.
     pub open: usize,
-    /// SYNs that found no free place and went by the flow table, since the start.
+    /// SYNs that found no free slot and went by the flow table, since the start.
     pub refused: u64,
-    /// What agents have told.
+    /// What agents have reported.
     #[serde(flatten)]
     pub told: Notified,
     /// The senders, heaviest first.

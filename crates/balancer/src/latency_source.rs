@@ -210,7 +210,9 @@ fn tell(pool: &Pool, source: LatencySource, silent: Option<usize>) {
     let silent = silent.and_then(|index| pool.vip().reals.get(index));
     match (source, silent) {
         (LatencySource::Client, _) => info!("{name}: steered by client latency"),
-        (LatencySource::Agent, _) => info!("{name}: steered by the servers' time, as their agents measure it"),
+        (LatencySource::Agent, _) => {
+            info!("{name}: steered by the servers' time, as their agents measure it")
+        }
         (_, Some(real)) => warn!(
             "{name}: steered by {source} latency, because the agent of {} does not report",
             real.address

@@ -144,7 +144,9 @@ fn tell(former: Option<&NextHopView>, now: &NextHopView, fault: Option<&str>) {
             (false, _) => warn!(
                 "the next hop of {family} reals is {}, and their packets go to its last MAC address, {}{}",
                 now.state,
-                now.mac.as_deref().unwrap_or("which is unknown, so they are dropped"),
+                now.mac
+                    .as_deref()
+                    .unwrap_or("which is unknown, so they are dropped"),
                 fault.map_or(String::new(), |fault| format!(": {fault}")),
             ),
             (true, Some(_)) => info!("the next hop of {family} reals is {} again", now.state),

@@ -254,7 +254,9 @@ struct Host {
 impl Host {
     fn of(api: &Uri) -> anyhow::Result<Self> {
         let wrong = || {
-            anyhow!("`{api}` is not the address of a daemon; write for example https://lb1.example:9470")
+            anyhow!(
+                "`{api}` is not the address of a daemon; write for example https://lb1.example:9470"
+            )
         };
         let authority = api.authority().ok_or_else(wrong)?;
         let name = authority.host();

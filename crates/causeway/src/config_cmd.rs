@@ -29,8 +29,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Check a balancer's, an agent's or a tunnel's file; each fault is one line with its place and
-    /// its mend
+    /// Check a balancer's, an agent's or a tunnel's file; each error is one line with its place and
+    /// remedy
     Check {
         /// The file to check
         #[arg(default_value = "/etc/causeway/causeway.toml")]
@@ -43,13 +43,13 @@ enum Action {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Tell what a reload of a balancer's file would change in the one that runs, or one file in
-    /// another
+    /// Show what a reload of a balancer's file would change in the running one, or compare two
+    /// files
     ///
-    /// Ends with 0 where nothing changes, with 1 where something does, and with 2 where the new
-    /// file, or a change, would be refused or nothing can be told.
+    /// Exit code 0: no change; 1: changes; 2: the new file, or a change, would be refused, or the
+    /// daemon cannot be asked.
     Diff {
-        /// The new file; of two, the former one and the new one
+        /// The new file; with two files, first the old one, then the new one
         #[arg(num_args = 1..=2, default_value = "/etc/causeway/causeway.toml")]
         files: Vec<PathBuf>,
         /// Unix socket of the daemon, if it is not the file's
@@ -66,8 +66,8 @@ enum Action {
     },
     /// Give the keys of an old file their new names; comments and order stay
     ///
-    /// Writes the file to standard output, and to standard error what was done. Ends with 1 where
-    /// something is left to do by hand, or the check of a file that was replaced finds a fault.
+    /// Prints the file to standard output, and what was done to standard error. Exit code 1:
+    /// something is left to do by hand, or the check of the replaced file finds an error.
     Migrate {
         /// The file
         #[arg(default_value = "/etc/causeway/causeway.toml")]

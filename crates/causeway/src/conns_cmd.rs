@@ -30,7 +30,7 @@ enum Action {
         /// How many
         #[arg(short = 'n', long, default_value_t = 20)]
         count: usize,
-        /// Time between the two looks, at most 10s
+        /// Time between the two reads, at most 10s
         #[arg(long = "for", default_value = "1s", value_name = "TIME", value_parser = look)]
         apart: Duration,
         /// How to print

@@ -81,7 +81,7 @@ struct Step {
     /// Second, when all balancers and servers have the new keys: new connections get them
     #[arg(long)]
     switch: bool,
-    /// Third, when the former epoch's connections are gone: take its keys away
+    /// Third, when the former epoch's connections are gone: delete its keys
     #[arg(long)]
     retire: bool,
 }

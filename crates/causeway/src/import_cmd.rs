@@ -17,7 +17,7 @@ use causeway_import::{ImportContext, SourceFormat, import, neighbours};
 /// with 2 where the file cannot be read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Whose configuration it is
+    /// The program whose configuration it is
     origin: Whose,
     /// The file; - for standard input
     #[arg(default_value = "-")]
@@ -25,10 +25,10 @@ pub(crate) struct Args {
     /// Where clients' packets arrive
     #[arg(long, value_name = "IF", default_value = "eth0")]
     interface: String,
-    /// The VIP that is meant by addresses that stand for all, as in `bind *:80`
+    /// The VIP for wildcard addresses, as in `bind *:80`
     #[arg(long, value_name = "ADDRESS")]
     address: Option<IpAddr>,
-    /// What `ip neighbour show` prints: servers by direct routing keep it, by their MAC addresses
+    /// Output of `ip neighbour show`: servers by direct routing become `l2`, with MAC addresses
     #[arg(long, value_name = "FILE")]
     neighbours: Option<PathBuf>,
 }

@@ -11,7 +11,7 @@ use crate::words_arg::value_of;
 /// Arguments of `causeway token`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Whose it is: a person, or a program
+    /// Its owner: a person or a program
     name: String,
     /// What it may do: viewer reads, operator also drains and weighs, admin does all
     #[arg(long, value_parser = value_of::<Role>(), default_value = "viewer")]

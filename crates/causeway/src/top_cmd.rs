@@ -30,7 +30,7 @@ const SPACING: u16 = 2;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(short, long, default_value = "1s", value_parser = units::duration)]
     interval: Duration,
 }

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// VIP's address and port
     #[arg(required_unless_present = "live", conflicts_with = "live", value_parser = endpoint)]
     vip: Option<SocketAddr>,
-    /// Say it of the packets that come
+    /// Do it for packets as they arrive
     #[arg(long, conflicts_with_all = ["packet", "echo", "payload"])]
     live: bool,
     /// How to print

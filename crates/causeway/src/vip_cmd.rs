@@ -70,7 +70,7 @@ enum VipAction {
         /// What the controller does
         #[arg(long, value_parser = word::<Control>())]
         control: Option<String>,
-        /// What the controller goes by
+        /// Latency that steers the controller
         #[arg(long, value_parser = word::<LatencySource>())]
         latency: Option<String>,
         /// Whether connections are remembered
@@ -117,7 +117,7 @@ struct VipAdd {
     /// What the controller does
     #[arg(long, value_parser = word::<Control>())]
     control: Option<String>,
-    /// What the controller goes by
+    /// Latency that steers the controller
     #[arg(long, value_parser = word::<LatencySource>())]
     latency: Option<String>,
     /// How packets reach the reals
@@ -199,9 +199,9 @@ enum RealAction {
     },
     /// Give a real no new connections; those it has go on
     ///
-    /// With --wait it ends with 0 once no connection is open, and with 1 when the time is over
-    /// first. What is open is an estimate: connections that ended unseen count for up to a
-    /// quarter of an hour.
+    /// With --wait the exit code is 0 once no connection is open, and 1 if the time is over first.
+    /// The number of open connections is an estimate: one whose end was not seen counts for 15
+    /// minutes on average.
     Drain {
         /// Name, or address:port
         vip: String,

@@ -247,9 +247,7 @@ pub enum DataPlaneError {
     )]
     NoMirror(PathBuf),
     /// One at a time looks at packets.
-    #[error(
-        "process {0} already captures on this data plane: wait until it ends, or stop it"
-    )]
+    #[error("process {0} already captures on this data plane: wait until it ends, or stop it")]
     MirrorBusy(u32),
     /// One address and port cannot be two VIPs.
     #[error("{0} is a VIP already")]

@@ -95,8 +95,9 @@ fn read_key(path: &str) -> Result<CidKey, String> {
             "`{path}` is not an absolute path; begin it with `/`"
         ));
     }
-    let text = fs::read_to_string(path)
-        .map_err(|error| format!("key file {path} cannot be read: {error}; make one with `openssl rand -hex 16`"))?;
+    let text = fs::read_to_string(path).map_err(|error| {
+        format!("key file {path} cannot be read: {error}; make one with `openssl rand -hex 16`")
+    })?;
     text.trim()
         .parse()
         .map_err(|error| format!("key file {path}: {error}"))

@@ -103,7 +103,8 @@ fn server_name(host: &str) -> Result<ServerName<'static>> {
         return Ok(ServerName::from(address));
     }
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    ServerName::try_from(name.to_owned()).with_context(|| format!("`{name}` is not a valid name for TLS"))
+    ServerName::try_from(name.to_owned())
+        .with_context(|| format!("`{name}` is not a valid name for TLS"))
 }
 
 /// Completes a handshake, and closes the connection.

@@ -35,12 +35,12 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 ///
 /// Writes pcapng with two interfaces: `before` has packets as they came, `after` as they
 /// left. Each packet's comment has the verdict, the VIP, the real and the reason, and
-/// both halves of a packet have the same packet id. tcpdump, tshark and Wireshark read
+/// a packet has the same packet id in both. tcpdump, tshark and Wireshark read
 /// it. Without -w it prints a line for each packet.
 ///
 /// EXPRESSION is tcpdump's filter language, for packets as they came. VIP, client,
-/// verdict and sample are tried in the data plane; EXPRESSION and --real are tried on
-/// what it hands over, after the rate.
+/// verdict and sample are applied in the data plane; EXPRESSION and --real to the packets
+/// that it copies, after the rate.
 ///
 /// While no capture runs, this costs the data plane two reads of a word for each packet.
 #[derive(Debug, clap::Args)]

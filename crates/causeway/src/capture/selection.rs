@@ -27,10 +27,10 @@ pub(crate) struct Selection {
     /// Only packets that are sent to this real
     #[arg(long, value_name = "ADDRESS")]
     pub real: Option<IpAddr>,
-    /// Look at one packet in so many, by chance
+    /// Copy one packet in N, at random
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
-    /// Take at most so many packets a second; those beyond are counted
+    /// Copy at most N packets a second; the others are counted
     #[arg(long, value_name = "N", default_value_t = RATE, value_parser = clap::value_parser!(u32).range(15..=1_000_000))]
     rate: u32,
     /// Stop after so many packets

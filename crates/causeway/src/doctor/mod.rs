@@ -36,10 +36,10 @@ const FILES: [&str; 3] = [
 pub(crate) struct Args {
     /// Interfaces to check, instead of those in the files
     interfaces: Vec<String>,
-    /// A balancer's, an agent's or a tunnel's file, in the place of those in /etc/causeway
+    /// A balancer's, an agent's or a tunnel's file, instead of those in /etc/causeway
     #[arg(short, long, value_name = "FILE")]
     config: Vec<PathBuf>,
-    /// Whom the interfaces are for, where no file says so
+    /// Daemon that the interfaces are for, if no file says so
     #[arg(long, value_enum, default_value_t, conflicts_with = "config")]
     role: Role,
     /// How to print
