@@ -111,7 +111,7 @@ impl Engine {
             if found.error() != error.as_deref() {
                 match found.error() {
                     Some(error) => warn!("{name}: its reals stay as they are: {error}"),
-                    None => info!("{name}: its reals are told of again"),
+                    None => info!("{name}: there are answers about its reals again"),
                 }
             }
             if let Some(removed) = found.held().filter(|_| held != found.held()) {
@@ -318,7 +318,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         let error = shared.engine().expire_found(now_ns).err();
         let error = error.map(|error| error.to_string());
         if let Some(error) = error.as_ref().filter(|_| error != left) {
-            warn!("reals that are told of no more are still there: {error}");
+            warn!("cannot remove reals that are no longer in the answers: {error}");
         }
         left = error;
     }

@@ -596,7 +596,7 @@ impl Engine {
     fn can_control(&self, vip: &VipConfig) -> Result<(), EngineError> {
         if vip.latency.is_told() && self.config.agent_reports.is_none() {
             return Err(EngineError::Conflict(format!(
-                "latency = \"{}\" goes by what agents tell, and this daemon listens to none; add [agent_reports] with `listen` to its file and restart",
+                "latency = \"{}\" needs reports of agents, and this daemon does not listen for them; add [agent_reports] with `listen` to its file and restart",
                 vip.latency
             )));
         }

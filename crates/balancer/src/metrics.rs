@@ -299,7 +299,7 @@ impl Page {
             ),
             (
                 "discovery_reals",
-                "Reals of a VIP that are told of",
+                "Reals of a VIP that were discovered",
                 None,
                 |of| of.found as f64,
             ),

@@ -71,7 +71,7 @@ fn text(of: &Explanation) -> String {
         };
         let _ = writeln!(
             text,
-            "goes by client latency: its agent told of it {heard}; {} intervals of the vip went by responses for want of reports\n",
+            "steered by client latency: its agent reported {heard}; {} intervals of the vip were steered by another latency, without reports\n",
             of.latency_fallbacks
         );
     }
@@ -231,7 +231,7 @@ mod tests {
         assert!(text.starts_with(
             "10.0.0.1 of web: weight 0.020 of 1 configured, active, 3 connections open\n"
         ));
-        assert!(text.contains("its agent told of it 0.4 s ago; 7 intervals"));
+        assert!(text.contains("its agent reported 0.4 s ago; 7 intervals"));
         assert!(text.contains("law equalise (in force): slow, held at the floor; 50.00 ms for its clients by some 38 samples (standard error 17 %), the fastest real has 5.00 ms"));
         assert!(text.contains(
             "took 54.00 ms; of 80 % the path is known: it took 50.00 ms, the server 4.00 ms"

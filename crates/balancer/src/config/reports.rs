@@ -106,7 +106,7 @@ pub(super) fn check(config: &BalancerConfig, faults: &mut Faults<'_>) {
             _ => continue,
         };
         faults.file(format!(
-            "vip {}: {key} goes by what agents tell; name an address for them under [agent_reports], for example listen = \"10.0.0.254:9472\"",
+            "vip {}: {key} needs reports of agents; name an address for them under [agent_reports], for example listen = \"10.0.0.254:9472\"",
             vip.name
         ));
         return;
@@ -203,12 +203,12 @@ real = [{ address = "10.0.0.1" }]
             (
                 "[agent_reports]\nlisten = \"10.0.0.254:9472\"\nkeys = \"KEYS\"\n",
                 "",
-                "vip web: latency = \"client\" goes by what agents tell",
+                "vip web: latency = \"client\" needs reports of agents",
             ),
             (
                 "[agent_reports]\nlisten = \"10.0.0.254:9472\"\nkeys = \"KEYS\"\n[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"latency\"\nlatency = \"client\"\n",
                 "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"p2c\"\nload = \"in-flight\"\n",
-                "vip web: load = \"in-flight\" goes by what agents tell",
+                "vip web: load = \"in-flight\" needs reports of agents",
             ),
         ] {
             let error = parse(&FILE.replacen(from, to, 1)).expect_err(expected);
