@@ -220,7 +220,10 @@ fn a_vip_cannot_be_made_to_go_by_what_nobody_tells() {
         Ok(())
     };
     let error = bench.engine.change_vip("web", change).unwrap_err();
-    assert!(error.to_string().contains("does not listen for them"), "{error}");
+    assert!(
+        error.to_string().contains("does not listen for them"),
+        "{error}"
+    );
     assert_eq!(bench.now.monotonic_ns, 1_000 * MS);
 }
 
