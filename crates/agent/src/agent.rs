@@ -16,7 +16,7 @@ use axum::response::Response;
 use axum::{Json, Router};
 use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
 use causeway_api::{Moment, VerdictView};
-use causeway_core::agent_report::{ServerLoad, ServiceLatency};
+use causeway_core::agent_report::{AgentFollows, AgentOrders, ServerLoad, ServiceLatency};
 use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip,
 };
@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::book::HeardBook;
 use crate::clients::{Clients, LatencySlot};
 use crate::config::{AgentConfig, AgentReportConfig};
 use crate::metrics;
@@ -42,12 +43,22 @@ pub struct ReportPlan {
     pub vips: BTreeSet<IpAddr>,
 }
 
+/// What an agent goes by.
+struct Running {
+    /// As the file has it.
+    file: AgentConfig,
+    /// What was heard of the fleet's book.
+    heard: HeardBook,
+    /// The file as the book has it.
+    config: AgentConfig,
+}
+
 /// A running agent.
 pub struct Agent {
     /// `None` where clients alone are measured.
     decapsulator: Option<Decapsulator>,
     clients: Option<Mutex<Clients>>,
-    config: Mutex<AgentConfig>,
+    running: Mutex<Running>,
     status: Mutex<AgentStatus>,
     load: Mutex<ServerLoad>,
     latencies: LatencySlot,
@@ -57,7 +68,17 @@ pub struct Agent {
 impl Agent {
     /// Attaches the data plane, or takes over the running one, and sets what
     /// `config` says. `file` is where the configuration was read.
-    pub fn start(config: AgentConfig, file: PathBuf) -> anyhow::Result<(Self, Option<Started>)> {
+    pub fn start(from: AgentConfig, file: PathBuf) -> anyhow::Result<(Self, Option<Started>)> {
+        let heard = match from.hears_book() {
+            true => HeardBook::load(&from.state_dir).unwrap_or_else(|fault| {
+                warn!(
+                    "what was heard of the fleet's book is lost until a balancer tells it: {fault}"
+                );
+                HeardBook::default()
+            }),
+            false => HeardBook::default(),
+        };
+        let config = heard.over(&from);
         let options = DecapsulatorOptions {
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
@@ -110,7 +131,11 @@ impl Agent {
         let agent = Self {
             decapsulator,
             clients: clients.map(Mutex::new),
-            config: Mutex::new(config),
+            running: Mutex::new(Running {
+                file: from,
+                heard,
+                config,
+            }),
             status: Mutex::new(status),
             load: Mutex::default(),
             latencies,
@@ -129,25 +154,54 @@ impl Agent {
 
     /// How other hosts are served, by the configuration in force.
     pub(crate) fn api(&self) -> Option<ApiConfig> {
-        lock(&self.config).api.clone()
+        lock(&self.running).file.api.clone()
     }
 
     fn try_reload(&self) -> Result<String, String> {
         let wanted = AgentConfig::load(&self.file).map_err(|errors| errors.to_string())?;
-        let mut running = lock(&self.config);
-        if let Some(key) = wanted.needs_restart(&running) {
+        let mut running = lock(&self.running);
+        if let Some(key) = wanted.needs_restart(&running.file) {
             return Err(format!(
                 "`{key}` cannot change while the agent runs; restart it"
             ));
         }
+        let config = running.heard.over(&wanted);
         if let Some(decapsulator) = &self.decapsulator {
-            apply(decapsulator, &wanted).map_err(|error| error.to_string())?;
+            apply(decapsulator, &config).map_err(|error| error.to_string())?;
         }
-        warn_of_missing_vips(&wanted);
-        warn_of_missing_timestamps(&wanted);
-        warn_of_balancers_keys(&wanted);
-        *running = wanted;
-        Ok(running.summary())
+        warn_of_missing_vips(&config);
+        warn_of_missing_timestamps(&config);
+        warn_of_balancers_keys(&config);
+        (running.file, running.config) = (wanted, config);
+        Ok(running.config.summary())
+    }
+
+    /// Takes what a balancer tells of the fleet's book: on disk first, then into the data plane; what
+    /// is acknowledged is in both. Says whether anything is new.
+    pub(crate) fn hear(&self, server: IpAddr, orders: AgentOrders) -> anyhow::Result<bool> {
+        let mut running = lock(&self.running);
+        let mut heard = running.heard.clone();
+        if !heard.hear(server, orders) {
+            return Ok(false);
+        }
+        let dir = &running.file.state_dir;
+        heard
+            .save(dir)
+            .with_context(|| format!("cannot write {}", crate::book::kept_in(dir).display()))?;
+        let config = heard.over(&running.file);
+        if let Some(decapsulator) = &self.decapsulator {
+            apply(decapsulator, &config)?;
+        }
+        if config.vips != running.config.vips {
+            warn_of_missing_vips(&config);
+        }
+        (running.heard, running.config) = (heard, config);
+        Ok(true)
+    }
+
+    /// What is acknowledged of the fleet's book in a server's name.
+    pub(crate) fn follows(&self, server: IpAddr) -> Option<AgentFollows> {
+        lock(&self.running).heard.follows(server)
     }
 
     /// What it takes to report connections.
@@ -159,7 +213,7 @@ impl Agent {
 
     /// What to report, as the file has it now; nothing unless it says so.
     pub fn report_plan(&self) -> Option<ReportPlan> {
-        let config = lock(&self.config);
+        let config = &lock(&self.running).config;
         Some(ReportPlan {
             report: config.report.clone()?,
             servers: config.addresses.iter().copied().collect(),
@@ -179,7 +233,7 @@ impl Agent {
 
     /// This server's id in a VIP.
     pub fn id_in(&self, vip: SocketAddr) -> Option<u16> {
-        let config = lock(&self.config);
+        let config = &lock(&self.running).config;
         let vips = &config.cookies.as_ref()?.vips;
         let of_port = |port| {
             vips.get(&Vip {
@@ -193,7 +247,7 @@ impl Agent {
     }
 
     fn cookies(&self) -> anyhow::Result<Vec<CookieEventView>> {
-        let with_cookies = lock(&self.config).cookies.is_some();
+        let with_cookies = lock(&self.running).config.cookies.is_some();
         let Some(decapsulator) = self.decapsulator.as_ref().filter(|_| with_cookies) else {
             return Ok(Vec::new());
         };
@@ -231,11 +285,12 @@ impl Agent {
             cookies: self.cookies()?,
             clients: self.clients(),
             load: self.load(),
+            books: lock(&self.running).heard.view(),
         })
     }
 
     fn load(&self) -> Option<LoadView> {
-        lock(&self.config).report.as_ref()?.load?;
+        lock(&self.running).config.report.as_ref()?.load?;
         let load = *lock(&self.load);
         Some(LoadView {
             cpu: f64::from(load.cpu_milli) / 1000.0,

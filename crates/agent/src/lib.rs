@@ -3,10 +3,11 @@
 //! into what the server answers, and measures client latency.
 //!
 //! [`AgentConfig`] is what a file says, [`Agent`] the state behind its API, [`run`] the
-//! daemon from start to end. It reports to balancers by datagrams and otherwise
-//! knows nothing of them.
+//! daemon from start to end. It reports to balancers by datagrams, hears a fleet's book in their
+//! answers, and otherwise knows nothing of them.
 
 mod agent;
+mod book;
 mod client_metrics;
 pub mod clients;
 pub mod config;

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::balancer::FleetPosition;
 use super::{Moment, VerdictView};
 
 /// Answer of an agent's `GET /v1/status`.
@@ -48,6 +49,35 @@ pub struct AgentStats {
     /// What balancers were told last of this server's load; `None` where none has been.
     #[serde(default)]
     pub load: Option<LoadView>,
+    /// What was heard of the fleet's book; empty where none is heard.
+    #[serde(default)]
+    pub books: Vec<AgentBookView>,
+}
+
+/// The fleet's book as an agent goes by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AgentBookView {
+    /// The server, as balancers know it.
+    pub server: String,
+    /// Which book it is.
+    pub position: FleetPosition,
+    /// The key of cookies that new connections get.
+    pub key_issued: u64,
+    /// The keys that are accepted.
+    pub keys: Vec<u64>,
+    /// The server's ids.
+    pub ids: Vec<AgentIdView>,
+    /// Where balancers hear it.
+    pub balancers: Vec<String>,
+}
+
+/// A server's id in a VIP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AgentIdView {
+    /// Address, port and protocol.
+    pub vip: String,
+    /// The id.
+    pub id: u16,
 }
 
 /// A server's load.

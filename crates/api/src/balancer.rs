@@ -598,6 +598,9 @@ pub struct FleetView {
     pub key_other: Option<u64>,
     /// All members.
     pub members: Vec<FleetMemberView>,
+    /// Servers whose agents are waited for, or hear the book unasked.
+    #[serde(default)]
+    pub agents: Vec<FleetAgentView>,
     /// All ids in use or at rest.
     pub ids: Vec<FleetIdView>,
     /// Changes that are not complete, and the members that they wait for.
@@ -617,6 +620,15 @@ impl std::fmt::Display for FleetPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(&format!("{}.{}", self.generation, self.revision))
     }
+}
+
+/// The agent of a server of a fleet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetAgentView {
+    /// The server's address.
+    pub server: String,
+    /// The book that it goes by, as this balancer has heard.
+    pub acknowledged: Option<FleetPosition>,
 }
 
 /// A member of a fleet.
@@ -652,6 +664,9 @@ pub struct FleetWait {
     pub what: String,
     /// Names of the members that it waits for; none where it waits for time to pass.
     pub members: Vec<String>,
+    /// Addresses of the servers whose agents it waits for.
+    #[serde(default)]
+    pub agents: Vec<String>,
 }
 
 /// Body of `POST /v1/fleet/pass-by`.

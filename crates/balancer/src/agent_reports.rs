@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use causeway_api::Moment;
 use causeway_core::agent_report::{
-    DATAGRAM_MAX, ReceivedReport, Reception, ReportKeys, ReportReceiver, ServerLoad, ServiceLatency,
+    AgentFollows, DATAGRAM_MAX, ReceivedReport, Reception, ReportKeys, ReportReceiver, ServerLoad,
+    ServiceLatency,
 };
 use causeway_core::cookie::CookieKey;
 use tracing::warn;
 
+use super::fleet::Telling;
 use super::slots::ConnectionSlots;
 
 /// Pause after an error, so that a lasting one does not keep a core busy.
@@ -34,6 +36,7 @@ pub struct AgentReports(Arc<Mutex<Inner>>);
 struct Inner {
     keys: Option<ReportKeys>,
     receiver: ReportReceiver,
+    telling: Option<Telling>,
 }
 
 impl Default for AgentReports {
@@ -44,6 +47,7 @@ impl Default for AgentReports {
         Self(Arc::new(Mutex::new(Inner {
             keys: None,
             receiver: ReportReceiver::new(secret),
+            telling: None,
         })))
     }
 }
@@ -60,7 +64,7 @@ impl AgentReports {
     /// Where it does not count, and where its agent is first to show that it is alive, by
     /// an answer to this datagram.
     pub fn receive(&self, datagram: &[u8], now_ns: u64) -> Result<ReceivedReport, Option<Vec<u8>>> {
-        let Inner { keys, receiver } = &mut *self.inner();
+        let Inner { keys, receiver, .. } = &mut *self.inner();
         let received = receiver.receive(datagram, keys.as_ref(), now_ns);
         received.map_err(|refused| match refused {
             Reception::Unproven => receiver.challenge(datagram, keys.as_ref()?, now_ns),
@@ -71,8 +75,40 @@ impl AgentReports {
     /// The answer to a datagram by which its agent is asked for all open connections,
     /// unless it was asked just now.
     pub fn ask(&self, received: &ReceivedReport, now_ns: u64) -> Option<Vec<u8>> {
-        let Inner { keys, receiver } = &mut *self.inner();
+        let Inner { keys, receiver, .. } = &mut *self.inner();
         receiver.ask(received, keys.as_ref()?, now_ns)
+    }
+
+    /// Tells agents of this book from now on.
+    pub(crate) fn set_telling(&self, telling: Telling) {
+        self.inner().telling = Some(telling);
+    }
+
+    /// What agents go by of the fleet's book.
+    pub(crate) fn follows(&self) -> Vec<(IpAddr, AgentFollows)> {
+        let inner = self.inner();
+        let follows = inner.receiver.follows();
+        follows.map(|(server, of)| (server, of.clone())).collect()
+    }
+
+    /// The answers to an agent that is not where the book is here.
+    pub(crate) fn tell(&self, received: &ReceivedReport) -> Vec<Vec<u8>> {
+        let inner = self.inner();
+        let (Some(keys), Some(telling)) = (&inner.keys, &inner.telling) else {
+            return Vec::new();
+        };
+        let Some(follows) = &received.follows else {
+            return Vec::new();
+        };
+        let orders = telling.orders(received.server(), keys);
+        let lacks = follows.as_ref().is_none_or(|own| {
+            own.position < orders.position
+                || own.position == orders.position && own.digest != orders.digest()
+        });
+        match lacks {
+            true => received.tell(&orders, keys),
+            false => Vec::new(),
+        }
     }
 
     /// A server's load, as long as what its agent said of it holds.
@@ -161,20 +197,23 @@ impl ReportListener {
                 }
             };
             let now_ns = Moment::now().monotonic_ns;
-            let answer = match (reports.receive(&buffer[..length], now_ns), slots) {
-                (Err(challenge), _) => challenge,
-                (Ok(_), None) => None,
-                (Ok(received), Some(slots)) => {
-                    slots.end(received.server(), &received.closed);
-                    let now = Instant::now();
-                    if now < until + OPENED_LATE {
-                        slots.learn(received.server(), &received.opened);
+            let answers = match reports.receive(&buffer[..length], now_ns) {
+                Err(challenge) => challenge.into_iter().collect(),
+                Ok(received) => {
+                    let mut answers = reports.tell(&received);
+                    if let Some(slots) = slots {
+                        slots.end(received.server(), &received.closed);
+                        let now = Instant::now();
+                        if now < until + OPENED_LATE {
+                            slots.learn(received.server(), &received.opened);
+                        }
+                        let asks = now < until;
+                        answers.extend(asks.then(|| reports.ask(&received, now_ns)).flatten());
                     }
-                    let asks = now < until;
-                    asks.then(|| reports.ask(&received, now_ns)).flatten()
+                    answers
                 }
             };
-            if let Some(answer) = answer {
+            for answer in answers {
                 // Lost, it is sent again at the agent's next report.
                 let _ = self.socket.send_to(&answer, from);
             }

@@ -134,6 +134,7 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
             OutputFormat::Table => [
                 stats_cmd::verdicts(&stats.verdicts, all).to_text(),
                 cookies(&stats, all),
+                books(&stats),
             ]
             .concat(),
             OutputFormat::Json => serde_json::to_string_pretty(&stats)? + "\n",
@@ -166,6 +167,32 @@ fn history_text(file: &Path, output: OutputFormat, last: Option<u64>) -> anyhow:
         OutputFormat::Table => clients_table::history(&rows).to_text(),
         OutputFormat::Csv => clients_table::history(&rows).to_csv(),
     })
+}
+
+/// One row per id; nothing for a server that hears no book.
+fn books(stats: &AgentStats) -> String {
+    let mut table = TextTable::new(&["SERVER", "BOOK", "KEY", "VIP", ">ID"]);
+    for book in &stats.books {
+        let row = |vip: &str, id: String| {
+            vec![
+                book.server.clone(),
+                book.position.to_string(),
+                book.key_issued.to_string(),
+                vip.to_owned(),
+                id,
+            ]
+        };
+        if book.ids.is_empty() {
+            table.push(row("", String::new()));
+        }
+        for own in &book.ids {
+            table.push(row(&own.vip, own.id.to_string()));
+        }
+    }
+    match stats.books.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", table.to_text()),
+    }
 }
 
 /// One row per kind of event; nothing for a server without cookies.

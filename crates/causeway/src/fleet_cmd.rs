@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use causeway_api::balancer::{Agreement, FleetPosition, FleetView, PassBy, PeersView};
+use causeway_api::balancer::{
+    Agreement, FleetAgentView, FleetPosition, FleetView, PassBy, PeersView,
+};
 use causeway_report::table::{OutputFormat, TextTable};
 use clap::Subcommand;
 use serde_json::json;
@@ -184,10 +186,21 @@ fn status(fleet: &FleetView) -> String {
         format!("{ids} {phase}")
     });
     text += &format!("\nids: {}\n", phases.join(", "));
+    let newest = |agent: &&FleetAgentView| agent.acknowledged == fleet.book;
+    match fleet.agents.len() {
+        0 => {}
+        all => {
+            let there = fleet.agents.iter().filter(newest).count();
+            text += &format!("agents: {there} of {all} go by this book\n");
+        }
+    }
     for wait in &fleet.waiting {
-        text += &match wait.members.is_empty() {
+        let agents = wait.agents.iter();
+        let agents = agents.map(|server| format!("the agent of {server}"));
+        let whom: Vec<_> = wait.members.iter().cloned().chain(agents).collect();
+        text += &match whom.is_empty() {
             true => format!("in time: {}\n", wait.what),
-            false => format!("waits for {}: {}\n", wait.members.join(", "), wait.what),
+            false => format!("waits for {}: {}\n", whom.join(", "), wait.what),
         };
     }
     text
@@ -374,6 +387,11 @@ mod tests {
             waiting: vec![FleetWait {
                 what: "key 3 is issued".to_owned(),
                 members: vec!["lb2".to_owned()],
+                agents: vec!["10.0.0.7".to_owned()],
+            }],
+            agents: vec![FleetAgentView {
+                server: "10.0.0.7".to_owned(),
+                acknowledged: Some(at(8)),
             }],
             ..FleetView::default()
         };
@@ -388,7 +406,8 @@ mod tests {
              lb1     serving  lasts    0.9\n\
              lb2     serving  is over  0.7\n\n\
              ids: 0 live, 0 known, 0 leaving, 0 resting\n\
-             waits for lb2: key 3 is issued\n"
+             agents: 0 of 1 go by this book\n\
+             waits for lb2, the agent of 10.0.0.7: key 3 is issued\n"
         );
     }
 

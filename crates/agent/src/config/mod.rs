@@ -61,6 +61,8 @@ pub struct AgentConfig {
     pub balancers: BTreeSet<Prefix>,
     /// Directory on a bpffs that holds maps and link.
     pub pin_dir: PathBuf,
+    /// Directory of what outlives the process: the last good book.
+    pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
@@ -128,6 +130,7 @@ impl AgentConfig {
         let same = [
             ("interface", self.interface == running.interface),
             ("pin_dir", self.pin_dir == running.pin_dir),
+            ("state_dir", self.state_dir == running.state_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
             ("api.listen", self.serves_at() == running.serves_at()),
@@ -185,7 +188,12 @@ impl AgentConfig {
         self.cookies.as_ref()?.inner_mtu
     }
 
-    fn reported(&self) -> Option<(bool, bool, bool)> {
+    /// Whether it goes by the fleet's book, which balancers tell.
+    pub fn hears_book(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.book)
+    }
+
+    fn reported(&self) -> Option<[bool; 4]> {
         self.report.as_ref().map(AgentReportConfig::features)
     }
 
@@ -254,7 +262,15 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     }
     let vips = addresses_of(&raw.vips, faults);
     let balancers = balancers(&raw.balancers, faults);
-    if !raw.addresses.is_empty() {
+    let hears_book = raw.report.as_ref().is_some_and(|of| of.book == Some(true));
+    let given = raw.cookie.as_ref().and_then(|cookie| cookie.vip.first());
+    if let Some(vip) = given.filter(|_| hears_book) {
+        faults.at(
+            vip.span(),
+            "with [agent.report] book = true ids come from the fleet's book; remove the [[agent.cookie.vip]]",
+        );
+    }
+    if !raw.addresses.is_empty() && !hears_book {
         for (key, is_missing, remedy) in [
             ("vips", raw.vips.is_empty(), VIPS_MISSING),
             ("balancers", raw.balancers.is_empty(), BALANCERS_MISSING),
@@ -301,6 +317,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         vips,
         balancers,
         pin_dir: config::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
+        state_dir: config::directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
         http,
         api: config::api(raw.api.as_ref(), http, faults),

@@ -27,6 +27,7 @@ pub(super) struct RawAgent {
     #[serde(default)]
     pub balancers: Vec<Spanned<String>>,
     pub pin_dir: Text,
+    pub state_dir: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub api: Option<RawApi>,
@@ -47,6 +48,7 @@ pub(super) struct RawAgentReport {
     #[serde(default)]
     pub to: Vec<Spanned<String>>,
     pub keys: Text,
+    pub book: Option<bool>,
     pub connections: Option<bool>,
     pub client_latency: Option<bool>,
     pub load: Option<bool>,

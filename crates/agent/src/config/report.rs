@@ -24,6 +24,8 @@ pub struct AgentReportConfig {
     pub to: Vec<SocketAddr>,
     /// What reports are signed with.
     pub keys: ReportKeys,
+    /// Whether this server goes by the fleet's book, which balancers tell.
+    pub book: bool,
     /// Whether connections are reported as they open and close.
     pub connections: bool,
     /// Whether it is reported what clients of services wait for.
@@ -34,8 +36,9 @@ pub struct AgentReportConfig {
 
 impl AgentReportConfig {
     /// What cannot change while the agent runs.
-    pub(super) fn features(&self) -> (bool, bool, bool) {
-        (self.connections, self.client_latency, self.load.is_some())
+    pub(super) fn features(&self) -> [bool; 4] {
+        let load = self.load.is_some();
+        [self.book, self.connections, self.client_latency, load]
     }
 }
 
@@ -59,6 +62,7 @@ pub(super) fn report(
     let on = |switch: Option<bool>| switch.unwrap_or(false);
     let (connections, client_latency, load) =
         (on(raw.connections), on(raw.client_latency), on(raw.load));
+    let book = on(raw.book);
     let services = sources.clients.map_or(0, |clients| clients.services.len());
     for (wrong, message) in [
         (
@@ -70,8 +74,12 @@ pub(super) fn report(
             "[agent.report]: balancers know this server by its `addresses`; name them under [agent]",
         ),
         (
-            !(connections || client_latency || load),
-            "[agent.report] reports nothing; set one of connections, client_latency and load to true",
+            !(book || connections || client_latency || load),
+            "[agent.report] reports nothing; set one of book, connections, client_latency and load to true",
+        ),
+        (
+            book && sources.cookies.is_none(),
+            "[agent.report] book: ids and keys of cookies come with it; add [agent.cookie] with `keys`, this server's keys file",
         ),
         (
             connections && sources.cookies.is_none(),
@@ -82,7 +90,7 @@ pub(super) fn report(
             "[agent.report] client_latency: clients of services are reported; name their VIPs under [agent.clients], for example services = [\"192.0.2.1:80\"]",
         ),
         (
-            load && sources.vips.is_empty(),
+            load && !book && sources.vips.is_empty(),
             "[agent.report] load: connections to `vips` are counted; name them under [agent]",
         ),
         (
@@ -123,6 +131,7 @@ pub(super) fn report(
     Some(AgentReportConfig {
         to,
         keys: keys?,
+        book,
         connections,
         client_latency,
         load: load.then(|| interval.unwrap_or(Duration::from_millis(100))),

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, Question, ReportSender};
+use causeway_core::agent_report::{
+    Body, BookPart, BookParts, ConnectionNotice, NOTICES_MAX, Question, ReportSender,
+};
 use causeway_dataplane::ConnTokens;
 use causeway_netio::monotonic_ns;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::agent::{Agent, ReportPlan};
 use connections::Connections;
@@ -53,6 +55,16 @@ struct Reporter<'a> {
     load_at: Instant,
     connections: Option<Connections<'a>>,
     sent_at: Option<Instant>,
+    /// Parts of the fleet's book, and when it was last said what of it is followed.
+    parts: BookParts,
+    followed_at: Option<Instant>,
+    fault: Option<String>,
+}
+
+/// What a balancer says to an agent.
+enum Answer {
+    Question(Question),
+    Book(IpAddr, BookPart),
 }
 
 impl<'a> Reporter<'a> {
@@ -70,6 +82,9 @@ impl<'a> Reporter<'a> {
             load_at: Instant::now(),
             connections,
             sent_at: None,
+            parts: BookParts::default(),
+            followed_at: None,
+            fault: None,
         }
     }
 
@@ -77,7 +92,8 @@ impl<'a> Reporter<'a> {
     fn run(mut self) {
         while let Some(plan) = self.agent.report_plan() {
             self.wait(&plan);
-            let asked = self.answer_challenges(&plan);
+            let asked = self.hear(&plan);
+            self.report_book(&plan);
             self.report_state(&plan);
             self.report_connections(&plan, &asked);
             if self.sent_at.is_none_or(|at| at.elapsed() >= ALIVE_EVERY) {
@@ -96,6 +112,48 @@ impl<'a> Reporter<'a> {
             Some(connections) => connections.wait(timeout),
             None => thread::sleep(timeout),
         }
+    }
+
+    /// Where this server stands in the fleet's book, once a second and after each step of it:
+    /// balancers that are further tell it more.
+    fn report_book(&mut self, plan: &ReportPlan) {
+        let lately = self
+            .followed_at
+            .is_some_and(|at| at.elapsed() < ALIVE_EVERY);
+        if !plan.report.book || lately {
+            return;
+        }
+        for server in &plan.servers {
+            let bodies = vec![Body::Follows(self.agent.follows(*server))];
+            let datagram = self.sender.datagram(*server, bodies, &plan.report.keys);
+            self.sockets.send(&plan.report.to, &datagram);
+        }
+        self.followed_at = Some(Instant::now());
+        self.sent_at = self.followed_at;
+    }
+
+    /// Takes a part of the book; with the last one, the book.
+    fn take_part(&mut self, plan: &ReportPlan, server: IpAddr, part: BookPart) {
+        let Some(orders) = self.parts.take(server, part, &plan.report.keys) else {
+            return;
+        };
+        let position = orders.position;
+        let fault = match self.agent.hear(server, orders) {
+            Ok(false) => return,
+            Ok(true) => {
+                self.followed_at = None;
+                info!(
+                    "{server} goes by book {}.{} of the fleet",
+                    position.generation.count, position.revision
+                );
+                None
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if let (Some(fault), false) = (&fault, fault == self.fault) {
+            warn!("the fleet's book cannot be followed, and the last good one holds: {fault}");
+        }
+        self.fault = fault;
     }
 
     /// Load and latency, when they are due.
@@ -161,25 +219,36 @@ impl<'a> Reporter<'a> {
         self.sent_at = Some(Instant::now());
     }
 
-    /// Shows balancers that this boot is alive. Those that ask what is open since the last look.
-    fn answer_challenges(&mut self, plan: &ReportPlan) -> Vec<SocketAddr> {
+    /// Takes what balancers have said: shows them that this boot is alive, follows the book. Gives
+    /// those that ask what is open.
+    fn hear(&mut self, plan: &ReportPlan) -> Vec<SocketAddr> {
         let (sender, keys) = (&mut self.sender, &plan.report.keys);
         let servers: &[IpAddr] = &plan.servers;
-        let questions = self
-            .sockets
-            .questions(&plan.report.to, |datagram, balancer| {
-                sender.question(datagram, balancer, servers, keys)
-            });
+        let read = |datagram: &[u8], balancer| {
+            let part = sender.book_part(datagram, servers, keys);
+            let part = part.filter(|_| plan.report.book);
+            let told = part.map(|(server, part)| Answer::Book(server, part));
+            told.or_else(|| {
+                let question = sender.question(datagram, balancer, servers, keys);
+                question.map(Answer::Question)
+            })
+        };
+        let answers = self.sockets.answers(&plan.report.to, read);
         let mut asked = Vec::new();
-        for (balancer, question) in questions {
-            match question {
-                Question::Open if !asked.contains(&balancer) => asked.push(balancer),
-                Question::Open => {}
-                Question::Challenge(server, number) => {
+        for (balancer, answer) in answers {
+            match answer {
+                Answer::Question(Question::Open) if !asked.contains(&balancer) => {
+                    asked.push(balancer);
+                }
+                Answer::Question(Question::Open) => {}
+                Answer::Question(Question::Challenge(server, number)) => {
                     let response = vec![Body::Response(number)];
                     let datagram = self.sender.datagram(server, response, keys);
                     self.sockets.send(&[balancer], &datagram);
+                    // It has not been heard there yet.
+                    self.followed_at = None;
                 }
+                Answer::Book(server, part) => self.take_part(plan, server, part),
             }
         }
         asked

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use causeway_core::agent_report::{DATAGRAM_MAX, Question};
+use causeway_core::agent_report::DATAGRAM_MAX;
 
 /// Datagrams read from a socket at one look; the rest waits for the next.
 const LOOKS_MAX: usize = 1024;
@@ -32,27 +32,27 @@ impl Sockets {
         }
     }
 
-    /// What `balancers` have sent that is a question, as `read` finds. A datagram is looked into
+    /// What `balancers` have sent that means something, as `read` finds. A datagram is looked into
     /// only if one of them seems to have sent it, and a flood keeps the agent from nothing else.
-    pub(super) fn questions(
+    pub(super) fn answers<T>(
         &self,
         balancers: &[SocketAddr],
-        mut read: impl FnMut(&[u8], SocketAddr) -> Option<Question>,
-    ) -> Vec<(SocketAddr, Question)> {
-        let mut questions = Vec::new();
+        mut read: impl FnMut(&[u8], SocketAddr) -> Option<T>,
+    ) -> Vec<(SocketAddr, T)> {
+        let mut answers = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX + 1];
         for socket in self.0.values() {
             for _ in 0..LOOKS_MAX {
-                // Nothing there, or the news that a balancer is not: neither is a question.
+                // Nothing there, or the news that a balancer is not: neither is an answer.
                 let Ok((length, from)) = socket.recv_from(&mut buffer) else {
                     break;
                 };
                 let is_known = balancers.contains(&from);
-                let question = is_known.then(|| read(&buffer[..length], from)).flatten();
-                questions.extend(question.map(|question| (from, question)));
+                let answer = is_known.then(|| read(&buffer[..length], from)).flatten();
+                answers.extend(answer.map(|answer| (from, answer)));
             }
         }
-        questions
+        answers
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use std::net::IpAddr;
 
     use causeway_core::agent_report::{
-        Body, Boot, Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
+        Body, Boot, Question, Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
     };
     use causeway_core::cookie::{CookieKey, KeyEpoch};
 
@@ -103,7 +103,7 @@ mod tests {
         let question = question.expect("a challenge");
         let mut questions = |from: &UdpSocket, what: &[u8]| {
             from.send_to(what, agent).expect("send");
-            sockets.questions(&[address], |datagram, balancer| {
+            sockets.answers(&[address], |datagram, balancer| {
                 sender.question(datagram, balancer, &[SERVER], &keys)
             })
         };

@@ -36,6 +36,8 @@ pub struct FleetConfig {
     pub lease: Duration,
     /// How long routers may go on sending to a balancer that withdraws.
     pub settle: Duration,
+    /// Whether the agents of all reals hear the book, and are waited for.
+    pub agents: bool,
 }
 
 impl FleetConfig {
@@ -96,7 +98,15 @@ impl fmt::Debug for Password {
     }
 }
 
-pub(super) fn fleet(raw: &RawFleet, faults: &mut Faults<'_>) -> Option<FleetConfig> {
+pub(super) fn fleet(
+    raw: &RawFleet,
+    hears_agents: bool,
+    faults: &mut Faults<'_>,
+) -> Option<FleetConfig> {
+    let agents = raw.agents.unwrap_or(false);
+    if agents && !hears_agents {
+        faults.file("[fleet] agents = true waits for agents that hear the book; name an address for them under [agent_reports], for example listen = \"10.0.0.254:9472\"");
+    }
     let name = name(raw.name.as_ref(), "name", "edge", faults);
     let member = match &raw.member {
         Some(_) => self::name(raw.member.as_ref(), "member", "lb1", faults),
@@ -127,6 +137,7 @@ pub(super) fn fleet(raw: &RawFleet, faults: &mut Faults<'_>) -> Option<FleetConf
         },
         lease: lease.unwrap_or(Duration::from_secs(10)),
         settle: settle.unwrap_or(Duration::from_secs(3)),
+        agents,
     })
 }
 

@@ -127,6 +127,7 @@ pub(super) struct RawFleet {
     pub absence: Text,
     pub lease: Text,
     pub settle: Text,
+    pub agents: Option<bool>,
 }
 
 /// Where its book is.

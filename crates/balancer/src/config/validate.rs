@@ -107,7 +107,10 @@ pub(super) fn config(
         cookies,
         announce: announce::announce(&raw.announce, faults),
         agent_reports: agent_reports.flatten(),
-        fleet: raw.fleet.as_ref().and_then(|raw| fleet::fleet(raw, faults)),
+        fleet: raw
+            .fleet
+            .as_ref()
+            .and_then(|own| fleet::fleet(own, raw.agent_reports.is_some(), faults)),
         peers,
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,

@@ -11,7 +11,7 @@ use causeway_core::fleet::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::MemberNames;
+use super::{AgentPaths, MemberNames};
 
 /// The newest format of the book that this build reads, and writes.
 pub(super) const READS: u16 = 1;
@@ -47,6 +47,9 @@ pub(super) struct AckText {
     /// It gets no packets since it left, if it had come into service there.
     #[serde(default)]
     pub left: Option<PositionText>,
+    /// Where it hears agents, and what its tunnels come from.
+    #[serde(default)]
+    pub paths: AgentPaths,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

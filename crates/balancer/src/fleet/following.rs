@@ -248,7 +248,7 @@ impl Engine {
                         real: real.address,
                         phase: IdPhase::Live,
                         since,
-                        agent: false,
+                        agent: has_agents(&self.file),
                     };
                     book.ids.insert((vip.clone(), id), record);
                 }
@@ -278,13 +278,17 @@ pub(super) fn is_of_fleet(vip: &VipConfig) -> bool {
     (vip.cookie.is_some() || !vip.quic.is_empty()) && !vip.is_first_tier()
 }
 
-/// The VIPs of a file that a fleet shares, as a book has them. Agents go by their files so far:
-/// none of them acknowledges anything.
+/// Whether the agents of all reals hear the book, and are waited for.
+fn has_agents(file: &BalancerConfig) -> bool {
+    file.fleet.as_ref().is_some_and(|fleet| fleet.agents)
+}
+
+/// The VIPs of a file that a fleet shares, as a book has them.
 pub(super) fn vips_of(file: &BalancerConfig) -> BTreeMap<Arc<str>, FleetVip> {
     let real = |real: &RealConfig| {
         let wanted = FleetVipReal {
             id: real.id,
-            agent: false,
+            agent: has_agents(file),
         };
         (real.address, wanted)
     };

@@ -15,14 +15,17 @@ mod runner;
 mod store;
 #[cfg(test)]
 mod store_tests;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
 use causeway_core::cookie::{CookieKey, Digest, KeyEpoch, Keys};
 use causeway_core::fleet::{
@@ -35,12 +38,14 @@ use self::book_text::{AckText, FleetVips, NoBook, READS, StoredBook};
 use self::dir_store::boot_id;
 use self::kept::Kept;
 use self::store::{Held, Store, StoreError};
+use self::telling::agents_at;
 use crate::config::{BalancerConfig, FleetConfig, cookie};
 use crate::engine::{Engine, EngineError};
 use crate::state_dir::{SetByHand, StateDir};
 
 pub(crate) use self::following::{Following, Membership, Service};
 pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, FleetRunner};
+pub(crate) use self::telling::{AgentPaths, Telling};
 
 /// Members by what the rules call them.
 type MemberNames = BTreeMap<BalancerId, String>;
@@ -83,6 +88,9 @@ pub(crate) struct Fleet {
     watched: BTreeMap<FleetRest, u64>,
     /// Keys by their numbers: of the file, and former ones that are accepted still.
     keys: BTreeMap<KeyNumber, CookieKey>,
+    /// Where agents are heard here, and what this member has said of that.
+    paths: AgentPaths,
+    said_paths: Option<AgentPaths>,
     faults: Faults,
 }
 
@@ -100,6 +108,8 @@ struct Reading {
     digests: BTreeMap<BalancerId, BTreeMap<KeyNumber, String>>,
     /// Members that have left, with where they had come into service.
     left: BTreeMap<BalancerId, Position>,
+    /// Where agents are heard, by member.
+    paths: BTreeMap<BalancerId, AgentPaths>,
 }
 
 /// What is wrong, for people: each is told when it begins and when it ends.
@@ -191,6 +201,8 @@ impl Fleet {
             absent: BTreeMap::new(),
             watched: BTreeMap::new(),
             keys: BTreeMap::new(),
+            paths: AgentPaths::default(),
+            said_paths: None,
             faults: Faults::default(),
             kept,
             config: config.clone(),
@@ -245,14 +257,20 @@ impl Fleet {
     /// at once.
     pub(crate) fn round(&mut self, engines: &impl HasEngine, now_ns: u64) -> bool {
         self.progress = false;
-        self.take_keys(&engines.engine().file);
+        // What agents say is taken before the store is read: they are told no later book.
+        let agents = {
+            let engine = engines.engine();
+            self.take_keys(&engine.file);
+            self.paths = engine.agent_paths();
+            engine.reports().follows()
+        };
         let outcome = self.renew(now_ns).and_then(|()| self.store.read());
         match outcome {
             Ok(held) => {
                 self.faults.store(None);
                 self.take_reading(&held);
                 if !self.kept.left {
-                    self.tell_rules(engines, &held, now_ns);
+                    self.tell_rules(engines, &held, agents, now_ns);
                 }
                 self.tell_left(now_ns);
             }
@@ -307,6 +325,7 @@ impl Fleet {
                 read.left.insert(id, since.into());
             }
             read.digests.insert(id, said.keys);
+            read.paths.insert(id, said.paths);
         }
         read.names.insert(self.id, self.config.member.clone());
         self.read = read;
@@ -332,7 +351,13 @@ impl Fleet {
         }
     }
 
-    fn tell_rules(&mut self, engines: &impl HasEngine, held: &Held, now_ns: u64) {
+    fn tell_rules(
+        &mut self,
+        engines: &impl HasEngine,
+        held: &Held,
+        agents: Vec<(IpAddr, AgentFollows)>,
+        now_ns: u64,
+    ) {
         let book = match self.book_of(held) {
             Ok(book) => book,
             Err(fault) => return self.faults.hold(Some(fault)),
@@ -344,6 +369,7 @@ impl Fleet {
         if let Some(book) = &book {
             self.see_absent(book, now_ns);
         }
+        self.read.acks.agents = agents_at(agents, &self.keys, self.read.found);
         let stored = Stored {
             book,
             acks: self.read.acks.clone(),
@@ -358,6 +384,9 @@ impl Fleet {
             && !self.progress;
         if settled {
             outcome = outcome.and_then(|()| self.propose_wants(engines));
+            if outcome.is_ok() && self.said_paths.as_ref() != Some(&self.paths) {
+                outcome = self.acknowledge(current, None);
+            }
         }
         self.faults.hold(outcome.err());
     }
@@ -513,10 +542,12 @@ impl Fleet {
                 .map(|(number, key)| (*number, key_digest(*number, key)))
                 .collect(),
             left: left.map(Into::into),
+            paths: self.paths.clone(),
         };
         let text = serde_json::to_string(&said).map_err(|error| error.to_string())?;
         let written = self.store.acknowledge(&self.config.member, &text);
         written.map_err(|error| error.to_string())?;
+        self.said_paths = Some(self.paths.clone());
         if let Some(position) = position {
             self.read.acks.members.insert(self.id, position);
         }
@@ -661,10 +692,25 @@ impl Fleet {
     fn show(&self, engines: &impl HasEngine) {
         let (view, service) = (self.view(), self.service());
         let mut engine = engines.engine();
+        if let Some(telling) = self.telling(&engine) {
+            engine.reports().set_telling(telling);
+        }
         if let Some(fleet) = &mut engine.fleet {
             fleet.view = view;
             fleet.service = service;
         }
+    }
+
+    /// What agents are told: nothing new while the data plane follows no whole book.
+    fn telling(&self, engine: &Engine) -> Option<Telling> {
+        let book = self.member.book()?;
+        let follows = self.member.follows() == Some(book.position);
+        let mut paths = self.paths.clone();
+        let members = self.read.paths.iter();
+        let members = members.filter(|(id, _)| book.members.contains_key(*id));
+        members.for_each(|(_, own)| paths.add(own));
+        let tells = follows && engine.file.agent_reports.is_some();
+        tells.then(|| Telling::new(book.clone(), &self.keys, &engine.file, paths))
     }
 
     // What operators say.

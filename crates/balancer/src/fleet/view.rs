@@ -2,8 +2,11 @@
 //! How a fleet stands, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use causeway_api::balancer::{FleetIdView, FleetMemberView, FleetPosition, FleetView, FleetWait};
+use causeway_api::balancer::{
+    FleetAgentView, FleetIdView, FleetMemberView, FleetPosition, FleetView, FleetWait,
+};
 use causeway_core::fleet::{Absence, FleetBook, IdPhase, MemberPhase, Position};
 
 use super::Fleet;
@@ -56,6 +59,7 @@ impl Fleet {
             key_issued: book.keys.issued,
             key_other: book.keys.other,
             members: self.members(book),
+            agents: self.agents(book),
             ids: ids(book),
             waiting: self.waiting(book),
             ..view
@@ -74,24 +78,43 @@ impl Fleet {
         members
     }
 
+    /// The servers whose agents are waited for, or hear the book unasked.
+    fn agents(&self, book: &FleetBook) -> Vec<FleetAgentView> {
+        let mut servers = book.agents();
+        servers.extend(self.read.acks.agents.keys());
+        let agent = |server| FleetAgentView {
+            server: format!("{server}"),
+            acknowledged: self.read.acks.agents.get(&server).copied().map(position),
+        };
+        servers.into_iter().map(agent).collect()
+    }
+
     /// What is to happen, and who has not come to what it follows.
     fn waiting(&self, book: &FleetBook) -> Vec<FleetWait> {
         let mut waiting = Vec::new();
-        let mut waits = |what: String, since: Position| {
-            let members = self.read.acks.missing(book, since).0;
+        let mut waits = |what: String, since: Position, agents: &BTreeSet<IpAddr>| {
+            let (members, missing) = self.read.acks.missing(book, since);
             let members = members.into_iter().map(|id| self.name_of(id)).collect();
-            waiting.push(FleetWait { what, members });
+            let missing = missing.iter().filter(|server| agents.contains(*server));
+            let agents = missing.map(IpAddr::to_string).collect();
+            waiting.push(FleetWait {
+                what,
+                members,
+                agents,
+            });
         };
+        let none = BTreeSet::new();
         for (id, record) in &book.members {
             if record.phase == MemberPhase::Joining {
                 waits(
                     format!("{} comes into service", self.name_of(*id)),
                     record.since,
+                    &none,
                 );
             }
         }
         // Many reals at once are one row.
-        let mut groups: BTreeMap<_, Vec<String>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, Vec<(IpAddr, u16)>> = BTreeMap::new();
         for ((vip, id), record) in &book.ids {
             let what = match record.phase {
                 IdPhase::Live => continue,
@@ -100,25 +123,36 @@ impl Fleet {
                 IdPhase::Resting => "is forgotten",
             };
             let of = (vip, what, record.since);
-            groups
-                .entry(of)
-                .or_default()
-                .push(format!("{} (id {id})", record.real));
+            groups.entry(of).or_default().push((record.real, *id));
         }
         for ((vip, what, since), reals) in groups {
-            waits(format!("{} of {vip} {what}", reals.join(", ")), since);
+            let named: Vec<_> = reals
+                .iter()
+                .map(|(real, id)| format!("{real} (id {id})"))
+                .collect();
+            let agents = match what {
+                "gets connections" => reals.iter().map(|(real, _)| *real).collect(),
+                _ => BTreeSet::new(),
+            };
+            waits(
+                format!("{} of {vip} {what}", named.join(", ")),
+                since,
+                &agents,
+            );
         }
-        let keys = book.keys;
-        match keys.other {
-            Some(next) if next > keys.issued => waits(format!("key {next} is issued"), keys.since),
-            Some(former) => waits(
-                format!("key {former} is retired: the keys file says so, and it has rested"),
-                keys.since,
-            ),
+        let (keys, all) = (book.keys, book.agents());
+        let what = match keys.other {
+            Some(next) if next > keys.issued => Some(format!("key {next} is issued")),
+            Some(former) => Some(format!(
+                "key {former} is retired: the keys file says so, and it has rested"
+            )),
             None if book.wanted_key > keys.issued => {
-                waits(format!("key {} is accepted", keys.issued + 1), keys.since);
+                Some(format!("key {} is accepted", keys.issued + 1))
             }
-            None => {}
+            None => None,
+        };
+        if let Some(what) = what {
+            waits(what, keys.since, &all);
         }
         for (vip, wanted) in &book.vips {
             let has: BTreeSet<_> = book.of_vip(vip).map(|(_, record)| record.real).collect();
@@ -126,6 +160,7 @@ impl Fleet {
             waiting.extend(without.map(|real| FleetWait {
                 what: format!("{real} of {vip} gets an id, once one is free"),
                 members: Vec::new(),
+                agents: Vec::new(),
             }));
         }
         waiting

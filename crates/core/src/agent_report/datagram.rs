@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::book::{AgentFollows, BookPart, FOLLOWS};
 use super::keys::{ReportKeys, Speaker};
 use crate::envelope::{
     self, BODY_HEAD, Boot, DATAGRAM_MAX, Form, HEAD, Head, Reception, address, number, octets,
@@ -32,6 +33,8 @@ const KIND_CLOSED: u8 = 4;
 const KIND_ASK: u8 = 5;
 const KIND_CHALLENGE: u8 = 6;
 const KIND_RESPONSE: u8 = 7;
+const KIND_FOLLOWS: u8 = 8;
+const KIND_BOOK: u8 = 9;
 
 /// One datagram.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +66,10 @@ pub enum Body {
     Challenge(u64),
     /// The number of that balancer's challenge.
     Response(u64),
+    /// What the agent goes by of the fleet's book; `None`: it has heard none yet.
+    Follows(Option<AgentFollows>),
+    /// From a balancer: a part of what the book is to this server.
+    Book(BookPart),
 }
 
 /// A server's load.
@@ -196,6 +203,11 @@ impl Body {
             Self::Ask => (KIND_ASK, 0, Vec::new()),
             Self::Challenge(number) => (KIND_CHALLENGE, CHALLENGE, encode_number(*number)),
             Self::Response(number) => (KIND_RESPONSE, CHALLENGE, encode_number(*number)),
+            Self::Follows(follows) => {
+                let entries = follows.iter().map(AgentFollows::encode);
+                (KIND_FOLLOWS, FOLLOWS, entries.collect())
+            }
+            Self::Book(part) => (KIND_BOOK, 8, part.encode()),
         };
         push_body(bytes, kind, entry_len, entries.into_iter());
     }
@@ -221,6 +233,8 @@ fn decode_bodies(bytes: &[u8]) -> Result<Vec<Body>, Reception> {
             KIND_ASK => Body::Ask,
             KIND_CHALLENGE => Body::Challenge(body.first_number()?),
             KIND_RESPONSE => Body::Response(body.first_number()?),
+            KIND_FOLLOWS => Body::Follows(entries.next().map(AgentFollows::decode).transpose()?),
+            KIND_BOOK => Body::Book(BookPart::decode(entries)?),
             _ => continue,
         });
     }

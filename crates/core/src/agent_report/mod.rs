@@ -8,10 +8,14 @@
 //! connection. A [`ReportReceiver`] takes each datagram once, and of load and latency the newest
 //! alone.
 //!
+//! Agents of a fleet hear its book from balancers, too, and say how far they have come
+//! ([`AgentOrders`], [`AgentFollows`]).
+//!
 //! A balancer that wants to learn which connections are open answers a report by a
 //! datagram that asks. It, as a challenge, repeats sender, boot and sequence number of that report, so that
 //! the agent can take it once, too.
 
+mod book;
 mod datagram;
 mod keys;
 mod receiver;
@@ -20,6 +24,7 @@ mod sender;
 mod tests;
 
 pub use crate::envelope::{Boot, DATAGRAM_MAX, Reception};
+pub use book::{AgentFollows, AgentOrders, BookPart, BookParts, ServiceId, ServiceKey, key_mark};
 pub use datagram::{
     AgentReport, Body, ConnectionNotice, NOTICES_MAX, SERVICES_MAX, ServerLoad, ServerTimes,
     ServiceLatency,

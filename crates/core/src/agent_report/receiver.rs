@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use super::book::{AgentFollows, AgentOrders};
 use super::datagram::{AgentReport, Body, ConnectionNotice, ServerLoad, ServiceLatency, VERSION};
 use super::keys::{ReportKeys, Speaker};
 use crate::cookie::CookieKey;
@@ -32,6 +33,8 @@ pub struct ReceivedReport {
     pub opened: Vec<ConnectionNotice>,
     /// These have closed.
     pub closed: Vec<ConnectionNotice>,
+    /// What its agent goes by of the fleet's book, if it hears any: `Some(None)`, nothing yet.
+    pub follows: Option<Option<AgentFollows>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ struct Sender {
     asked_ns: Option<u64>,
     load: Option<Newest<ServerLoad>>,
     latency: Option<Newest<Vec<ServiceLatency>>>,
+    follows: Option<Newest<Option<AgentFollows>>>,
 }
 
 #[derive(Debug)]
@@ -90,6 +94,7 @@ impl ReportReceiver {
             head: datagram,
             opened: Vec::new(),
             closed: Vec::new(),
+            follows: None,
         };
         let sequence = received.head.sequence;
         let (mut counts, mut late) = (bodies.is_empty(), false);
@@ -105,10 +110,14 @@ impl ReportReceiver {
                     received.closed.extend(notices);
                     true
                 }
+                Body::Follows(follows) => {
+                    received.follows = Some(follows.clone());
+                    Newest::take(&mut sender.follows, follows, sequence, now_ns)
+                }
                 // It has had its effect.
                 Body::Response(_) => true,
                 // A balancer's words to agents.
-                Body::Ask | Body::Challenge(_) => continue,
+                Body::Ask | Body::Challenge(_) | Body::Book(_) => continue,
             };
             counts |= is_newest;
             late |= !is_newest;
@@ -203,6 +212,13 @@ impl ReportReceiver {
         Some(newest.age_ns(now_ns))
     }
 
+    /// What agents go by of the fleet's book, by server. A server whose boot is another than that
+    /// which said so has said nothing.
+    pub fn follows(&self) -> impl Iterator<Item = (IpAddr, &AgentFollows)> {
+        let senders = self.senders.iter();
+        senders.filter_map(|(server, own)| Some((*server, own.follows.as_ref()?.value.as_ref()?)))
+    }
+
     /// What became of datagrams since the start.
     pub fn counts(&self) -> impl Iterator<Item = (Reception, u64)> {
         self.counts.each()
@@ -213,6 +229,19 @@ impl ReceivedReport {
     /// The server that says so.
     pub fn server(&self) -> IpAddr {
         self.head.sender
+    }
+
+    /// The answers by which its agent hears what the book is to this server.
+    pub fn tell(&self, orders: &AgentOrders, keys: &ReportKeys) -> Vec<Vec<u8>> {
+        let parts = orders.parts(self.server(), keys).into_iter();
+        let datagram = |part| {
+            let told = AgentReport {
+                bodies: vec![Body::Book(part)],
+                ..self.head.clone()
+            };
+            told.encode_as(VERSION, Speaker::Balancer, keys)
+        };
+        parts.map(datagram).collect()
     }
 }
 

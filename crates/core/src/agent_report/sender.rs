@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use super::book::BookPart;
 use super::datagram::{AgentReport, Body};
 use super::keys::{ReportKeys, Speaker};
 use crate::envelope::Boot;
@@ -52,6 +53,25 @@ impl ReportSender {
             bodies,
         };
         datagram.encode(keys)
+    }
+
+    /// A part of what a balancer tells of the fleet's book, for one of `servers`. It answers a report
+    /// of this agent; which book is the newest, the book itself says.
+    pub fn book_part(
+        &self,
+        datagram: &[u8],
+        servers: &[IpAddr],
+        keys: &ReportKeys,
+    ) -> Option<(IpAddr, BookPart)> {
+        let told = AgentReport::decode(datagram, Speaker::Balancer, Some(keys)).ok()?;
+        let is_own = told.boot == self.boot
+            && servers.contains(&told.sender)
+            && (self.first..self.next).contains(&told.sequence);
+        let mut bodies = told.bodies.into_iter().filter(|_| is_own);
+        bodies.find_map(|body| match body {
+            Body::Book(part) => Some((told.sender, part)),
+            _ => None,
+        })
     }
 
     /// What a balancer wants to know, by a datagram in answer to a report that is newer

@@ -41,6 +41,11 @@ impl Digest {
         self.number(first).number(second)
     }
 
+    /// What it has come to.
+    pub fn value(&self) -> u64 {
+        self.0
+    }
+
     /// 16 hexadecimal digits.
     pub fn finish(self) -> String {
         format!("{:016x}", self.0)

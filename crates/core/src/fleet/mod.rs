@@ -26,7 +26,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use agent::FleetAgent;
+pub use agent::{AgentBook, FleetAgent};
 pub use book::{
     Absence, Acknowledged, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdKey,
     IdPhase, IdRecord, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,

@@ -149,8 +149,13 @@ fn move_ids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence)
     let mut ids = std::mem::take(&mut book.ids);
     ids.retain(|(vip, id), record| {
         let since = record.since;
-        let wanted = book.vips.get(vip);
-        let wanted = wanted.is_some_and(|vip| vip.reals.contains_key(&record.real));
+        let wanted = book
+            .vips
+            .get(vip)
+            .and_then(|vip| vip.reals.get(&record.real));
+        // Whether there is an agent to wait for is an operator's word, true from now on.
+        record.agent = wanted.map_or(record.agent, |wanted| wanted.agent);
+        let wanted = wanted.is_some();
         let known = || acks.by_members(book, since);
         let phase = match record.phase {
             IdPhase::Known | IdPhase::Live if !wanted => IdPhase::Leaving,

@@ -291,11 +291,11 @@ fn an_agent_does_not_go_back_to_a_former_key() {
         ..prepared
     };
     book.keys = switched;
-    assert!(agent.hear(&Arc::new(book.clone())));
-    assert!(!agent.hear(&Arc::new(book.clone())), "it has heard it");
+    assert!(agent.hear(book.of_agent(real(7))));
+    assert!(!agent.hear(book.of_agent(real(7))), "it has heard it");
     assert_eq!(agent.cookie(WEB), Some((5, 2)));
     // Put back by one that had not read of the switch.
     book.keys = prepared;
-    assert!(agent.hear(&Arc::new(book.restored(None, 3))));
+    assert!(agent.hear(book.restored(None, 3).of_agent(real(7))));
     assert_eq!(agent.cookie(WEB), Some((5, 2)));
 }

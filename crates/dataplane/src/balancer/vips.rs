@@ -25,7 +25,8 @@ impl Protocol {
     /// Each with its word in configuration files.
     pub const WORDS: [(&'static str, Self); 2] = [("tcp", Self::Tcp), ("udp", Self::Udp)];
 
-    fn from_number(number: u8) -> Option<Self> {
+    /// That of IP's number of a protocol.
+    pub fn from_number(number: u8) -> Option<Self> {
         match number {
             6 => Some(Self::Tcp),
             17 => Some(Self::Udp),

@@ -147,7 +147,7 @@ impl RulesWorld {
             .insert(Arc::from(VIP), vip(rules.ids, &[OLD_REAL]));
         let book = Arc::new(book);
         let mut agents = vec![FleetAgent::new(OLD_REAL)];
-        agents[0].hear(&book);
+        agents[0].hear(book.of_agent(OLD_REAL));
         if rules.has_new_real() {
             agents.push(FleetAgent::new(NEW_REAL));
         }
@@ -399,7 +399,7 @@ impl RulesWorld {
                 let book = member.daemon.as_ref().and_then(FleetMember::book);
                 let Some(book) = book else { continue };
                 let mut next = self.clone();
-                next.agents[which].hear(book);
+                next.agents[which].hear(book.of_agent(agent.real()));
                 if self.agent_matters(agent.position(), agent)
                     != self.agent_matters(Some(book.position), &next.agents[which])
                 {
@@ -621,7 +621,8 @@ impl RulesWorld {
         for which in 0..self.agents.len() {
             for member in &self.members {
                 if let Some(book) = member.daemon.as_ref().and_then(FleetMember::book) {
-                    self.agents[which].hear(book);
+                    let orders = book.of_agent(self.agents[which].real());
+                    self.agents[which].hear(orders);
                 }
             }
             let agent = self.agents[which].clone();

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this server has heard of the fleet's book (`[agent.report] book`): VIPs, its ids, keys of
+//! cookies, balancers. It comes from any balancer, never from the store, and the last good of it
+//! is on this server's disk: without a balancer in reach the agent goes on by that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use causeway_api::agent::{AgentBookView, AgentIdView};
+use causeway_api::balancer::FleetPosition;
+use causeway_core::agent_report::{
+    AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets,
+};
+use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
+use causeway_core::fleet::{FleetAgent, Generation, KeyNumber, Position};
+use causeway_dataplane::{Protocol, Vip};
+use serde::{Deserialize, Serialize};
+
+use crate::config::AgentConfig;
+
+const FILE: &str = "agent-book.json";
+const VERSION: u32 = 1;
+
+/// By each address that balancers know this server by: how far its agent has come, and the orders.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct HeardBook(BTreeMap<IpAddr, (FleetAgent, AgentOrders)>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptFile {
+    version: u32,
+    servers: BTreeMap<IpAddr, KeptOrders>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptOrders {
+    generation: u32,
+    by: u64,
+    revision: u64,
+    /// The key that connections get here, which may be a later one than the book's.
+    issued_here: KeyNumber,
+    issued: KeyNumber,
+    keys: BTreeMap<KeyNumber, String>,
+    secrets: [Option<String>; 2],
+    services: Vec<KeptService>,
+    balancers: BTreeSet<SocketAddr>,
+    tunnels: BTreeSet<(IpAddr, u8)>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptService {
+    address: IpAddr,
+    port: u16,
+    protocol: u8,
+    id: u16,
+    /// Mode, bits, bits of the id.
+    cookie: Option<(u8, u8, u8)>,
+}
+
+impl HeardBook {
+    /// What a former agent has kept.
+    pub(crate) fn load(dir: &Path) -> Result<Self, String> {
+        let path = dir.join(FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        let damaged = |why: String| format!("{} is damaged ({why})", path.display());
+        let file: KeptFile = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
+        if file.version != VERSION {
+            return Err(format!(
+                "{} has version {}, this build reads {VERSION}",
+                path.display(),
+                file.version
+            ));
+        }
+        let servers = file.servers.into_iter().map(|(server, kept)| {
+            let issued = kept.issued_here;
+            let orders = kept.orders().map_err(damaged)?;
+            let agent = FleetAgent::resumed(server, orders.book(), issued);
+            Ok((server, (agent, orders)))
+        });
+        servers.collect::<Result<_, String>>().map(Self)
+    }
+
+    /// Keeps it for the next agent, for its owner alone: it holds keys.
+    pub(crate) fn save(&self, dir: &Path) -> std::io::Result<()> {
+        let servers = self.0.iter();
+        let file = KeptFile {
+            version: VERSION,
+            servers: servers
+                .map(|(server, (agent, orders))| (*server, KeptOrders::new(agent, orders)))
+                .collect(),
+        };
+        let (path, new) = (dir.join(FILE), dir.join(format!("{FILE}.new")));
+        fs::create_dir_all(dir)?;
+        // One that an earlier attempt left may have other permissions.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = OpenOptions::new();
+        let mut kept = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        kept.write_all(&serde_json::to_vec(&file)?)?;
+        kept.sync_all()?;
+        fs::rename(&new, &path)?;
+        fs::File::open(dir)?.sync_all()
+    }
+
+    /// Takes what a balancer tells; whether anything is another for it. A balancer may lag.
+    pub(crate) fn hear(&mut self, server: IpAddr, orders: AgentOrders) -> bool {
+        let Some((agent, own)) = self.0.get_mut(&server) else {
+            let mut agent = FleetAgent::new(server);
+            agent.hear(orders.book());
+            self.0.insert(server, (agent, orders));
+            return true;
+        };
+        if agent.hear(orders.book()) {
+            *own = orders;
+            return true;
+        }
+        agent.position() == Some(orders.position) && own.add(&orders)
+    }
+
+    /// What is acknowledged in a server's name.
+    pub(crate) fn follows(&self, server: IpAddr) -> Option<AgentFollows> {
+        self.0.get(&server).map(|(_, orders)| orders.follows())
+    }
+
+    /// `file` as the book has it.
+    pub(crate) fn over(&self, file: &AgentConfig) -> AgentConfig {
+        let mut config = file.clone();
+        let (Some(report), Some(cookies)) = (&mut config.report, &mut config.cookies) else {
+            return config;
+        };
+        let of_file = |(server, _): &(&IpAddr, _)| file.addresses.contains(*server);
+        let mut newest: Option<&(FleetAgent, AgentOrders)> = None;
+        for (server, heard) in self.0.iter().filter(of_file) {
+            let orders = &heard.1;
+            config.balancers.extend(&orders.tunnels);
+            let told: BTreeSet<_> = report.to.iter().copied().collect();
+            report.to.extend(orders.balancers.difference(&told));
+            for ((address, port, protocol), (id, layout)) in &orders.services {
+                config.vips.insert(*address);
+                if let (Some(layout), Some(Protocol::Tcp)) =
+                    (layout, Protocol::from_number(*protocol))
+                {
+                    let vip = Vip {
+                        address: *address,
+                        port: *port,
+                        protocol: Protocol::Tcp,
+                    };
+                    cookies.vips.insert(vip, (*id, *layout));
+                }
+            }
+            let heard_later = heard.0.issued() >= Some(cookies.keys.number);
+            take_secrets(&mut report.keys, *server, orders.secrets, heard_later);
+            let is_newer = newest.is_none_or(|(agent, _)| agent.position() < heard.0.position());
+            newest = newest.filter(|_| !is_newer).or(Some(heard));
+        }
+        let Some((agent, orders)) = newest else {
+            return config;
+        };
+        let Some(issued) = agent.issued() else {
+            return config;
+        };
+        let epoch = epoch_of(issued);
+        let signs = |server| report.keys.of_server(server, epoch).is_some();
+        if file.addresses.iter().all(|server| signs(*server)) {
+            report.keys.current = epoch;
+        }
+        if let Some(key) = orders.keys.get(&issued) {
+            let mut others = orders.keys.iter();
+            let other = others.find(|(number, _)| epoch_of(**number) != epoch);
+            cookies.keys.cookies = Keys::new(epoch, *key, other.map(|(_, key)| *key));
+        }
+        config
+    }
+
+    /// How it stands, for people.
+    pub(crate) fn view(&self) -> Vec<AgentBookView> {
+        let servers = self.0.iter();
+        let view = |(server, (agent, orders)): (&IpAddr, &(FleetAgent, AgentOrders))| {
+            let ids = orders.services.iter();
+            let id = |((address, port, protocol), (id, _)): (&(IpAddr, u16, u8), &(u16, _))| {
+                let protocol = Protocol::from_number(*protocol);
+                let protocol = protocol.map_or_else(String::new, |of| format!("/{of}"));
+                AgentIdView {
+                    vip: format!("{}{protocol}", SocketAddr::from((*address, *port))),
+                    id: *id,
+                }
+            };
+            AgentBookView {
+                server: server.to_string(),
+                position: FleetPosition {
+                    generation: orders.position.generation.count,
+                    revision: orders.position.revision,
+                },
+                key_issued: agent.issued().unwrap_or_default(),
+                keys: orders.keys.keys().copied().collect(),
+                ids: ids.map(id).collect(),
+                balancers: orders.balancers.iter().map(SocketAddr::to_string).collect(),
+            }
+        };
+        servers.map(view).collect()
+    }
+}
+
+/// The epoch of a key of cookies, and of the secrets of reports that are replaced with it.
+fn epoch_of(number: KeyNumber) -> KeyEpoch {
+    match number & 1 {
+        0 => KeyEpoch::Zero,
+        _ => KeyEpoch::One,
+    }
+}
+
+/// Secrets of reports come with the book, so that a server needs a file once. That of a file made
+/// later than what was heard is for a server that has missed rotations.
+fn take_secrets(keys: &mut ReportKeys, server: IpAddr, heard: EpochSecrets, heard_later: bool) {
+    let ReportSecrets::Own(own) = &mut keys.secrets else {
+        return;
+    };
+    let of_file = own.entry(server).or_default();
+    for (secret, heard) in of_file.iter_mut().zip(heard) {
+        *secret = match heard_later {
+            true => heard.or(*secret),
+            false => secret.or(heard),
+        };
+    }
+}
+
+impl KeptOrders {
+    fn new(agent: &FleetAgent, orders: &AgentOrders) -> Self {
+        let position = orders.position;
+        let services = orders.services.iter();
+        let service = |((address, port, protocol), (id, layout)): (
+            &(IpAddr, u16, u8),
+            &(u16, Option<CookieLayout>),
+        )| KeptService {
+            address: *address,
+            port: *port,
+            protocol: *protocol,
+            id: *id,
+            cookie: layout.map(|of| (of.mode() as u8, of.bits(), of.id_bits())),
+        };
+        let keys = orders.keys.iter();
+        Self {
+            generation: position.generation.count,
+            by: position.generation.by,
+            revision: position.revision,
+            issued_here: agent.issued().unwrap_or(orders.issued),
+            issued: orders.issued,
+            keys: keys.map(|(of, key)| (*of, key.to_hex())).collect(),
+            secrets: orders.secrets.map(|key| key.map(|key| key.to_hex())),
+            services: services.map(service).collect(),
+            balancers: orders.balancers.clone(),
+            tunnels: orders.tunnels.clone(),
+        }
+    }
+
+    fn orders(self) -> Result<AgentOrders, String> {
+        let key = |hex: &str| {
+            let bytes = (0..16).map(|at| hex.get(2 * at..2 * at + 2));
+            let bytes = bytes.map(|two| u8::from_str_radix(two?, 16).ok());
+            let bytes: Option<Vec<u8>> = bytes.collect();
+            let bytes = bytes.and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
+            bytes.map(CookieKey::from_bytes).ok_or("a key of it")
+        };
+        let service = |of: KeptService| {
+            let layout = of.cookie.map(|(mode, bits, id_bits)| {
+                let modes = [CookieMode::Timestamp, CookieMode::Light];
+                let mode = modes.into_iter().find(|one| *one as u8 == mode);
+                let layout = mode.map(|mode| CookieLayout::new(mode, bits, id_bits));
+                layout.and_then(Result::ok).ok_or("a cookie of it")
+            });
+            Ok((
+                (of.address, of.port, of.protocol),
+                (of.id, layout.transpose()?),
+            ))
+        };
+        let [zero, one] = &self.secrets;
+        let secret = |hex: &Option<String>| hex.as_deref().map(key).transpose();
+        let keys = self.keys.iter();
+        Ok(AgentOrders {
+            position: Position {
+                generation: Generation {
+                    count: self.generation,
+                    by: self.by,
+                },
+                revision: self.revision,
+            },
+            issued: self.issued,
+            keys: keys
+                .map(|(of, hex)| Ok((*of, key(hex)?)))
+                .collect::<Result<_, String>>()?,
+            secrets: [secret(zero)?, secret(one)?],
+            services: self
+                .services
+                .into_iter()
+                .map(service)
+                .collect::<Result<_, String>>()?,
+            balancers: self.balancers,
+            tunnels: self.tunnels,
+        })
+    }
+}
+
+/// Where it is kept, for messages.
+pub(crate) fn kept_in(dir: &Path) -> PathBuf {
+    dir.join(FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE_TEXT: &str = "[agent]\ninterface = \"eth0\"\naddresses = [\"10.0.0.1\"]\n\
+        [agent.cookie]\nkeys = \"KEYS\"\n\
+        [agent.report]\nto = [\"10.0.0.254:9472\"]\nbook = true\n";
+
+    fn file() -> AgentConfig {
+        let mut keys = tempfile::NamedTempFile::new().expect("a file");
+        let key = "7".repeat(32);
+        let text =
+            format!("current = 0\nkey0 = \"{key}\"\n[server.\"10.0.0.1\"]\nreports0 = \"{key}\"\n");
+        keys.write_all(text.as_bytes()).expect("written");
+        let text = FILE_TEXT.replace("KEYS", &keys.path().display().to_string());
+        AgentConfig::parse(Path::new("agent.toml"), &text).expect("a configuration")
+    }
+
+    fn key(byte: u8) -> CookieKey {
+        CookieKey::from_bytes([byte; 16])
+    }
+
+    fn server() -> IpAddr {
+        IpAddr::from([10, 0, 0, 1])
+    }
+
+    fn orders(revision: u64, issued: KeyNumber, keys: &[KeyNumber]) -> AgentOrders {
+        let layout = CookieLayout::default_of(CookieMode::Timestamp);
+        let vip = IpAddr::from([192, 0, 2, 1]);
+        AgentOrders {
+            position: Position {
+                revision,
+                ..Position::default()
+            },
+            issued,
+            keys: keys.iter().map(|of| (*of, key(*of as u8))).collect(),
+            secrets: [Some(key(70)), Some(key(71))],
+            services: [
+                ((vip, 80, 6), (5, Some(layout))),
+                ((vip, 443, 17), (9, None)),
+            ]
+            .into(),
+            balancers: [SocketAddr::from(([10, 0, 0, 253], 9472))].into(),
+            tunnels: [(IpAddr::from([10, 9, 0, 0]), 16)].into(),
+        }
+    }
+
+    #[test]
+    fn what_was_heard_stands_in_the_file_s_place_and_outlives_the_agent() {
+        let (dir, file) = (tempfile::tempdir().expect("a directory"), file());
+        let mut heard = HeardBook::load(dir.path()).expect("nothing");
+        assert_eq!(heard.over(&file), file, "nothing is heard yet");
+        assert_eq!(heard.follows(server()), None);
+        assert!(heard.hear(server(), orders(4, 2, &[2, 3])));
+        assert!(!heard.hear(server(), orders(3, 2, &[2])), "a balancer lags");
+        let config = heard.over(&file);
+        let cookies = config.cookies.as_ref().expect("cookies");
+        assert_eq!(
+            cookies.keys.cookies,
+            Keys::new(KeyEpoch::Zero, key(2), Some(key(3)))
+        );
+        assert_eq!(cookies.vips.len(), 1, "QUIC's has no cookie");
+        assert_eq!(config.vips.len(), 1);
+        assert_eq!(config.balancers.len(), 1);
+        let report = config.report.as_ref().expect("reports");
+        assert_eq!(report.to.len(), 2);
+        assert_eq!(
+            report.keys.of_server(server(), KeyEpoch::One),
+            Some(key(71))
+        );
+        assert!(heard.hear(server(), orders(5, 3, &[2, 3])));
+        let config = heard.over(&file);
+        assert_eq!(config.report.expect("reports").keys.current, KeyEpoch::One);
+        assert_eq!(
+            config.cookies.expect("cookies").keys.cookies,
+            Keys::new(KeyEpoch::One, key(3), Some(key(2)))
+        );
+        heard.save(dir.path()).expect("kept");
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &fs::metadata(kept_in(dir.path()))
+                .expect("the file")
+                .permissions(),
+        );
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(HeardBook::load(dir.path()), Ok(heard.clone()));
+        fs::write(kept_in(dir.path()), "{").expect("written");
+        let error = HeardBook::load(dir.path()).expect_err("damaged");
+        assert!(error.contains("agent-book.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_missed_rotations_goes_by_a_new_file() {
+        let mut file = file();
+        let mut heard = HeardBook::default();
+        heard.hear(server(), orders(4, 2, &[2]));
+        file.cookies.as_mut().expect("cookies").keys.number = 4;
+        let report = heard.over(&file).report.expect("reports");
+        let of_file: CookieKey = "7".repeat(32).parse().expect("a key");
+        assert_eq!(
+            report.keys.of_server(server(), KeyEpoch::Zero),
+            Some(of_file)
+        );
+        assert_eq!(
+            report.keys.of_server(server(), KeyEpoch::One),
+            Some(key(71))
+        );
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What agents are told of the book, and what they have come to.
+//!
+//! A member tells what its own data plane follows, and hears every agent itself: agents report
+//! to all balancers. Nothing of it goes through the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use causeway_core::agent_report::{AgentFollows, AgentOrders, ReportKeys, ServiceKey, key_mark};
+use causeway_core::cookie::{CookieKey, CookieLayout, KeyEpoch};
+use causeway_core::fleet::{FleetBook, KeyNumber, Position};
+use serde::{Deserialize, Serialize};
+
+use super::following::is_of_fleet;
+use crate::config::BalancerConfig;
+use crate::engine::Engine;
+
+/// Where a balancer hears agents, and what its tunnels come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AgentPaths {
+    reports: BTreeSet<SocketAddr>,
+    tunnels: BTreeSet<(IpAddr, u8)>,
+}
+
+/// What agents are told.
+#[derive(Debug)]
+pub(crate) struct Telling {
+    book: Arc<FleetBook>,
+    keys: BTreeMap<KeyNumber, CookieKey>,
+    services: BTreeMap<Arc<str>, (ServiceKey, Option<CookieLayout>)>,
+    paths: AgentPaths,
+}
+
+impl Telling {
+    /// A book that the data plane follows, with what is not in it.
+    pub(super) fn new(
+        book: Arc<FleetBook>,
+        keys: &BTreeMap<KeyNumber, CookieKey>,
+        file: &BalancerConfig,
+        paths: AgentPaths,
+    ) -> Self {
+        let accepted = keys
+            .iter()
+            .filter(|(number, _)| book.keys.accepts(**number));
+        let vips = file.vips.iter().filter(|vip| is_of_fleet(vip));
+        let service = |vip: &crate::config::VipConfig| {
+            let key = (vip.address, vip.port, vip.protocol as u8);
+            (vip.endpoint().into(), (key, vip.cookie))
+        };
+        Self {
+            keys: accepted.map(|(number, key)| (*number, *key)).collect(),
+            services: vips.map(service).collect(),
+            paths,
+            book,
+        }
+    }
+
+    /// What the book is to one server.
+    pub(crate) fn orders(&self, server: IpAddr, keys: &ReportKeys) -> AgentOrders {
+        let own = self.book.of_agent(server);
+        let service = |(vip, id): (&Arc<str>, &u16)| {
+            let (service, layout) = self.services.get(vip)?;
+            Some((*service, (*id, *layout)))
+        };
+        AgentOrders {
+            position: own.position,
+            issued: own.keys.issued,
+            keys: self.keys.clone(),
+            secrets: KeyEpoch::ALL.map(|epoch| keys.of_server(server, epoch)),
+            services: own.ids.iter().filter_map(service).collect(),
+            balancers: self.paths.reports.clone(),
+            tunnels: self.paths.tunnels.clone(),
+        }
+    }
+}
+
+/// The agents that have come to some book not later than this one, which is in the store, with the
+/// keys that members have. What a server says beyond that is not believed: it could have the
+/// fleet put its book back again and again.
+pub(super) fn agents_at(
+    follows: Vec<(IpAddr, AgentFollows)>,
+    keys: &BTreeMap<KeyNumber, CookieKey>,
+    found: Option<Position>,
+) -> BTreeMap<IpAddr, Position> {
+    let has = |(number, mark): (&KeyNumber, &u64)| {
+        let own = keys.get(number);
+        own.is_none_or(|key| key_mark(*number, key) == *mark)
+    };
+    let believed = |(server, of): (IpAddr, AgentFollows)| {
+        let is_known = Some(of.position) <= found && of.keys.iter().all(has);
+        is_known.then_some((server, of.position))
+    };
+    follows.into_iter().filter_map(believed).collect()
+}
+
+impl AgentPaths {
+    /// Those of another member besides.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.reports.extend(&other.reports);
+        self.tunnels.extend(&other.tunnels);
+    }
+}
+
+impl Engine {
+    /// Its own paths. An address that stands for all says nothing to agents.
+    pub(super) fn agent_paths(&self) -> AgentPaths {
+        let reports = self.file.agent_reports.as_ref();
+        let reports = reports.map(|reports| reports.listen);
+        let next_hop = self.way.as_ref().map(|way| &way.next_hop);
+        let v4 = next_hop.and_then(|hop| hop.source_v4.as_ref());
+        let v4 = v4.map(|own| {
+            (
+                IpAddr::V4(own.address),
+                32_u8.saturating_sub(own.entropy_bits),
+            )
+        });
+        let v6 = next_hop.and_then(|hop| hop.source_v6.as_ref());
+        let v6 = v6.map(|own| {
+            let bits = own.entropy_bits;
+            (IpAddr::V6(own.address), 128_u8.saturating_sub(bits))
+        });
+        AgentPaths {
+            reports: reports
+                .into_iter()
+                .filter(|at| !at.ip().is_unspecified())
+                .collect(),
+            tunnels: v4.into_iter().chain(v6).collect(),
+        }
+    }
+}

@@ -1,0 +1,577 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a balancer tells an agent of the fleet's book, and what the agent says that it goes by.
+//!
+//! An agent says with every sign of life where it has come ([`AgentFollows`]). A balancer that is
+//! further tells it all that concerns that server ([`AgentOrders`]), in as many datagrams as it
+//! takes: parts of one text, which is a sequence of bodies as a datagram's are. Datagrams are
+//! signed and not encrypted, so keys are in it under the server's own secret.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::keys::{EpochSecrets, ReportKeys};
+use crate::cookie::{CookieKey, CookieLayout, CookieMode, Digest, KeyEpoch};
+use crate::envelope::{self, BODY_HEAD, DATAGRAM_MAX, HEAD, Reception, address, number, octets};
+use crate::fleet::{AgentBook, Generation, KeyNumber, KeyPhases, Position};
+
+/// Bytes of the text in one datagram.
+const PART: usize = (DATAGRAM_MAX - HEAD - BODY_HEAD - PART_HEAD) / 8 * 8;
+pub(super) const PART_HEAD: usize = 16;
+/// A text of this many parts has room for ten thousand services.
+const PARTS_MAX: u16 = 256;
+
+const POSITION: u8 = 1;
+const KEYS: u8 = 2;
+const SECRETS: u8 = 3;
+const SERVICES: u8 = 4;
+const BALANCERS: u8 = 5;
+const TUNNELS: u8 = 6;
+
+/// Bytes of an acknowledgement.
+pub(super) const FOLLOWS: usize = 64;
+
+/// What an agent goes by, and the keys that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentFollows {
+    /// Of the book.
+    pub position: Position,
+    /// Of all that it was told: [`AgentOrders::digest`].
+    pub digest: u64,
+    /// The keys of cookies that it accepts, with what tells each from another.
+    pub keys: BTreeMap<KeyNumber, u64>,
+}
+
+/// What a book and its fleet are to one server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentOrders {
+    /// Which book it is of.
+    pub position: Position,
+    /// The key of new connections.
+    pub issued: KeyNumber,
+    /// All keys of cookies that balancers accept, by number.
+    pub keys: BTreeMap<KeyNumber, CookieKey>,
+    /// What this server's reports are signed with, by epoch.
+    pub secrets: EpochSecrets,
+    /// The VIPs that it is a real of.
+    pub services: BTreeMap<ServiceKey, ServiceId>,
+    /// Where the balancers hear agents.
+    pub balancers: BTreeSet<SocketAddr>,
+    /// Networks that the balancers' tunnels come from.
+    pub tunnels: BTreeSet<(IpAddr, u8)>,
+}
+
+/// A VIP: address, port (0: every port), and IP's number of the protocol.
+pub type ServiceKey = (IpAddr, u16, u8);
+
+/// A server's id in a VIP, and how its connections' cookies are made, if they have any.
+pub type ServiceId = (u16, Option<CookieLayout>);
+
+/// What tells one key of cookies from another, and nothing of either.
+pub fn key_mark(number: KeyNumber, key: &CookieKey) -> u64 {
+    let digest = Digest::of("cookie-key").number(number).secret(key);
+    digest.value()
+}
+
+impl AgentOrders {
+    /// The book that it is of, to an agent.
+    pub fn book(&self) -> AgentBook {
+        let other = self.keys.keys().find(|number| **number != self.issued);
+        let name = |(address, port, protocol): &ServiceKey| {
+            let protocol = if *protocol == 17 { "udp" } else { "tcp" };
+            format!("{}/{protocol}", SocketAddr::from((*address, *port)))
+        };
+        AgentBook {
+            position: self.position,
+            keys: KeyPhases {
+                issued: self.issued,
+                other: other.copied(),
+                since: self.position,
+            },
+            ids: self
+                .services
+                .iter()
+                .map(|(service, (id, _))| (name(service).into(), *id))
+                .collect(),
+        }
+    }
+
+    /// What an agent that goes by this acknowledges.
+    pub fn follows(&self) -> AgentFollows {
+        let keys = self.keys.iter();
+        AgentFollows {
+            position: self.position,
+            digest: self.digest(),
+            keys: keys.map(|(of, key)| (*of, key_mark(*of, key))).collect(),
+        }
+    }
+
+    /// Tells this from other orders of the same book.
+    pub fn digest(&self) -> u64 {
+        let mut digest = Digest::of("agent-orders").number(self.issued);
+        for (of, key) in &self.keys {
+            digest = digest.number(*of).secret(key);
+        }
+        for secret in self.secrets {
+            digest = match secret {
+                Some(secret) => digest.secret(&secret),
+                None => digest.number(0),
+            };
+        }
+        for ((vip, port, protocol), (id, layout)) in &self.services {
+            let layout = layout.map_or([0; 3], |of| [of.mode() as u8, of.bits(), of.id_bits()]);
+            digest = digest.text(&format!("{vip} {port} {protocol} {id} {layout:?}"));
+        }
+        digest = digest.text("balancers");
+        for balancer in &self.balancers {
+            digest = digest.text(&balancer.to_string());
+        }
+        digest = digest.text("tunnels");
+        for (network, length) in &self.tunnels {
+            digest = digest.text(&format!("{network}/{length}"));
+        }
+        digest.value()
+    }
+
+    /// Takes in what another balancer says of the same book. Balancers and tunnels add up, as
+    /// each balancer may know some; says whether anything is new.
+    pub fn add(&mut self, other: &Self) -> bool {
+        let before = self.digest();
+        self.balancers.extend(&other.balancers);
+        self.tunnels.extend(&other.tunnels);
+        for (own, others) in self.secrets.iter_mut().zip(other.secrets) {
+            *own = own.or(others);
+        }
+        before != self.digest()
+    }
+
+    /// Its text in parts, keys under what this server's reports are signed with; none if there is
+    /// no such secret.
+    pub(super) fn parts(&self, server: IpAddr, keys: &ReportKeys) -> Vec<BookPart> {
+        let Some(by) = keys.of_server(server, keys.current) else {
+            return Vec::new();
+        };
+        let text = self.text(&wrapping(&by), keys.current);
+        let of = siphash_of(&text);
+        let chunks = text.chunks(PART);
+        let count = chunks.len() as u16;
+        chunks
+            .zip(0..)
+            .map(|(chunk, index)| BookPart {
+                of,
+                index,
+                count,
+                bytes: chunk.to_vec(),
+            })
+            .collect()
+    }
+
+    fn text(&self, by: &CookieKey, epoch: KeyEpoch) -> Vec<u8> {
+        let mut text = Vec::new();
+        let position = [
+            u64::from(self.position.generation.count),
+            self.position.generation.by,
+            self.position.revision,
+            self.issued,
+            u64::from(epoch.index()),
+        ];
+        section(
+            &mut text,
+            POSITION,
+            40,
+            [position.map(u64::to_be_bytes).concat()],
+        );
+        let wrapped =
+            |of: u64, key: &CookieKey| [of.to_be_bytes().to_vec(), wrap(key, by)].concat();
+        let keys = self.keys.iter().map(|(of, key)| wrapped(*of, key));
+        section(&mut text, KEYS, 40, keys);
+        let secrets = self.secrets.iter().zip(0..);
+        let secrets = secrets.filter_map(|(key, epoch)| Some(wrapped(epoch, key.as_ref()?)));
+        section(&mut text, SECRETS, 40, secrets);
+        let services = self
+            .services
+            .iter()
+            .map(|((vip, port, protocol), (id, layout))| {
+                let mut entry = octets(*vip).to_vec();
+                entry.extend(port.to_be_bytes());
+                entry.extend(id.to_be_bytes());
+                entry.push(*protocol);
+                entry
+                    .extend(layout.map_or([0; 3], |of| [of.mode() as u8, of.bits(), of.id_bits()]));
+                entry
+            });
+        section(&mut text, SERVICES, 24, services);
+        let balancers = self.balancers.iter().map(|balancer| {
+            let mut entry = octets(balancer.ip()).to_vec();
+            entry.extend(u64::from(balancer.port()).to_be_bytes());
+            entry
+        });
+        section(&mut text, BALANCERS, 24, balancers);
+        let tunnels = self.tunnels.iter().map(|(network, length)| {
+            let mut entry = octets(*network).to_vec();
+            entry.extend(u64::from(*length).to_be_bytes());
+            entry
+        });
+        section(&mut text, TUNNELS, 24, tunnels);
+        text
+    }
+
+    /// Reads a text, by the secrets of a server's reports.
+    fn of_text(text: &[u8], server: IpAddr, keys: &ReportKeys) -> Result<Self, Reception> {
+        let word = |entry: &[u8], at| number(entry, at).map(u64::from_be_bytes);
+        let mut orders = None;
+        let mut by = None;
+        for body in envelope::bodies(text)? {
+            if body.kind == POSITION {
+                let entry = body.entries().next().ok_or(Reception::Malformed)?;
+                let epoch = word(entry, 32)?;
+                let mut epochs = KeyEpoch::ALL.into_iter();
+                let epoch = epochs.find(|one| u64::from(one.index()) == epoch);
+                let secret = epoch.and_then(|epoch| keys.of_server(server, epoch));
+                by = Some(wrapping(&secret.ok_or(Reception::NoKey)?));
+                orders = Some(Self {
+                    position: Position {
+                        generation: Generation {
+                            count: word(entry, 0)? as u32,
+                            by: word(entry, 8)?,
+                        },
+                        revision: word(entry, 16)?,
+                    },
+                    issued: word(entry, 24)?,
+                    keys: BTreeMap::new(),
+                    secrets: EpochSecrets::default(),
+                    services: BTreeMap::new(),
+                    balancers: BTreeSet::new(),
+                    tunnels: BTreeSet::new(),
+                });
+                continue;
+            }
+            let (Some(orders), Some(by)) = (&mut orders, &by) else {
+                return Err(Reception::Malformed);
+            };
+            for entry in body.entries() {
+                let whom = || address(entry, 0).ok_or(Reception::Malformed);
+                match body.kind {
+                    KEYS => {
+                        let key = unwrap(entry, by)?;
+                        orders.keys.insert(word(entry, 0)?, key);
+                    }
+                    SECRETS => {
+                        let epoch = usize::try_from(word(entry, 0)?).unwrap_or(usize::MAX);
+                        let slot = orders.secrets.get_mut(epoch);
+                        *slot.ok_or(Reception::Malformed)? = Some(unwrap(entry, by)?);
+                    }
+                    SERVICES => {
+                        let port = number(entry, 16).map(u16::from_be_bytes)?;
+                        let id = number(entry, 18).map(u16::from_be_bytes)?;
+                        let [protocol, mode, bits, id_bits] = number(entry, 20)?;
+                        let layout = layout(mode, bits, id_bits)?;
+                        let service = (whom()?, port, protocol);
+                        orders.services.insert(service, (id, layout));
+                    }
+                    BALANCERS => {
+                        let port = u16::try_from(word(entry, 16)?);
+                        let port = port.map_err(|_| Reception::Malformed)?;
+                        orders.balancers.insert((whom()?, port).into());
+                    }
+                    TUNNELS => {
+                        let length = u8::try_from(word(entry, 16)?);
+                        let length = length.map_err(|_| Reception::Malformed)?;
+                        orders.tunnels.insert((whom()?, length));
+                    }
+                    // Of a later version.
+                    _ => {}
+                }
+            }
+        }
+        let orders = orders.ok_or(Reception::Malformed)?;
+        match orders.keys.contains_key(&orders.issued) || orders.keys.is_empty() {
+            true => Ok(orders),
+            false => Err(Reception::Malformed),
+        }
+    }
+}
+
+fn layout(mode: u8, bits: u8, id_bits: u8) -> Result<Option<CookieLayout>, Reception> {
+    let modes = [CookieMode::Timestamp, CookieMode::Light, CookieMode::Tier];
+    match modes.into_iter().find(|one| *one as u8 == mode) {
+        None if mode == 0 => Ok(None),
+        None => Err(Reception::Malformed),
+        Some(mode) => CookieLayout::new(mode, bits, id_bits)
+            .map(Some)
+            .map_err(|_| Reception::Malformed),
+    }
+}
+
+/// A body of any length.
+fn section(
+    text: &mut Vec<u8>,
+    kind: u8,
+    entry_len: u16,
+    entries: impl IntoIterator<Item = Vec<u8>>,
+) {
+    let entries: Vec<_> = entries.into_iter().collect();
+    text.extend([kind, 0]);
+    text.extend(entry_len.to_be_bytes());
+    text.extend((entries.len() as u16).to_be_bytes());
+    text.extend([0; 2]);
+    text.extend(entries.concat());
+}
+
+fn siphash_of(text: &[u8]) -> u64 {
+    let (words, _) = text.as_chunks::<8>();
+    let words = words.iter().map(|word| u64::from_be_bytes(*word));
+    words.fold(Digest::of("agent-text"), Digest::number).value()
+}
+
+/// What hides keys that are told to a server.
+fn wrapping(secret: &CookieKey) -> CookieKey {
+    secret.derive(*b"wrapping", [0; 16])
+}
+
+/// A key under another, as authenticated encryption that needs no nonce: a synthetic one is made of
+/// the key itself (RFC 5297's construction, with SipHash as the pseudorandom function).
+fn wrap(key: &CookieKey, by: &CookieKey) -> Vec<u8> {
+    let name = by.derive(*b"key name", bytes_of(key));
+    let pad = by.derive(*b"key pad ", bytes_of(&name));
+    let hidden = xor(bytes_of(key), bytes_of(&pad));
+    [bytes_of(&name), hidden].concat()
+}
+
+/// The key of an entry whose first word is its number.
+fn unwrap(entry: &[u8], by: &CookieKey) -> Result<CookieKey, Reception> {
+    let name: [u8; 16] = number(entry, 8)?;
+    let hidden: [u8; 16] = number(entry, 24)?;
+    let pad = by.derive(*b"key pad ", name);
+    let key = CookieKey::from_bytes(xor(hidden, bytes_of(&pad)));
+    match bytes_of(&by.derive(*b"key name", bytes_of(&key))) == name {
+        true => Ok(key),
+        false => Err(Reception::Forged),
+    }
+}
+
+fn xor(one: [u8; 16], other: [u8; 16]) -> [u8; 16] {
+    (u128::from_le_bytes(one) ^ u128::from_le_bytes(other)).to_le_bytes()
+}
+
+fn bytes_of(key: &CookieKey) -> [u8; 16] {
+    let [low, high] = key.words().map(u128::from);
+    (low | high << 64).to_le_bytes()
+}
+
+/// A piece of what a balancer tells an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BookPart {
+    /// Which text it is of.
+    of: u64,
+    index: u16,
+    count: u16,
+    bytes: Vec<u8>,
+}
+
+impl BookPart {
+    pub(super) fn encode(&self) -> Vec<Vec<u8>> {
+        let mut bytes = self.of.to_be_bytes().to_vec();
+        bytes.extend(self.index.to_be_bytes());
+        bytes.extend(self.count.to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(&self.bytes);
+        bytes.chunks(8).map(<[u8]>::to_vec).collect()
+    }
+
+    pub(super) fn decode<'a>(entries: impl Iterator<Item = &'a [u8]>) -> Result<Self, Reception> {
+        let all: Vec<u8> = entries.flatten().copied().collect();
+        let part = Self {
+            of: number(&all, 0).map(u64::from_be_bytes)?,
+            index: number(&all, 8).map(u16::from_be_bytes)?,
+            count: number(&all, 10).map(u16::from_be_bytes)?,
+            bytes: all.get(PART_HEAD..).unwrap_or_default().to_vec(),
+        };
+        match part.index < part.count && part.count <= PARTS_MAX {
+            true => Ok(part),
+            false => Err(Reception::Malformed),
+        }
+    }
+}
+
+/// Puts parts together, by server: of each the text that was begun last.
+#[derive(Debug, Default)]
+pub struct BookParts(BTreeMap<IpAddr, Begun>);
+
+/// Which text, and its parts so far.
+type Begun = (u64, Vec<Option<Vec<u8>>>);
+
+impl BookParts {
+    /// Takes one in; gives the whole once nothing is missing. What cannot be read is as if it had not
+    /// come: the balancer tells it again.
+    pub fn take(
+        &mut self,
+        server: IpAddr,
+        part: BookPart,
+        keys: &ReportKeys,
+    ) -> Option<AgentOrders> {
+        let count = usize::from(part.count);
+        let begun = self.0.entry(server).or_insert((part.of, Vec::new()));
+        if begun.0 != part.of || begun.1.len() != count {
+            *begun = (part.of, vec![None; count]);
+        }
+        begun.1[usize::from(part.index)] = Some(part.bytes);
+        let whole: Option<Vec<_>> = begun.1.iter().map(Option::as_deref).collect();
+        let text = whole?.concat();
+        self.0.remove(&server);
+        AgentOrders::of_text(&text, server, keys).ok()
+    }
+}
+
+impl AgentFollows {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut words = vec![
+            u64::from(self.position.generation.count),
+            self.position.generation.by,
+            self.position.revision,
+            self.digest,
+        ];
+        let keys = self.keys.iter().take(2);
+        words.extend(keys.flat_map(|(of, mark)| [*of, *mark]));
+        words.resize(FOLLOWS / 8, 0);
+        words.into_iter().flat_map(u64::to_be_bytes).collect()
+    }
+
+    pub(super) fn decode(entry: &[u8]) -> Result<Self, Reception> {
+        let word = |at: usize| number(entry, at * 8).map(u64::from_be_bytes);
+        let mut keys = BTreeMap::new();
+        for at in [4, 6] {
+            if word(at)? != 0 {
+                keys.insert(word(at)?, word(at + 1)?);
+            }
+        }
+        Ok(Self {
+            position: Position {
+                generation: Generation {
+                    count: word(0)? as u32,
+                    by: word(1)?,
+                },
+                revision: word(2)?,
+            },
+            digest: word(3)?,
+            keys,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_report::{Body, Boot, ReportReceiver, ReportSecrets, ReportSender};
+
+    fn key(byte: u8) -> CookieKey {
+        CookieKey::from_bytes([byte; 16])
+    }
+
+    fn server() -> IpAddr {
+        IpAddr::from([10, 0, 0, 1])
+    }
+
+    fn keys() -> ReportKeys {
+        ReportKeys {
+            current: KeyEpoch::One,
+            secrets: ReportSecrets::Root([None, Some(key(9))]),
+        }
+    }
+
+    fn orders(services: u16) -> AgentOrders {
+        let position = Position {
+            generation: Generation { count: 1, by: 77 },
+            revision: 12,
+        };
+        let layout = CookieLayout::default_of(CookieMode::Timestamp);
+        let vip = |port| {
+            (
+                (IpAddr::from([192, 0, 2, 1]), port, 6),
+                (port, Some(layout)),
+            )
+        };
+        AgentOrders {
+            position,
+            issued: 3,
+            keys: [(2, key(2)), (3, key(3))].into(),
+            secrets: [None, keys().of_server(server(), KeyEpoch::One)],
+            services: (0..services).map(vip).collect(),
+            balancers: [SocketAddr::from(([10, 0, 0, 254], 9472))].into(),
+            tunnels: [(IpAddr::from([10, 9, 0, 0]), 16)].into(),
+        }
+    }
+
+    /// An agent's word to a balancer, and what it hears in answer.
+    fn heard(tell: impl Fn(&mut Vec<Vec<u8>>)) -> Option<AgentOrders> {
+        let (keys, own) = (keys(), keys().for_server(&[server()]));
+        let mut sender = ReportSender::new(Boot { time_s: 1, id: 1 }, 0);
+        let mut receiver = ReportReceiver::new(key(1));
+        let first = sender.datagram(server(), vec![Body::Follows(None)], &own);
+        let challenge = match receiver.receive(&first, Some(&keys), 0) {
+            Err(Reception::Unproven) => receiver.challenge(&first, &keys, 0),
+            other => panic!("{other:?}"),
+        };
+        let balancer = ([10, 0, 0, 254], 9472).into();
+        let question = sender.question(&challenge.unwrap(), balancer, &[server()], &own);
+        let Some(crate::agent_report::Question::Challenge(_, response)) = question else {
+            panic!("{question:?}");
+        };
+        let bodies = vec![Body::Response(response), Body::Follows(None)];
+        let report = sender.datagram(server(), bodies, &own);
+        let received = receiver.receive(&report, Some(&keys), 0).unwrap();
+        assert_eq!(received.follows, Some(None));
+        let mut told = received.tell(&orders(1000), &keys);
+        assert!(told.len() > 20, "{}", told.len());
+        tell(&mut told);
+        let mut parts = BookParts::default();
+        let mut whole = None;
+        for datagram in &told {
+            assert!(datagram.len() <= DATAGRAM_MAX);
+            let part = sender.book_part(datagram, &[server()], &own);
+            let Some((server, part)) = part else { continue };
+            whole = whole.or(parts.take(server, part, &own));
+        }
+        whole
+    }
+
+    #[test]
+    fn orders_of_any_length_come_whole_or_not_at_all_and_keys_are_hidden() {
+        assert_eq!(heard(|_| ()), Some(orders(1000)));
+        assert_eq!(heard(|told| told.reverse()), Some(orders(1000)));
+        assert_eq!(heard(|told| drop(told.remove(3))), None);
+        assert_eq!(heard(|told| told[3][60] ^= 1), None);
+        let by = wrapping(&key(9));
+        let text = orders(1).text(&by, KeyEpoch::One);
+        for secret in [key(2), key(3)] {
+            let secret = bytes_of(&secret);
+            assert!(!text.windows(4).any(|piece| piece == &secret[..4]));
+        }
+        let wrapped = [vec![0; 8], wrap(&key(3), &by)].concat();
+        assert_eq!(unwrap(&wrapped, &by), Ok(key(3)));
+        assert_eq!(unwrap(&wrapped, &key(8)), Err(Reception::Forged));
+    }
+
+    #[test]
+    fn what_an_agent_follows_is_read_as_it_was_written() {
+        let follows = orders(2).follows();
+        assert_eq!(AgentFollows::decode(&follows.encode()), Ok(follows.clone()));
+        assert_eq!(follows.keys.len(), 2);
+        let mut other = orders(2);
+        other.keys.insert(3, key(4));
+        assert_ne!(other.follows().keys, follows.keys);
+        assert_ne!(other.digest(), follows.digest);
+    }
+
+    #[test]
+    fn two_balancers_of_one_book_add_up() {
+        let mut one = orders(1);
+        let mut two = orders(1);
+        two.balancers = [SocketAddr::from(([10, 0, 0, 253], 9472))].into();
+        assert!(one.add(&two));
+        assert_eq!(one.balancers.len(), 2);
+        assert!(!one.add(&two), "it has all of it");
+        let book = one.book();
+        assert_eq!(book.keys.other, Some(2));
+        assert_eq!(book.ids.get("192.0.2.1:0/tcp"), Some(&0));
+    }
+}
