@@ -9,7 +9,8 @@ use std::hash::{Hasher as _, SipHasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use causeway_core::agent_report::{
-    Body, Boot, Question, Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
+    Body, BookParts, Boot, Question, Reception, ReportKeys, ReportReceiver, ReportSecrets,
+    ReportSender,
 };
 use causeway_core::cookie::{CookieKey, KeyEpoch};
 use causeway_core::health::{Echo, PostgresError, dns_code, grpc_serves, redis_serves};
@@ -32,6 +33,7 @@ pub(crate) fn report(data: &[u8]) {
     let mut receiver = ReportReceiver::new(secret);
     let mut agent = ReportSender::new(BOOT, 0);
     prove(&mut receiver, &mut agent, &keys);
+    let mut parts = BookParts::default();
     let mut rest = data;
     let mut now_ns = 1_000_000;
     while let Some((&[high, low, flags], after)) = rest.split_first_chunk() {
@@ -51,6 +53,9 @@ pub(crate) fn report(data: &[u8]) {
         let asked = agent.question(&datagram, BALANCER, &[SERVER], &keys);
         if asked.is_some() {
             assert_eq!(agent.question(&datagram, BALANCER, &[SERVER], &keys), None);
+        }
+        if let Some((server, part)) = agent.book_part(&datagram, &[SERVER], &keys) {
+            let _ = parts.take(server, part, &keys);
         }
         let _ = receiver.load(SERVER, now_ns);
     }

@@ -39,7 +39,8 @@ impl AgentProcess {
     }
 
     /// The same with further lines at the end of its file; the word HISTORY in them
-    /// becomes a path that [`history`](Self::history) reads.
+    /// becomes a path that [`history`](Self::history) reads, STATE a directory that outlives the
+    /// process.
     pub fn start_with(binary: &Path, server: &Node, pin_dir: &Path, more: &str) -> Result<Self> {
         Self::start_in(binary, server, pin_dir, more, false)
     }
@@ -95,10 +96,9 @@ impl AgentProcess {
         let directory = tempfile::Builder::new().prefix("agent-").tempdir()?;
         let file = directory.path().join("agent.toml");
         let history = directory.path().join(HISTORY).display().to_string();
-        fs::write(
-            &file,
-            begin(directory.path()) + &more.replace("HISTORY", &history),
-        )?;
+        let state = directory.path().display().to_string();
+        let more = more.replace("HISTORY", &history).replace("STATE", &state);
+        fs::write(&file, begin(directory.path()) + &more)?;
         set_clock(directory.path(), "+0")?;
         let mut agent = Self {
             child: spawn(binary, server, directory.path(), faked)?,

@@ -6,6 +6,8 @@
 //! the rules, do what they say. It takes the time as an argument; [`FleetRunner`] calls it, on a
 //! thread of its own, as a store may be slow. The engine is held only while it follows a book.
 
+#[cfg(test)]
+mod agent_tests;
 mod book_text;
 mod dir_store;
 mod etcd_store;

@@ -57,18 +57,24 @@ impl Telling {
         }
     }
 
-    /// What the book is to one server.
+    /// What the book is to one server. One without an id in it hears no secret: so a server that
+    /// was stolen is shut out by removing it, and rotating.
     pub(crate) fn orders(&self, server: IpAddr, keys: &ReportKeys) -> AgentOrders {
         let own = self.book.of_agent(server);
         let service = |(vip, id): (&Arc<str>, &u16)| {
             let (service, layout) = self.services.get(vip)?;
             Some((*service, (*id, *layout)))
         };
+        let is_real = !own.ids.is_empty();
+        let secret = |epoch| keys.of_server(server, epoch).filter(|_| is_real);
         AgentOrders {
             position: own.position,
             issued: own.keys.issued,
-            keys: self.keys.clone(),
-            secrets: KeyEpoch::ALL.map(|epoch| keys.of_server(server, epoch)),
+            keys: match is_real {
+                true => self.keys.clone(),
+                false => BTreeMap::new(),
+            },
+            secrets: KeyEpoch::ALL.map(secret),
             services: own.ids.iter().filter_map(service).collect(),
             balancers: self.paths.reports.clone(),
             tunnels: self.paths.tunnels.clone(),

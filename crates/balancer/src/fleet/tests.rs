@@ -31,7 +31,7 @@ impl HasEngine for Mutex<Engine> {
 }
 
 /// One balancer: what of it outlives the daemon, and the daemon.
-struct Member {
+pub(super) struct Member {
     name: String,
     dir: TempDir,
     plane: FakePlane,
@@ -39,22 +39,27 @@ struct Member {
 }
 
 /// A fleet, whose clock stands still unless it is told.
-struct World {
+pub(super) struct World {
     store: TempDir,
     etcd: Option<Etcd>,
-    extra: &'static str,
-    members: Vec<Member>,
+    pub(super) extra: &'static str,
+    pub(super) members: Vec<Member>,
     now_ns: u64,
 }
 
-fn keys_text(number: u64, prepared: bool, keys: [Option<char>; 2]) -> String {
+pub(super) fn keys_text(number: u64, prepared: bool, keys: [Option<char>; 2]) -> String {
     let line = |(epoch, key): (usize, Option<char>)| {
         let key = key.map(|digit| format!("key{epoch} = \"{}\"\n", digit.to_string().repeat(32)));
         key.unwrap_or_default()
     };
     let keys: String = keys.into_iter().enumerate().map(line).collect();
+    let reports = format!(
+        "reports0 = \"{}\"\nreports1 = \"{}\"\n",
+        "8".repeat(32),
+        "9".repeat(32)
+    );
     format!(
-        "current = {}\nnumber = {number}\nprepared = {prepared}\n{keys}",
+        "current = {}\nnumber = {number}\nprepared = {prepared}\n{keys}{reports}",
         number & 1
     )
 }
@@ -72,7 +77,7 @@ impl Member {
         member
     }
 
-    fn has_keys(&self, text: &str) {
+    pub(super) fn has_keys(&self, text: &str) {
         let path = self.dir.path().join("keys");
         fs::write(&path, text).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -98,16 +103,16 @@ impl Member {
         BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap()
     }
 
-    fn engine(&self) -> MutexGuard<'_, Engine> {
+    pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.daemon.as_ref().unwrap().1.lock().unwrap()
     }
 
-    fn view(&self) -> FleetView {
+    pub(super) fn view(&self) -> FleetView {
         self.engine().fleet.as_ref().unwrap().view.clone()
     }
 
     /// The reals that new connections get, by the last part of their addresses.
-    fn picks(&self) -> Vec<u8> {
+    pub(super) fn picks(&self) -> Vec<u8> {
         let state = self.plane.state();
         let mut picks: Vec<u8> = state
             .rings
@@ -121,7 +126,7 @@ impl Member {
     }
 
     /// The reals that cookies name, with their ids.
-    fn routes(&self) -> BTreeMap<u8, u16> {
+    pub(super) fn routes(&self) -> BTreeMap<u8, u16> {
         let state = self.plane.state();
         let held = state.cookie_ids.values();
         let held = held.filter(|(_, owner)| owner.is_some());
@@ -154,7 +159,7 @@ impl World {
         Self::of(members, reals, "", false)
     }
 
-    fn of(members: usize, reals: &[u8], extra: &'static str, etcd: bool) -> Self {
+    pub(super) fn of(members: usize, reals: &[u8], extra: &'static str, etcd: bool) -> Self {
         let mut world = Self {
             store: tempfile::tempdir().unwrap(),
             etcd: etcd.then(Etcd::start),
@@ -180,7 +185,7 @@ impl World {
         self.members[at].config((&self.path(), self.extra), reals)
     }
 
-    fn start(&mut self, at: usize, reals: &[u8]) {
+    pub(super) fn start(&mut self, at: usize, reals: &[u8]) {
         let file = self.config(at, reals);
         let member = &mut self.members[at];
         let by_hand = match member.daemon.take() {
@@ -203,7 +208,7 @@ impl World {
         member.daemon = Some((fleet, Mutex::new(engine.unwrap())));
     }
 
-    fn reload(&self, at: usize, reals: &[u8]) {
+    pub(super) fn reload(&self, at: usize, reals: &[u8]) {
         let config = self.config(at, reals);
         self.members[at].engine().reload(config).unwrap();
     }
@@ -219,7 +224,7 @@ impl World {
         panic!("{} does not come to rest", self.members[at].name);
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for _ in 0..6 {
             (0..self.members.len()).for_each(|at| self.run(at));
         }

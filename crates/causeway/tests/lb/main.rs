@@ -3,6 +3,7 @@
 //! namespaces. These tests need root and BPF.
 
 mod access;
+mod agents;
 mod bird;
 mod capture;
 mod discover;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What balancers, agents and servers have alike: keys and ids.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::quic::Cid;
 use crate::scenario::bench::PORT;
-use crate::topology;
+use crate::topology::{self, Node};
 
 /// Octets of the nonces in connection ids.
 const NONCE: u8 = 8;
@@ -69,6 +70,34 @@ impl SharedKeys {
             vip(topology::vip4(0).into()),
             vip(topology::vip6(0).into())
         )
+    }
+
+    /// What makes an agent hear the fleet's book from the balancer that listens there, and write
+    /// cookies by it. Its keys file is this server's own, and is made once.
+    pub(in crate::scenario) fn book_of_agent(
+        &self,
+        server: &Node,
+        balancer: SocketAddr,
+    ) -> Result<String> {
+        let addresses = [server.ipv4.to_string(), server.ipv6.to_string()];
+        let output = std::process::Command::new(&self.binary)
+            .args(["cookie", "server-keys", "--keys"])
+            .arg(self.cookies())
+            .args(&addresses)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "causeway cookie server-keys: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let file = self.directory.path().join(format!("{}.keys", server.ipv4));
+        std::fs::write(&file, output.stdout)?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
+        Ok(format!(
+            "state_dir = \"STATE\"\n[agent.cookie]\nkeys = \"{}\"\n\
+             [agent.report]\nto = [\"{balancer}\"]\nbook = true\n",
+            file.display()
+        ))
     }
 
     /// A configuration of connection ids, as the balancer's file has it.

@@ -99,7 +99,7 @@ impl Etcd {
     /// `[fleet]` of a balancer's file.
     pub(super) fn fleet(member: &str) -> String {
         format!(
-            "[fleet]\nname = \"lab\"\nmember = \"{member}\"\nlease = \"4s\"\nsettle = \"500ms\"\n\
+            "[fleet]\nname = \"lab\"\nmember = \"{member}\"\nlease = \"4s\"\nsettle = \"500ms\"\nagents = true\n\
              store = {{ etcd = [\"http://{ADDRESS}:2379\"] }}"
         )
     }

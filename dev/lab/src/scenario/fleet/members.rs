@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancers of a fleet, and the order in which a change reaches them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -262,12 +262,38 @@ impl<'a> Fleet<'a> {
             view.in_service
                 && view.store_error.is_none()
                 && view.hold.is_none()
-                && view.waiting.iter().all(|wait| wait.members.is_empty())
+                && view
+                    .waiting
+                    .iter()
+                    .all(|wait| wait.members.is_empty() && wait.agents.is_empty())
                 && view.key_issued == key
                 && view.applied == views[0].applied
                 && live == wanted * VIPS
         };
         Ok(views.iter().all(is_settled))
+    }
+
+    /// Waits until the agents of all servers of the pool go by the book, as all balancers hear.
+    pub(super) fn wait_for_agents(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let follow = |view: &FleetView| {
+            let mut agents = view.agents.iter();
+            view.in_service
+                && !view.agents.is_empty()
+                && agents.all(|agent| agent.acknowledged == view.book)
+        };
+        loop {
+            let views = self.views()?;
+            if views.iter().all(follow) {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "agents do not go by the book: {:?}",
+                views.iter().map(|view| &view.agents).collect::<Vec<_>>()
+            );
+            sleep(Duration::from_millis(50));
+        }
     }
 
     /// Ends everything, as operators do.
@@ -305,7 +331,11 @@ impl<'a> Fleet<'a> {
                     .map(|(server, node)| RealEntry {
                         drain: self.store.is_none()
                             && !(pool.drained..pool.taking).contains(&server),
-                        keys: vec![format!("id = {}", server_id(server))],
+                        // QUIC's servers have ids of their own; agents hear theirs from the book.
+                        keys: match (&self.store, protocol) {
+                            (Some(_), Protocol::Tcp) => Vec::new(),
+                            _ => vec![format!("id = {}", server_id(server))],
+                        },
                         ..RealEntry::of(node, address)
                     })
                     .collect(),
@@ -320,6 +350,8 @@ impl<'a> Fleet<'a> {
             format!("[cookie]\nkeys = \"{}\"", self.keys.cookies().display()),
         ];
         if self.store.is_some() {
+            let hears = hears_agents(&self.members[index].node);
+            head.push(format!("[agent_reports]\nlisten = \"{hears}\""));
             head.push(Etcd::fleet(&name(index)));
         }
         Ok(BalancerSettings {
@@ -328,6 +360,11 @@ impl<'a> Fleet<'a> {
             ..BalancerSettings::default()
         })
     }
+}
+
+/// Where a balancer hears agents.
+pub(super) fn hears_agents(node: &Node) -> SocketAddr {
+    (node.ipv4, 9472).into()
 }
 
 /// What a balancer is called in its fleet.

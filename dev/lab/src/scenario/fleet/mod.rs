@@ -9,7 +9,7 @@
 //! for which there are tables and hashes alone.
 //!
 //! The balancers share a book in etcd, which is stopped, and wiped, and back; files reach them in any
-//! order. Without a store the run itself keeps to the order of changes.
+//! order. Servers' agents hear ids and keys from any balancer, and have none in files. Without a store the run itself keeps to the order of changes.
 
 mod bgp;
 mod etcd;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use self::bgp::Bird;
 use self::etcd::Etcd;
-use self::members::{Fleet, Pool};
+use self::members::{Fleet, Pool, hears_agents};
 use self::plan::{Event, FleetPlan};
 use super::connections::{ConnectionLoad, RunningClients, SharedKeys, Tally, cid};
 use super::{Context, Scenario, bench, param};
@@ -132,7 +132,8 @@ fn run(context: &Context) -> Result<Value> {
     let silence = plan.lasts * 2;
     let quic =
         QuicModelledServers::start(&topology.servers, bench::QUIC_PORT, silence, |s| cid(0, s))?;
-    let agents = start_agents(&context.binary, &topology, &keys)?;
+    let hears = plan.store.then_some(nodes.as_slice());
+    let agents = start_agents(&context.binary, &topology, &keys, hears)?;
     let _router = Bird::on_router(&topology.router, &nodes)?;
     let pool = Pool {
         known: plan.servers,
@@ -163,6 +164,9 @@ fn run(context: &Context) -> Result<Value> {
         events: Vec::new(),
     };
     wait_routed(&topology)?;
+    if plan.store {
+        run.fleet.wait_for_agents()?;
+    }
     let running: Vec<_> = KINDS
         .iter()
         .zip(&topology.clients)
@@ -233,15 +237,24 @@ fn build(context: &Context, servers: usize) -> Result<(Topology, Vec<topology::N
     Ok((topology, nodes))
 }
 
+/// Where balancers have a book, each agent is told one of them, and hears of the others; else
+/// ids and keys are in its file.
 fn start_agents(
     binary: &Path,
     topology: &Topology,
     keys: &SharedKeys,
+    balancers: Option<&[topology::Node]>,
 ) -> Result<Vec<AgentProcess>> {
     let servers = topology.servers.iter().enumerate();
     servers
         .map(|(index, server)| {
-            let cookies = keys.cookies_of_agent(index);
+            let cookies = match balancers {
+                None => keys.cookies_of_agent(index),
+                Some(nodes) => {
+                    let balancer = &nodes[index % nodes.len()];
+                    keys.book_of_agent(server, hears_agents(balancer))?
+                }
+            };
             AgentProcess::start_with(binary, server, &bench::pin_dir(server), &cookies)
         })
         .collect()
@@ -441,10 +454,16 @@ impl FleetRun<'_> {
                 // The balancers have done it themselves.
                 Waiting::Take | Waiting::Leave => {}
                 Waiting::Issue => {
-                    self.agents.iter().try_for_each(AgentProcess::reload)?;
-                    sleep(RELOAD);
+                    // With a book the agents have the key, and issue it since all had it.
+                    let by_files = !self.plan.store;
+                    if by_files {
+                        self.agents.iter().try_for_each(AgentProcess::reload)?;
+                        sleep(RELOAD);
+                    }
                     self.keys.rotate_cookies("--switch")?;
-                    self.agents.iter().try_for_each(AgentProcess::reload)?;
+                    if by_files {
+                        self.agents.iter().try_for_each(AgentProcess::reload)?;
+                    }
                     self.fleet.reload()?;
                     let issued = self.pool.quic_configs - 1;
                     self.quic.rotate(|server| cid(issued, server))?;

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agents beside members: what they are told, and what waits for them.
+
+use causeway_core::agent_report::{
+    AgentOrders, Body, BookParts, Boot, Question, ReportKeys, ReportSecrets, ReportSender,
+};
+
+use super::tests::{World, keys_text};
+use super::*;
+
+const HEARS: &str = "agents = true\n[agent_reports]\nlisten = \"10.0.0.254:9472\"\n";
+
+/// A server's agent, as far as balancers see it.
+struct Agent {
+    server: IpAddr,
+    keys: ReportKeys,
+    sender: ReportSender,
+    parts: BookParts,
+    heard: Option<AgentOrders>,
+}
+
+impl Agent {
+    fn new(last: u8) -> Self {
+        let server = IpAddr::from([10, 0, 0, last]);
+        let root = ["8", "9"].map(|digit| digit.repeat(32).parse().ok());
+        let root = ReportKeys {
+            current: KeyEpoch::Zero,
+            secrets: ReportSecrets::Root(root),
+        };
+        let boot = Boot {
+            time_s: 1,
+            id: u32::from(last),
+        };
+        Self {
+            server,
+            keys: root.for_server(&[server]),
+            sender: ReportSender::new(boot, 0),
+            parts: BookParts::default(),
+            heard: None,
+        }
+    }
+
+    /// Tells a member where it is, and hears what that says.
+    fn talk(&mut self, world: &World, at: usize) {
+        let reports = world.members[at].engine().reports().clone();
+        let mut response = None;
+        for _ in 0..3 {
+            let follows = self.heard.as_ref().map(AgentOrders::follows);
+            let mut bodies = vec![Body::Follows(follows)];
+            bodies.extend(response.take().map(Body::Response));
+            let datagram = self.sender.datagram(self.server, bodies, &self.keys);
+            let received = match reports.receive(&datagram, 0) {
+                Ok(received) => received,
+                Err(challenge) => {
+                    let member = ([10, 0, 0, 254], at as u16 + 1).into();
+                    let own = [self.server];
+                    let challenge = challenge.expect("a challenge");
+                    let asked = self.sender.question(&challenge, member, &own, &self.keys);
+                    let Some(Question::Challenge(_, number)) = asked else {
+                        panic!("{asked:?}");
+                    };
+                    response = Some(number);
+                    continue;
+                }
+            };
+            for told in reports.tell(&received) {
+                let part = self.sender.book_part(&told, &[self.server], &self.keys);
+                let (server, part) = part.expect("a part of the book");
+                let whole = self.parts.take(server, part, &self.keys);
+                self.heard = whole.or(self.heard.take());
+            }
+        }
+    }
+
+    /// Its id, the key that it issues, and those that it accepts.
+    fn has(&self) -> (Option<u16>, KeyNumber, Vec<KeyNumber>) {
+        let heard = self.heard.as_ref().expect("it has heard");
+        let mut ids = heard.services.values();
+        let keys = heard.keys.keys().copied().collect();
+        (ids.next().map(|(id, _)| *id), heard.issued, keys)
+    }
+}
+
+fn waits_for_agents(world: &World) -> Vec<String> {
+    let waiting = world.members[0].view().waiting;
+    waiting.into_iter().flat_map(|wait| wait.agents).collect()
+}
+
+#[test]
+fn a_key_is_issued_once_every_agent_accepts_it() {
+    let mut world = World::of(2, &[1, 2], HEARS, false);
+    let mut agents = [Agent::new(1), Agent::new(2)];
+    agents.iter_mut().for_each(|agent| agent.talk(&world, 0));
+    assert_eq!(agents[0].has().1, 2);
+    assert_eq!(
+        agents[0].has().0,
+        world.members[1].routes().get(&1).copied()
+    );
+    for at in 0..2 {
+        world.members[at].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
+        world.reload(at, &[1, 2]);
+    }
+    world.settle();
+    assert_eq!(world.members[0].view().key_other, Some(3), "accepted");
+    assert_eq!(world.members[0].view().key_issued, 2);
+    assert_eq!(waits_for_agents(&world), ["10.0.0.1", "10.0.0.2"]);
+    // One of them lags, and holds it back for all.
+    agents[0].talk(&world, 1);
+    world.settle();
+    assert_eq!(agents[0].has().2, [2, 3]);
+    let view = world.members[0].view();
+    assert_eq!((view.key_issued, view.key_other), (2, Some(3)));
+    agents[0].talk(&world, 0);
+    world.settle();
+    assert_eq!(waits_for_agents(&world), ["10.0.0.2"]);
+    // It is heard by the second balancer alone.
+    agents[1].talk(&world, 1);
+    world.settle();
+    assert_eq!(world.members[0].view().key_issued, 3);
+    agents[1].talk(&world, 0);
+    assert_eq!(agents[1].has().1, 3);
+    let key: CookieKey = "6".repeat(32).parse().unwrap();
+    assert_eq!(agents[1].heard.as_ref().unwrap().keys.get(&3), Some(&key));
+}
+
+#[test]
+fn a_real_is_picked_once_its_agent_has_the_id() {
+    let mut world = World::of(2, &[1], HEARS, false);
+    world.reload(0, &[1, 2]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.routes().len(), 2);
+        assert_eq!(member.picks(), [1]);
+    }
+    assert_eq!(waits_for_agents(&world), ["10.0.0.2"]);
+    let mut agent = Agent::new(2);
+    agent.talk(&world, 1);
+    world.settle();
+    let mut stranger = Agent::new(9);
+    stranger.talk(&world, 0);
+    assert_eq!(stranger.has(), (None, 2, Vec::new()), "it is no real");
+    assert_eq!(world.members[0].picks(), [1, 2]);
+    assert_eq!(agent.has().0, world.members[0].routes().get(&2).copied());
+    assert_eq!(waits_for_agents(&world), Vec::<String>::new());
+    // A real that is removed writes its cookies until its id has rested.
+    world.reload(0, &[1]);
+    world.settle();
+    agent.talk(&world, 0);
+    assert!(agent.has().0.is_some());
+}
+
+#[test]
+fn a_server_is_not_believed_beyond_the_book_nor_with_another_key() {
+    let mut world = World::of(1, &[1], HEARS, false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    let book = world.members[0].view().book;
+    let honest = agent.heard.clone().unwrap();
+    let mut ahead = honest.clone();
+    ahead.position.revision += 1000;
+    agent.heard = Some(ahead);
+    agent.talk(&world, 0);
+    world.settle();
+    assert_eq!(world.members[0].view().book, book, "nothing is put back");
+    assert_eq!(world.members[0].view().agents[0].acknowledged, None);
+    let mut other = honest.clone();
+    other.keys.insert(2, CookieKey::from_bytes([1; 16]));
+    let follows = Some(other.follows());
+    let datagram = vec![Body::Follows(follows)];
+    let datagram = agent.sender.datagram(agent.server, datagram, &agent.keys);
+    let reports = world.members[0].engine().reports().clone();
+    let received = reports.receive(&datagram, 0).unwrap();
+    assert!(!reports.tell(&received).is_empty(), "it is told again");
+    world.settle();
+    assert_eq!(world.members[0].view().agents[0].acknowledged, None);
+    agent.heard = Some(honest);
+    agent.talk(&world, 0);
+    world.settle();
+    assert_eq!(world.members[0].view().agents[0].acknowledged, book);
+}
+
+#[test]
+fn agents_may_be_waited_for_later_than_the_fleet_is_founded() {
+    let mut world = World::of(1, &[1], "", false);
+    world.extra = HEARS;
+    world.start(0, &[1]);
+    world.settle();
+    assert_eq!(world.members[0].picks(), [1], "it goes on");
+    let view = world.members[0].view();
+    assert_eq!(view.agents.len(), 1);
+    assert_eq!(view.agents[0].acknowledged, None);
+    // Without agents again, nothing waits for them.
+    world.extra = "";
+    world.start(0, &[1]);
+    world.settle();
+    assert_eq!(world.members[0].view().agents, []);
+}
