@@ -117,7 +117,7 @@ fn two_balancers_at_home_do_what_the_page_says() {
     let path = std::env::var("PATH").unwrap_or_default();
     let begun = Instant::now();
     let mut shell = Command::new("timeout")
-        .args(["--kill-after=5", "180"])
+        .args(["--kill-after=5", "300"])
         .args([
             "unshare",
             "--mount",
