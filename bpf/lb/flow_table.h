@@ -198,13 +198,24 @@ static __always_inline u32 lowest_bit(u64 rest)
 	return at + none_of(rest, 1);
 }
 
+/* The way that a bit of ways_with() stands for. */
+static __always_inline u32 way_of(u32 bit)
+{
+	return CW_MASKED(((bit & 7) << 1) + (bit >> 3 & 1), FLOW_WAYS - 1);
+}
+
+/* The bit from which on a flow looks for a way: its own, as long as that is free. */
+static __always_inline u32 first_bit(u32 fingerprint)
+{
+	return fingerprint >> 8 & (FLOW_WAYS - 1);
+}
+
 /* The first of some ways, by their bits from `from` on, around; at least one is set. */
 static __always_inline u32 first_way(u32 ways, u32 from)
 {
-	u32 turned = (ways | ways << FLOW_WAYS) >> (from & (FLOW_WAYS - 1)), bit;
+	u32 turned = (ways | ways << FLOW_WAYS) >> (from & (FLOW_WAYS - 1));
 
-	bit = lowest_bit(turned & 0xffff) + from;
-	return CW_MASKED(((bit & 7) << 1) + (bit >> 3 & 1), FLOW_WAYS - 1);
+	return way_of(lowest_bit(turned & 0xffff) + from);
 }
 
 /* Whether flows whose first bucket this is may be in their second one. */
@@ -298,6 +309,37 @@ static __always_inline bool has_expired(u32 seen, const struct packet *pkt, cons
 	return proto == IPPROTO_UDP && (seen & AGE_MASK) == AGE_GONE;
 }
 
+/* Has a cache line fetched that is needed later, while others are waited for. */
+static __always_inline void touch(const void *line)
+{
+	if (line)
+		(void)*(const volatile u64 *)line;
+}
+
+static __always_inline void touch_chain(const struct flow *flow)
+{
+	_Static_assert(offsetof(struct flow, chain) == 64 && sizeof(flow->chain) == 128, "two cache lines");
+	touch(&flow->chain);
+	touch((const void *)&flow->chain + 64);
+}
+
+/*
+ * The flow's own way, before its bucket tells whether it is there, as it mostly is. A SYN
+ * mostly opens a flow: it looks into both buckets, and then writes all of the flow.
+ */
+static __always_inline void touch_ahead(const struct packet *pkt, const struct spot *spot, const int family)
+{
+	u32 way = way_of(first_bit(spot->fingerprint));
+	struct flow *flow = flow_at(spot->bucket[0] * FLOW_WAYS + way, family);
+
+	touch(flow);
+	if (!is_syn(pkt))
+		return;
+	touch(find_bucket(spot->bucket[1], family));
+	if (cfg_measure && flow)
+		touch_chain(flow);
+}
+
 /*
  * The packet's flow, or NULL. Its slot cannot become another flow's while this packet
  * is handled, unless another CPU had claimed it before: then its tag is not the flow's any
@@ -311,6 +353,7 @@ static __always_inline struct flow *find_flow(const struct packet *pkt, const in
 	u32 index, seen, *tag;
 	struct flow *flow;
 
+	touch_ahead(pkt, &spot, family);
 	bucket = find_bucket(spot.bucket[0], family);
 	if (!bucket)
 		return NULL;
@@ -323,6 +366,8 @@ static __always_inline struct flow *find_flow(const struct packet *pkt, const in
 	flow = index == NO_SLOT ? NULL : flow_at(index, family);
 	if (!flow || !bucket)
 		return NULL;
+	if (is_measured(flow))
+		touch_chain(flow);
 	tag = &bucket->tag[CW_MASKED(index, FLOW_WAYS - 1)];
 	seen = *(volatile u32 *)tag;
 	if ((seen ^ spot.fingerprint) & ~AGE_MASK || has_expired(seen, pkt, family))
@@ -433,10 +478,10 @@ remember(const struct packet *pkt, const int family, const struct route *route, 
 	spot = find_spot(pkt, family);
 	index = spot.bucket[0];
 	bucket = find_bucket(index, family);
-	found = cheapest_way(bucket, spot.fingerprint, spot.fingerprint >> 8);
+	found = cheapest_way(bucket, spot.fingerprint, first_bit(spot.fingerprint));
 	if (found >> OCCUPANCY_SHIFT >= FLOW_WAYS - WAYS_SHARED) {
 		struct flow_bucket *other = find_bucket(spot.bucket[1], family);
-		u32 in_other = cheapest_way(other, spot.fingerprint, spot.fingerprint >> 8);
+		u32 in_other = cheapest_way(other, spot.fingerprint, first_bit(spot.fingerprint));
 
 		if (in_other >> OCCUPANCY_SHIFT < found >> OCCUPANCY_SHIFT) {
 			found = in_other;
