@@ -140,12 +140,12 @@ clock_tsval(struct __sk_buff *skb, const struct segment *seg, struct cookie_sock
 	u32 t, bits, cookie;
 
 	if (was_lent && !take_clock_back(state, seg->tsval)) {
-		struct timestamp_cache_line *line = cache_line(state->name);
+		struct timestamp_clock *own = clock_at(state->name);
 
-		/* Another CPU has the line: what it sends is as new as this. */
-		if (!line)
+		/* Another CPU has the clock: what it sends is as new as this. */
+		if (!own)
 			return 0;
-		*tsval = *(volatile u32 *)&line->clock.t << (state->clock.bits & 31) | state->cookie;
+		*tsval = *(volatile u32 *)&own->clock.t << (state->clock.bits & 31) | state->cookie;
 		return 1;
 	}
 	kind = segment_kind(skb, seg, &state->clock);

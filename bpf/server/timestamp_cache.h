@@ -2,9 +2,15 @@
 /*
  * Open connections without their sockets. To find a segment's socket and its storage
  * costs more than all else that is done to the segment. What an open connection needs
- * is therefore lent out into an array, one cache line by tuple, where both ways read
- * and write it; the socket's storage has it before and after. What is not there, or
- * not sure, goes by the socket.
+ * is therefore lent out into an array, by tuple; the socket's storage has it before and
+ * after. What is not there, or not sure, goes by the socket.
+ *
+ * The two ways mostly run on two CPUs, and memory that both write goes from one to the
+ * other with each segment, which takes longer than the programs. So a connection has a line
+ * in each of two arrays. The clock is in one, which only the way out knows. What the way in
+ * reads is in the other, and changes only where the clock turns; what the way in writes
+ * there, the newest echo, it rounds up, so that it seldom has to. Two arrays, as processors
+ * fetch neighbours along.
  *
  * A line belongs to the connection that came first, as long as that sends. A connection
  * that is evicted loses what its clock did meanwhile. Hence the lease: how far T may run
@@ -22,23 +28,36 @@
 #include "../packet/write.h"
 #include "cookie.h"
 
-#define TIMESTAMP_CACHE_LINES 65536 /* 4 MiB; a power of two */
+#define TIMESTAMP_CACHE_LINES 65536 /* 4 MiB an array; a power of two */
 /* Times that others ask for a line before a connection that sends nothing is evicted. */
 #define EVICT_AFTER 64
 /* A line is written within some ten nanoseconds, unless the CPU is taken away. */
 #define CLAIM_TRIES 16
 
-/* One cache line. */
+/* For the way in, and read by both: written where a clock begins or turns. */
 struct timestamp_cache_line {
 	u64 name;   /* of the connection, see segment_name; 0: free */
-	u32 change; /* odd while a CPU writes */
+	u32 change; /* odd while the rest is written */
 	u32 cookie;
-	struct cookie_clock clock;
-	u32 echoed_t; /* newest T that has come back this way */
+	struct cookie_anchor now;
+	struct cookie_anchor past;
 	u32 lease_t;  /* T may run to here */
-	u32 asked;    /* others that would have had the line since the last segment out */
+	u32 echoed_t; /* no T beyond it has come back this way */
+	u16 unit;
+	u8 bits;
+	u8 adopted;
+	u32 pad[5];
 };
 _Static_assert(sizeof(struct timestamp_cache_line) == 64, "one cache line");
+
+/* The way out's own: the clock of the line with the same index. */
+struct timestamp_clock {
+	struct cookie_clock clock;
+	u32 is_claimed; /* a CPU writes this, or the line */
+	u32 asked;      /* others that would have had the line since the last segment out */
+	u32 pad[5];
+};
+_Static_assert(sizeof(struct timestamp_clock) == 64, "one cache line");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -48,11 +67,27 @@ struct {
 	__type(value, struct timestamp_cache_line);
 } timestamp_cache SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, TIMESTAMP_CACHE_LINES);
+	__type(key, u32);
+	__type(value, struct timestamp_clock);
+} timestamp_clocks SEC(".maps");
+
 static __always_inline struct timestamp_cache_line *cache_line(u64 name)
 {
 	u32 index = (u32)name & (TIMESTAMP_CACHE_LINES - 1);
 
 	return bpf_map_lookup_elem(&timestamp_cache, &index);
+}
+
+/* The clock of the connection's line, whoever's that is. */
+static __always_inline struct timestamp_clock *clock_at(u64 name)
+{
+	u32 index = (u32)name & (TIMESTAMP_CACHE_LINES - 1);
+
+	return bpf_map_lookup_elem(&timestamp_clocks, &index);
 }
 
 /* The line of the connection with this name; NULL if it has none. */
@@ -63,62 +98,96 @@ static __always_inline struct timestamp_cache_line *cache_line_of(u64 name)
 	return line && *(volatile u64 *)&line->name == name ? line : NULL;
 }
 
-/* The line is this CPU's alone until it is released; false: another has it for long. */
-static __always_inline MUST_USE bool claim(struct timestamp_cache_line *line)
+static __always_inline MUST_USE bool try_to_claim(struct timestamp_clock *own)
 {
-	for (u32 i = 0; i < CLAIM_TRIES; i++) {
-		u32 change = *(volatile u32 *)&line->change;
+	return __sync_val_compare_and_swap(&own->is_claimed, 0, 1) == 0;
+}
 
-		if (!(change & 1) && __sync_val_compare_and_swap(&line->change, change, change + 1) == change)
+/* Line and clock are this CPU's alone until they are released; false: another has them for long. */
+static __noinline int claim(struct timestamp_clock *own)
+{
+	for (u32 i = 0; own && i < CLAIM_TRIES; i++)
+		if (try_to_claim(own))
 			return true;
-	}
 	return false;
 }
 
 /* An exchange orders what was written before it; an addition without a result does not. */
-static __always_inline void release(struct timestamp_cache_line *line)
+static __always_inline void release(struct timestamp_clock *own)
+{
+	__sync_lock_test_and_set(&own->is_claimed, 0);
+}
+
+/* Claims the line if it is this connection's: it may have become another's since it was found. */
+static __always_inline MUST_USE bool
+claim_of(struct timestamp_cache_line *line, struct timestamp_clock *own, u64 name)
+{
+	if (!claim(own))
+		return false;
+	if (*(volatile u64 *)&line->name == name)
+		return true;
+	release(own);
+	return false;
+}
+
+/* The newest T that the client has echoed, for the clock: at most a gap less than told. */
+static __always_inline void take_echo(const struct timestamp_cache_line *line, struct cookie_clock *clock)
+{
+	u32 t = *(const volatile u32 *)&line->echoed_t;
+
+	if (cookie_t_diff(t, clock->t, clock->bits) > 0)
+		t = clock->t;
+	if (cookie_t_diff(t, clock->echoed_t, clock->bits) > 0)
+		clock->echoed_t = t;
+}
+
+/* The way in reads again what it read meanwhile; the line is claimed. */
+static __always_inline void begin_change(struct timestamp_cache_line *line)
 {
 	__sync_lock_test_and_set(&line->change, line->change + 1);
 }
 
-/* Claims the line if it is this connection's: it may have become another's since it was found. */
-static __always_inline MUST_USE bool claim_of(struct timestamp_cache_line *line, u64 name)
+static __always_inline void end_change(struct timestamp_cache_line *line)
 {
-	if (!claim(line))
-		return false;
-	if (*(volatile u64 *)&line->name == name)
-		return true;
-	release(line);
-	return false;
+	__sync_lock_test_and_set(&line->change, line->change + 1);
 }
 
-/* The newest T that the client has echoed, for the clock. */
-static __always_inline void take_echo(struct timestamp_cache_line *line)
+/* Tells the way in how T and the kernel's timestamps belong together. */
+static __always_inline void copy_anchors(struct timestamp_cache_line *line, const struct cookie_clock *clock)
 {
-	struct cookie_clock *clock = &line->clock;
-	u32 t = *(volatile u32 *)&line->echoed_t;
+	line->now = clock->now;
+	line->past = clock->past;
+	line->unit = clock->unit;
+	line->bits = clock->bits;
+	line->adopted = clock->adopted;
+}
 
-	if (cookie_t_diff(t, clock->echoed_t, clock->bits) > 0 && cookie_t_diff(clock->t, t, clock->bits) >= 0)
-		clock->echoed_t = t;
+/* Whether the way in knows of the clock's last turn. */
+static __always_inline bool
+is_published(const struct timestamp_cache_line *line, const struct cookie_clock *clock)
+{
+	return !((clock->now.o ^ line->now.o) | (clock->now.t ^ line->now.t) | (clock->past.o ^ line->past.o) |
+		 (clock->past.t ^ line->past.t));
 }
 
 /* Lends an open connection's clock to its line, unless another is at work there. */
 static __noinline int lend_clock(struct cookie_socket *state, u64 name)
 {
 	struct timestamp_cache_line *line = cache_line(name);
+	struct timestamp_clock *own = clock_at(name);
 	struct cookie_clock clock;
 	u32 cookie, lease_t;
 	u64 there;
 
-	if (!line)
+	if (!line || !own)
 		return 0;
 	there = *(volatile u64 *)&line->name;
 	if (there && there != name) {
-		line->asked += 1;
-		if (line->asked < EVICT_AFTER)
+		own->asked += 1;
+		if (own->asked < EVICT_AFTER)
 			return 0;
 	}
-	if (!claim(line))
+	if (!claim(own))
 		return 0;
 	bpf_spin_lock(&state->lock);
 	clock = state->clock;
@@ -126,21 +195,23 @@ static __noinline int lend_clock(struct cookie_socket *state, u64 name)
 	lease_t = cookie_clock_lease(&clock);
 	if (state->is_lent || lease_t == clock.t) {
 		bpf_spin_unlock(&state->lock);
-		release(line);
+		release(own);
 		return 0;
 	}
 	state->name = name; /* an agent before this one may have named it otherwise */
 	state->lease_t = lease_t;
 	state->is_lent = 1;
 	bpf_spin_unlock(&state->lock);
-	line->name = 0;
-	line->clock = clock;
+	own->clock = clock;
+	own->asked = 0;
+	begin_change(line);
+	line->name = name;
 	line->cookie = cookie;
 	line->echoed_t = clock.echoed_t;
 	line->lease_t = lease_t;
-	line->asked = 0;
-	*(volatile u64 *)&line->name = name;
-	release(line);
+	copy_anchors(line, &clock);
+	end_change(line);
+	release(own);
 	return 0;
 }
 
@@ -151,20 +222,21 @@ static __noinline int lend_clock(struct cookie_socket *state, u64 name)
 static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
 {
 	struct timestamp_cache_line *line = cache_line(state->name);
+	struct timestamp_clock *own = clock_at(state->name);
 	u32 lease_t = *(volatile u32 *)&state->lease_t;
 	struct cookie_clock clock;
 
-	if (!line)
+	if (!line || !own)
 		return 0;
-	if (claim_of(line, state->name)) {
-		take_echo(line);
-		clock = line->clock;
+	if (claim_of(line, own, state->name)) {
+		take_echo(line, &own->clock);
+		clock = own->clock;
 		bpf_spin_lock(&state->lock);
 		state->clock = clock;
 		state->is_lent = 0;
 		bpf_spin_unlock(&state->lock);
 		*(volatile u64 *)&line->name = 0;
-		release(line);
+		release(own);
 		return 1;
 	}
 	if (*(volatile u64 *)&line->name == state->name)
@@ -182,30 +254,39 @@ static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
 static __always_inline void empty_line(u64 name)
 {
 	struct timestamp_cache_line *line = cache_line_of(name);
+	struct timestamp_clock *own = clock_at(name);
 
-	if (!line || !claim_of(line, name))
+	if (!line || !own || !claim_of(line, own, name))
 		return;
 	*(volatile u64 *)&line->name = 0;
-	release(line);
+	release(own);
 }
 
-/* The kernel's TSval that the segment echoes; 0 if the line does not tell for sure. */
+/*
+ * The kernel's TSval that the segment echoes; 0 if the line does not tell for sure. That T
+ * was sent is known by the lease alone: a client that makes one up measures itself wrong.
+ */
 static __always_inline u32 cached_echo(struct timestamp_cache_line *line, u64 name, u32 tsecr)
 {
-	u32 change = *(volatile u32 *)&line->change;
-	struct cookie_clock clock = line->clock;
-	u32 bits = clock.bits & 31, t = tsecr >> bits, o;
+	u32 change = *(volatile u32 *)&line->change, bits = line->bits & 31, t = tsecr >> bits, o;
+	struct cookie_clock clock = {
+		.unit = line->unit,
+		.bits = bits,
+		.adopted = line->adopted,
+		.now = line->now,
+		.past = line->past,
+	};
 
 	if (!bits || change & 1 || (tsecr & cookie_mask(bits)) != line->cookie)
 		return 0;
-	if (cookie_t_diff(t, clock.t, bits) > 0)
+	if (cookie_t_diff(t, line->lease_t, bits) > 0)
 		return 0; /* never sent */
-	o = cookie_clock_echo(&clock, t, clock.last_o);
+	o = cookie_clock_o(&clock, t);
 	asm volatile("" ::: "memory");
 	if (*(volatile u32 *)&line->change != change || *(volatile u64 *)&line->name != name)
 		return 0;
 	if (cookie_t_diff(t, line->echoed_t, bits) > 0)
-		line->echoed_t = t;
+		line->echoed_t = (t + cookie_ack_gap(bits)) & cookie_t_mask(bits);
 	return o;
 }
 
@@ -304,24 +385,32 @@ __noinline int segment_kind(struct __sk_buff *skb, const struct segment *seg, co
 static __always_inline MUST_USE bool stamp_by_cache(struct __sk_buff *skb, const struct segment *seg, u64 name)
 {
 	struct timestamp_cache_line *line = cache_line_of(name);
+	struct timestamp_clock *own = clock_at(name);
 	u32 t, bits, cookie;
 	enum cookie_segment kind;
 
-	if (!line || !seg->ts_offset || seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST))
+	if (!line || !own || !seg->ts_offset || seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST))
 		return false;
-	kind = segment_kind(skb, seg, &line->clock);
-	if (!claim_of(line, name))
+	kind = segment_kind(skb, seg, &own->clock);
+	if (!try_to_claim(own))
 		return false;
-	bits = line->clock.bits & 31;
-	if (cookie_t_diff(line->lease_t, line->clock.t, bits) < (s32)cookie_period(bits)) {
-		release(line);
+	bits = own->clock.bits & 31;
+	if (*(volatile u64 *)&line->name != name ||
+	    cookie_t_diff(line->lease_t, own->clock.t, bits) < (s32)cookie_period(bits)) {
+		release(own);
 		return false;
 	}
-	take_echo(line);
-	t = cookie_clock_stamp_kind(&line->clock, seg->tsval, kind);
+	take_echo(line, &own->clock);
+	t = cookie_clock_stamp_kind(&own->clock, seg->tsval, kind);
+	if (!is_published(line, &own->clock)) {
+		begin_change(line);
+		copy_anchors(line, &own->clock);
+		end_change(line);
+	}
 	cookie = line->cookie;
-	line->asked = 0;
-	release(line);
+	if (own->asked)
+		own->asked = 0;
+	release(own);
 	write_tsval(skb, seg, t << bits | cookie);
 	count_event(SC_STAMPED);
 	return true;

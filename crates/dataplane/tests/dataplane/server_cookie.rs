@@ -319,40 +319,61 @@ const LAST_T: u32 = 1200;
 const PAUSE_T: u32 = 3947;
 /// A step of up to 4,096 short of what the test sends within it.
 const LEASE_T: u32 = LAST_T + 37 + PAUSE_T + 36 + 4095;
+/// Newest T that has come back.
+const ECHOED_T: u32 = 900;
+/// Where in a line the way in writes what the client has echoed.
+const ECHOED_AT: std::ops::Range<usize> = 36..40;
+/// How far that is rounded up: a sixty-fourth of the ring is more.
+const GAP: u32 = 256;
 /// TSval of the last bare acknowledgement from the CPU that takes segments in.
 const ACKED_O: u32 = LAST_O - 10;
 
 /// A connection's line, and its clock: that reads `T` 1000 to 1200 as 5,000,000 to
 /// 5,000,200, and what is below 1000 as so much before 4,000,000.
-fn line_of(client: Tuple, cookie: u32) -> ([u8; 4], Vec<u8>) {
-    let index = (name_of(client) as u32) & 0xffff;
+fn line_of(client: Tuple, cookie: u32) -> (Vec<u8>, Vec<u8>) {
     let unit_bits_adopted = 1 | 16 << 16;
-    let (change, asked) = (0, 0);
-    let words = [
-        change,
-        cookie,
-        LAST_O,
-        LAST_T,
-        900,
-        unit_bits_adopted,
-        5_000_000,
-        1000,
-        4_000_000,
-        1000,
-        ACKED_O,
-        900,
-        LEASE_T,
-        asked,
+    let (change, is_claimed, asked) = (0, 0, 0);
+    let (now, past) = ([5_000_000, 1000], [4_000_000, 1000]);
+    let line = [
+        &[change, cookie][..],
+        &now,
+        &past,
+        &[LEASE_T, ECHOED_T, unit_bits_adopted],
+        &[0; 5],
     ];
-    let words = words.into_iter().flat_map(u32::to_ne_bytes);
-    let name = name_of(client).to_ne_bytes();
-    (index.to_ne_bytes(), name.into_iter().chain(words).collect())
+    let clock = [
+        &[LAST_O, LAST_T, ECHOED_T, unit_bits_adopted][..],
+        &now,
+        &past,
+        &[ACKED_O, is_claimed, asked],
+        &[0; 5],
+    ];
+    let bytes = |words: Vec<u32>| words.into_iter().flat_map(u32::to_ne_bytes);
+    let name = name_of(client).to_ne_bytes().into_iter();
+    (
+        name.chain(bytes(line.concat())).collect(),
+        bytes(clock.concat()).collect(),
+    )
 }
 
 impl Server {
-    fn line(&self, index: [u8; 4]) -> Vec<u8> {
-        let line = self.skel.maps.timestamp_cache.lookup(&index, MapFlags::ANY);
-        line.expect("lookup").expect("index")
+    /// Gives the connection its line and its clock; their index.
+    fn lend(&self, client: Tuple, cookie: u32) -> [u8; 4] {
+        let index = ((name_of(client) as u32) & 0xffff).to_ne_bytes();
+        let (line, clock) = line_of(client, cookie);
+        write(&self.skel.maps.timestamp_cache, &index, &line);
+        write(&self.skel.maps.timestamp_clocks, &index, &clock);
+        index
+    }
+
+    /// The line, which the way in reads, and the clock, which it does not.
+    fn line(&self, index: [u8; 4]) -> (Vec<u8>, Vec<u8>) {
+        let maps = &self.skel.maps;
+        let line = maps.timestamp_cache.lookup(&index, MapFlags::ANY);
+        let clock = maps.timestamp_clocks.lookup(&index, MapFlags::ANY);
+        [line, clock]
+            .map(|value| value.expect("lookup").expect("index"))
+            .into()
     }
 }
 
@@ -374,9 +395,7 @@ fn an_open_connection_is_stamped_without_its_socket() {
     for client in clients() {
         let cookie = server.cookie(client);
         let wire = |t: u32| t << 16 | cookie;
-        let clocks = &server.skel.maps.timestamp_cache;
-        let (index, line) = line_of(client, cookie);
-        write(clocks, &index, &line);
+        let index = server.lend(client, cookie);
         for (at, (before, after)) in layouts(LAST_O + 5, TSECR)
             .iter()
             .zip(layouts(wire(LAST_T + 5), TSECR))
@@ -421,9 +440,7 @@ fn an_open_connection_is_stamped_without_its_socket() {
             }
             answered += 1;
         }
-        // All but the count of changes.
-        let after = server.line(index);
-        assert_eq!((&after[..8], &after[12..]), (&before[..8], &before[12..]));
+        assert_eq!(server.line(index), before);
     }
     assert_eq!(
         server.events(),
@@ -441,9 +458,7 @@ fn an_open_connections_echo_is_restored_without_its_socket() {
     let (mut quickly, mut remembered) = (0, 0);
     for client in clients() {
         let cookie = server.cookie(client);
-        let clocks = &server.skel.maps.timestamp_cache;
-        let (index, line) = line_of(client, cookie);
-        write(clocks, &index, &line);
+        let index = server.lend(client, cookie);
         for (t, o) in [(1000, 5_000_000), (1200, 5_000_200), (950, 3_999_950)] {
             let echo = t << 16 | cookie;
             for (before, after) in layouts(TSVAL, echo).iter().zip(layouts(TSVAL, o)) {
@@ -452,10 +467,10 @@ fn an_open_connections_echo_is_restored_without_its_socket() {
                 quickly += 1;
             }
         }
-        // From the future, another cookie, or the end: the socket's, which is not there.
+        // From beyond the lease, another cookie, or the end: the socket's, which is not there.
         let fin = 1;
         for (echo, flags) in [
-            (1201 << 16 | cookie, ACK),
+            ((LEASE_T + 1) << 16 | cookie, ACK),
             (1100 << 16 | (cookie ^ 1), ACK),
             (1100 << 16 | cookie, ACK | fin),
             (1100 << 16 | cookie, ACK),
@@ -464,10 +479,48 @@ fn an_open_connections_echo_is_restored_without_its_socket() {
             assert_eq!(hex(&server.inwards(&same)), hex(&same));
             remembered += 1;
         }
-        assert_eq!(server.line(index)[..8], [0; 8], "no socket has it");
+        assert_eq!(server.line(index).0[..8], [0; 8], "no socket has it");
     }
     assert_eq!(
         server.events(),
         BTreeMap::from([("remembered", remembered), ("restored_quickly", quickly)])
     );
+}
+
+#[test]
+fn each_way_writes_a_cache_line_of_its_own() {
+    let server = Server::new(CookieMode::Timestamp);
+    for client in clients() {
+        let cookie = server.cookie(client);
+        let index = server.lend(client, cookie);
+        let sends = |o: u32| server.out(&frame(client.reversed(), ACK, &layouts(o, TSECR)[0]));
+        let echoes = |t: u32| {
+            let echo = t << 16 | cookie;
+            server.inwards(&frame(client, ACK, &layouts(TSVAL, echo)[0]))
+        };
+        // Out: the clock moves, and nothing that the way in reads.
+        let before = server.line(index);
+        sends(LAST_O + 5);
+        let after = server.line(index);
+        assert_eq!(after.0, before.0);
+        assert_ne!(after.1, before.1);
+        // In: what came back is rounded up, so that it is written once a gap.
+        let before = after;
+        echoes(LAST_T);
+        let after = server.line(index);
+        let echoed = |line: &[u8]| u32::from_ne_bytes(line[ECHOED_AT].try_into().expect("four"));
+        assert_eq!(echoed(&after.0), LAST_T + GAP);
+        assert_eq!(after.1, before.1);
+        echoes(LAST_T + 5);
+        assert_eq!(server.line(index), after);
+        // A pause turns the clock: what was sent before and after it is restored right.
+        sends(LAST_O + 90_000);
+        let turned = server.line(index);
+        assert_ne!(turned.0, after.0);
+        let t = LAST_T + 5 + (89_995 & 4095);
+        for (t, o) in [(t, LAST_O + 90_000), (LAST_T + 5, LAST_O + 5)] {
+            let restored = frame(client, ACK, &layouts(TSVAL, o)[0]);
+            assert_eq!(hex(&echoes(t)), hex(&restored), "{t}");
+        }
+    }
 }
