@@ -11,7 +11,7 @@ export CLANG ?= clang-19
 # What `causeway version` calls the build.
 export CAUSEWAY_BUILD ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
-.PHONY: help setup build-setup build build-dev deb image demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
+.PHONY: help setup build-setup build build-dev deb image demo lab sim test test-long lint bench bench-dataplane bench-server bench-growth bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,12 +69,20 @@ lint: setup ## format, clippy, who may know whom, names; advisories, licences an
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --all-features check $(ADVISORIES) bans licenses sources
 
-bench: bench-dataplane bench-reader ## all benchmarks; results in bench/out/
+bench: bench-dataplane bench-server bench-growth bench-reader ## all benchmarks; results in bench/out/
 
 bench-dataplane: build-dev ## cost per packet, repeated and live; bench/out/dataplane.json
 	mkdir -p bench/out
 	$(SUDO) target/release/causeway-lab bench dataplane --json bench/out/dataplane.json
 	$(SUDO) target/release/causeway-lab run packet-cost --json bench/out/packet-cost.json
+
+bench-server: build-dev ## cost per segment in a server's programs; bench/out/server.json
+	mkdir -p bench/out
+	$(SUDO) target/release/causeway-lab bench server --json bench/out/server.json
+
+bench-growth: build-dev ## cost per packet against flows, VIPs, reals; bench/out/growth.json and plots
+	mkdir -p bench/out
+	$(SUDO) target/release/causeway-lab bench growth --json bench/out/growth.json --svg bench/out
 
 bench-reader: build-dev ## packets per second of `causeway measure`; bench/out/reader.json
 	@scripts/setup bench

@@ -18,7 +18,7 @@
 #include "../../../bpf/packet/write.h"
 
 #define BENCH_MAX_FLOWS 1048576
-#define BENCH_VIP_BE bpf_htonl(0xc000020a) /* 192.0.2.10 */
+#define BENCH_VIP 0xc000020a /* 192.0.2.10, the first */
 #define BENCH_PORT_BE bpf_htons(443)
 
 enum shot_kind {
@@ -51,7 +51,8 @@ struct client {
 	u16 token;  /* what its server writes into timestamps in stateful mode */
 	u16 cookie; /* what it writes with cookies */
 	u8 cid[CID_LEN]; /* what it issues with QUIC */
-	u8 pad[3];
+	u8 pad;
+	u16 vip; /* which one it connects to: address after address */
 };
 
 /* The flows in the order of their packets, which is not that of their insertion. */
@@ -114,7 +115,7 @@ write_head(struct shot_ip *head, u8 proto, u32 ip_len, const struct client *clie
 		.ttl = 60,
 		.protocol = proto,
 		.saddr = client->addr_be,
-		.daddr = BENCH_VIP_BE,
+		.daddr = bpf_htonl(BENCH_VIP + client->vip),
 	};
 }
 

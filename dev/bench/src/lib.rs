@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The laboratory's BPF programs, which no balancer loads, and the benchmarks on them: the
 //! cost of a packet in the balancer's program beside references that do less
-//! ([`dataplane`]), a packet dropper ([`loss`]) and daisy chaining ([`daisy_chain`]), and where the
+//! ([`dataplane`]), of a segment in a server's ([`server`]), a packet dropper ([`loss`]) and daisy chaining ([`daisy_chain`]), and where the
 //! product's binary is ([`product`]).
 
 pub mod daisy_chain;
 pub mod dataplane;
 pub mod loss;
 pub mod product;
+pub mod server;
 
 /// Generated skeletons: open, set sizes and flags, load.
 #[allow(
@@ -26,6 +27,9 @@ mod skel {
     }
     pub(crate) mod daisy_chain {
         include!(concat!(env!("OUT_DIR"), "/daisy_chain.skel.rs"));
+    }
+    pub(crate) mod segments {
+        include!(concat!(env!("OUT_DIR"), "/segments.skel.rs"));
     }
     pub(crate) mod loss {
         include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));

@@ -2,7 +2,7 @@
 //! The benchmark runs, small: every case gets the packets it should and every
 //! packet the right verdict. Needs root; fails without.
 
-use causeway_bench::dataplane::{BenchPlan, kept, run};
+use causeway_bench::dataplane::{BenchPlan, Grows, GrowthPlan, growth, kept, run};
 
 #[test]
 fn every_case_has_its_verdict_and_its_rows() {
@@ -60,4 +60,37 @@ fn a_flow_table_holds_the_flows_that_it_is_made_for() {
     let flows = 100_000;
     let kept = kept(flows).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((kept.at_first, kept.after_change), (flows, flows));
+}
+
+#[test]
+fn each_thing_that_grows_has_its_points() {
+    let plan = GrowthPlan::tiny();
+    let rows = growth(&plan, |_, _| ()).unwrap_or_else(|e| panic!("{e}"));
+    let all = [
+        "min",
+        "tcp_established",
+        "tcp_established_measured",
+        "tcp_cookie",
+    ];
+    let mut expected = Vec::new();
+    for (grows, counts) in [
+        (Grows::Flows, &plan.flows),
+        (Grows::Vips, &plan.vips),
+        (Grows::Reals, &plan.reals),
+    ] {
+        for &count in counts {
+            // One real: cookies would name others.
+            let cases = if (grows, count) == (Grows::Reals, 1) {
+                &all[..3]
+            } else {
+                &all
+            };
+            expected.extend(cases.iter().map(|case| (grows, count, *case)));
+        }
+    }
+    let got: Vec<_> = rows
+        .iter()
+        .map(|of| (of.grows, of.count, of.row.case))
+        .collect();
+    assert_eq!(got, expected);
 }

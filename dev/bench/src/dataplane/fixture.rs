@@ -22,28 +22,105 @@ use super::instrument::{Instrument, cid_config, client_number, cookie_id, cookie
 use super::{BenchError, Place, Shot};
 
 /// VIP of `bpf/reference.bpf.c`.
-pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
-pub(super) const PORT: u16 = 443;
+pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+pub(crate) const PORT: u16 = 443;
 pub(super) const REALS: u32 = 100;
 const RING: u32 = 65_537;
+/// `SOURCE_GROUPS` of bpf/shared/abi.h.
+const SOURCE_GROUPS: u32 = 256;
 /// IPv4 flows of a flow table that is used: the default.
 const FLOWS: u32 = 1 << 20;
 /// Of one that is not.
 const FEW_FLOWS: u32 = 1024;
 
-pub(super) fn failed(doing: &'static str) -> impl Fn(libbpf_rs::Error) -> BenchError {
+pub(crate) fn failed(doing: &'static str) -> impl Fn(libbpf_rs::Error) -> BenchError {
     move |cause| BenchError::Bpf { doing, cause }
 }
 
-/// A balancer with one VIP for TCP and UDP, and with tables of the default size.
+/// How much a balancer has to know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// IPv4 flows that its table is made for.
+    pub(super) flows: u32,
+    /// VIPs, each for TCP and UDP, address after address.
+    pub(super) vips: u32,
+    /// Reals, which all VIPs share.
+    pub(super) reals: u32,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self {
+            flows: FLOWS,
+            vips: 1,
+            reals: REALS,
+        }
+    }
+}
+
+impl Size {
+    fn of_table(flows: u32) -> Self {
+        Self {
+            flows,
+            ..Self::default()
+        }
+    }
+
+    /// The VIP of client number `index`.
+    pub(super) fn vip_of(self, index: u32) -> u32 {
+        index % self.vips
+    }
+
+    /// Makes room where the defaults have too little.
+    fn set(self, open: &mut OpenLbSkel<'_>) -> libbpf_rs::Result<()> {
+        flow_table::set_size(open, self.flows, FEW_FLOWS)?;
+        let (vips, reals) = (self.vips, self.reals);
+        let maps = &mut open.maps;
+        if vips > maps.vip_stats.max_entries() {
+            maps.vips.set_max_entries(3 * vips)?;
+            for by_vip in [
+                &mut maps.vip_stats,
+                &mut maps.vip_limits,
+                &mut maps.turns,
+                &mut maps.cookie_counts,
+            ] {
+                by_vip.set_max_entries(vips)?;
+            }
+            maps.rings.set_max_entries(2 * (vips + SOURCE_GROUPS))?;
+            if let Some(rodata) = maps.rodata_data.as_deref_mut() {
+                rodata.cfg_source_rings = vips;
+                rodata.cfg_plain_rings = vips + SOURCE_GROUPS;
+            }
+        }
+        if reals > maps.reals.max_entries() {
+            for by_real in [
+                &mut maps.reals,
+                &mut maps.real_stats,
+                &mut maps.real_hist,
+                &mut maps.real_loads,
+            ] {
+                by_real.set_max_entries(reals)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The address of this VIP.
+pub(super) fn vip_address(vip: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(VIP) + vip)
+}
+
+/// A balancer of some size.
 pub(super) struct Balancer<'o> {
     skel: LbSkel<'o>,
+    size: Size,
 }
 
 impl<'o> Balancer<'o> {
     /// With a flow table of the default size for IPv4, measuring.
     pub(super) fn load(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
-        Self::start(storage, FLOWS, |_| Ok(()))
+        Self::sized(storage, Size::default())
     }
 
     /// With a flow table for this many IPv4 flows.
@@ -51,7 +128,15 @@ impl<'o> Balancer<'o> {
         storage: &'o mut MaybeUninit<OpenObject>,
         flows: u32,
     ) -> Result<Self, BenchError> {
-        Self::start(storage, flows, |_| Ok(()))
+        Self::sized(storage, Size::of_table(flows))
+    }
+
+    /// Of this size, measuring.
+    pub(super) fn sized(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        size: Size,
+    ) -> Result<Self, BenchError> {
+        Self::start(storage, size, |_| Ok(()))
     }
 
     /// With a place for every flow, and a small flow table: measuring.
@@ -61,7 +146,7 @@ impl<'o> Balancer<'o> {
     ) -> Result<Self, BenchError> {
         let layout = places(flows);
         let cpus = libbpf_rs::num_possible_cpus().map_err(failed("counting the CPUs"))? as u32;
-        let balancer = Self::start(storage, FEW_FLOWS, |open| {
+        let balancer = Self::start(storage, Size::of_table(FEW_FLOWS), |open| {
             if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
                 rodata.cfg_conn_partitions = layout.partitions();
             }
@@ -100,7 +185,8 @@ impl<'o> Balancer<'o> {
             }
         }
         let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
-        Ok(Self { skel })
+        let size = other.size;
+        Ok(Self { skel, size })
     }
 
     /// With cookies of the default format; reals have the flags `forwarding` besides.
@@ -111,7 +197,17 @@ impl<'o> Balancer<'o> {
         forwarding: u8,
     ) -> Result<Self, BenchError> {
         let flows = if measure { FLOWS } else { FEW_FLOWS };
-        let balancer = Self::start(storage, flows, |open| {
+        Self::with_cookies_sized(storage, measure, forwarding, Size::of_table(flows))
+    }
+
+    /// The same of some size.
+    pub(super) fn with_cookies_sized(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        measure: bool,
+        forwarding: u8,
+        size: Size,
+    ) -> Result<Self, BenchError> {
+        let balancer = Self::start(storage, size, |open| {
             if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
                 rodata.cfg_measure = measure;
             }
@@ -144,7 +240,7 @@ impl<'o> Balancer<'o> {
 
     /// With QUIC connection ids of the default kind.
     pub(super) fn with_cids(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
-        let balancer = Self::start(storage, FEW_FLOWS, |_| Ok(()))?;
+        let balancer = Self::with_table(storage, FEW_FLOWS)?;
         balancer
             .give_cids()
             .map_err(failed("configuring the balancer"))?;
@@ -153,19 +249,19 @@ impl<'o> Balancer<'o> {
 
     fn start(
         storage: &'o mut MaybeUninit<OpenObject>,
-        flows: u32,
+        size: Size,
         set: impl FnOnce(&mut OpenLbSkel<'_>) -> libbpf_rs::Result<()>,
     ) -> Result<Self, BenchError> {
         let mut open = LbSkelBuilder::default()
             .open(storage)
             .map_err(failed("opening lb.bpf.o"))?;
-        flow_table::set_size(&mut open, flows, FEW_FLOWS)
+        size.set(&mut open)
             .and_then(|()| set(&mut open))
             .map_err(failed("sizing the tables"))?;
         let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
-        let balancer = Self { skel };
+        let balancer = Self { skel, size };
         balancer
-            .configure(&new_ring()?)
+            .configure(&new_ring(size.reals)?)
             .map_err(failed("configuring the balancer"))?;
         Ok(balancer)
     }
@@ -269,7 +365,9 @@ impl<'o> Balancer<'o> {
 
     fn change_vips(&self, change: impl Fn(&mut VipValue)) -> libbpf_rs::Result<()> {
         let vips = &self.skel.maps.vips;
-        for key in vips.keys() {
+        // A change moves an entry within the map, where a walk would meet it again.
+        let keys: Vec<Vec<u8>> = vips.keys().collect();
+        for key in keys {
             let value = vips.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
             let mut vip = VipValue::from_bytes(&value).unwrap_or_default();
             change(&mut vip);
@@ -289,7 +387,7 @@ impl<'o> Balancer<'o> {
         };
         maps.ctl
             .update(&0u32.to_ne_bytes(), ctl.as_bytes(), MapFlags::ANY)?;
-        for id in 0..REALS {
+        for id in 0..self.size.reals {
             let addr = addr_bytes(Ipv4Addr::from(0x0a01_0000 + id).into());
             let real = RealValue {
                 flags: REAL_PRESENT,
@@ -301,8 +399,12 @@ impl<'o> Balancer<'o> {
                 .update(&id.to_ne_bytes(), real.as_bytes(), MapFlags::ANY)?;
         }
         let ring = ring.as_fd().as_raw_fd();
+        // At once: each change of such a map waits for all CPUs.
+        let vips = self.size.vips;
+        let keys: Vec<u8> = (0..vips).flat_map(u32::to_ne_bytes).collect();
+        let rings = ring.to_ne_bytes().repeat(vips as usize);
         maps.rings
-            .update(&0u32.to_ne_bytes(), &ring.to_ne_bytes(), MapFlags::ANY)?;
+            .update_batch(&keys, &rings, vips, MapFlags::ANY, MapFlags::ANY)?;
         self.write_vips(VipValue {
             ring_size: RING,
             ..VipValue::default()
@@ -321,15 +423,18 @@ impl<'o> Balancer<'o> {
     }
 
     fn write_vips(&self, vip: VipValue) -> libbpf_rs::Result<()> {
-        for proto in [6, 17] {
-            let key = VipKey {
-                addr: addr_bytes(VIP.into()),
-                port_be: PORT.to_be_bytes(),
-                proto,
-                kind: 0,
-            };
-            let vips = &self.skel.maps.vips;
-            vips.update(key.as_bytes(), vip.as_bytes(), MapFlags::ANY)?;
+        for id in 0..self.size.vips {
+            let vip = VipValue { id, ..vip };
+            for proto in [6, 17] {
+                let key = VipKey {
+                    addr: addr_bytes(vip_address(id).into()),
+                    port_be: PORT.to_be_bytes(),
+                    proto,
+                    kind: 0,
+                };
+                let vips = &self.skel.maps.vips;
+                vips.update(key.as_bytes(), vip.as_bytes(), MapFlags::ANY)?;
+            }
         }
         Ok(())
     }
@@ -393,7 +498,7 @@ fn places(flows: u32) -> ConnLayout {
 }
 
 /// All reals in turn.
-fn new_ring() -> Result<MapHandle, BenchError> {
+fn new_ring(reals: u32) -> Result<MapHandle, BenchError> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
         map_flags: libbpf_sys::BPF_F_INNER_MAP | libbpf_sys::BPF_F_MMAPABLE,
@@ -403,7 +508,7 @@ fn new_ring() -> Result<MapHandle, BenchError> {
         .map_err(failed("making a ring"))?;
     let keys: Vec<u8> = (0..RING).flat_map(u32::to_ne_bytes).collect();
     let values: Vec<u8> = (0..RING)
-        .flat_map(|slot| (slot % REALS).to_ne_bytes())
+        .flat_map(|slot| (slot % reals).to_ne_bytes())
         .collect();
     ring.update_batch(&keys, &values, RING, MapFlags::ANY, MapFlags::ANY)
         .map_err(failed("filling a ring"))?;

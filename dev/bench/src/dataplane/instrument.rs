@@ -12,7 +12,7 @@ use causeway_quic_lb::{Algorithm, CidConfig, Codec};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, OpenObject, ProgramInput};
 
-use super::fixture::{PORT, REALS, VIP, failed};
+use super::fixture::{PORT, REALS, Size, failed, vip_address};
 use super::{BenchError, Place, Shot};
 use crate::skel::reference::{ReferenceSkel, ReferenceSkelBuilder};
 
@@ -43,9 +43,23 @@ pub(super) struct Batch {
 
 impl<'o> Instrument<'o> {
     pub(super) fn load(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
-        let open = ReferenceSkelBuilder::default()
+        Self::with_room(storage, 0)
+    }
+
+    /// With room for this many clients, if they are more than usual.
+    pub(super) fn with_room(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        clients: u32,
+    ) -> Result<Self, BenchError> {
+        let mut open = ReferenceSkelBuilder::default()
             .open(storage)
             .map_err(failed("opening bench.bpf.o"))?;
+        for map in [&mut open.maps.clients, &mut open.maps.min_flows] {
+            if clients > map.max_entries() {
+                map.set_max_entries(clients)
+                    .map_err(failed("sizing the tables"))?;
+            }
+        }
         let skel = open.load().map_err(failed("loading bench.bpf.o"))?;
         // BPF_PROG_TEST_RUN puts a program that is on no interface into the kernel's
         // XDP dispatcher and takes it out again, and waits for all CPUs each time:
@@ -90,12 +104,22 @@ impl<'o> Instrument<'o> {
     /// The clients in this order; each one's number is its place in `tokens`, if there
     /// are any.
     pub(super) fn set_clients(&self, order: &[u32], tokens: &[u16]) -> Result<(), BenchError> {
+        self.set_clients_of(order, tokens, Size::default())
+    }
+
+    /// The same of a balancer of this size.
+    pub(super) fn set_clients_of(
+        &self,
+        order: &[u32],
+        tokens: &[u16],
+        size: Size,
+    ) -> Result<(), BenchError> {
         let flows = order.len() as u32;
         let codec = cid_codec();
         let keys: Vec<u8> = (0..flows).flat_map(u32::to_ne_bytes).collect();
         let values: Vec<u8> = order
             .iter()
-            .flat_map(|&index| client(index, tokens.get(index as usize).copied(), &codec))
+            .flat_map(|&index| client(index, tokens.get(index as usize).copied(), &codec, size))
             .collect();
         self.skel
             .maps
@@ -167,12 +191,14 @@ pub(super) fn shuffled(flows: u32, mut seed: u64) -> Vec<u32> {
 }
 
 /// `struct client` number `index`: an address of 10.0.0.0/8 and a port.
-fn client(index: u32, token: Option<u16>, codec: &Codec) -> [u8; CLIENT_LEN] {
+fn client(index: u32, token: Option<u16>, codec: &Codec, size: Size) -> [u8; CLIENT_LEN] {
     let mut client = [0; CLIENT_LEN];
     client[..4].copy_from_slice(&(0x0a00_0000 + index / 50).to_be_bytes());
     client[4..6].copy_from_slice(&(1024 + (index % 50 * 1237) as u16).to_be_bytes());
     client[6..8].copy_from_slice(&token.unwrap_or(0).to_ne_bytes());
-    client[8..10].copy_from_slice(&cookie(index).to_ne_bytes());
+    let vip = size.vip_of(index);
+    client[8..10].copy_from_slice(&cookie(index, vip).to_ne_bytes());
+    client[22..24].copy_from_slice(&(vip as u16).to_ne_bytes());
     let nonce = [&[0; 4][..], &index.to_be_bytes()].concat();
     if let Ok(id) = codec.encode(&cookie_id(index).to_be_bytes(), &nonce, 0) {
         client[10..10 + CID_LEN].copy_from_slice(&id[..CID_LEN]);
@@ -197,10 +223,10 @@ pub(super) fn cookie_id(index: u32) -> u16 {
 }
 
 /// The cookie that the server of client number `index` writes.
-fn cookie(index: u32) -> u16 {
+fn cookie(index: u32, vip: u32) -> u16 {
     let host = Ipv4Addr::from(0x0a00_0000 + index / 50);
     let port = 1024 + (index % 50 * 1237) as u16;
-    let tuple = Tuple::tcp((host, port).into(), (VIP, PORT).into());
+    let tuple = Tuple::tcp((host, port).into(), (vip_address(vip), PORT).into());
     let format = CookieLayout::default_of(CookieMode::Timestamp);
     encode(
         &tuple,

@@ -12,6 +12,7 @@
 mod baselines;
 mod fixture;
 mod floor;
+mod growth;
 mod instrument;
 mod kept;
 mod picks;
@@ -26,7 +27,9 @@ use thiserror::Error;
 
 use baselines::Baselines;
 use fixture::{Balancer, Counter};
+pub(crate) use fixture::{PORT, VIP, failed};
 pub use floor::statistics_floor;
+pub use growth::{Grows, GrowthPlan, GrowthRow, growth};
 use instrument::{Instrument, shuffled};
 pub use kept::{Kept, kept};
 
@@ -278,7 +281,9 @@ pub fn run(plan: &BenchPlan, progress: impl FnMut(u32) + Send) -> Result<Vec<Row
 }
 
 /// Does the work in a thread with a network namespace of its own.
-fn alone<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result<T, BenchError> {
+pub(crate) fn alone<T: Send>(
+    work: impl FnOnce() -> Result<T, BenchError> + Send,
+) -> Result<T, BenchError> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(BenchError::Namespace)?;
@@ -467,7 +472,7 @@ fn controllers_rate() -> u8 {
 }
 
 /// The mean without the lowest and the highest 5 %; 0 of nothing.
-fn trimmed_mean(values: &mut [f64]) -> f64 {
+pub(crate) fn trimmed_mean(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let cut = values.len() / 20;
     let kept = &values[cut..values.len() - cut];
@@ -475,7 +480,7 @@ fn trimmed_mean(values: &mut [f64]) -> f64 {
 }
 
 /// The middle value, or the mean of the two in the middle; 0 of nothing.
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => 0.0,

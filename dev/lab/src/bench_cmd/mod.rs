@@ -2,6 +2,8 @@
 //! `causeway-lab bench`: the data plane's own cost. For developers, hence hidden.
 
 mod control;
+mod growth;
+mod server;
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -25,6 +27,10 @@ pub(crate) struct BenchArgs {
 enum BenchCommand {
     /// Time of one packet in the balancer, and in programs that do less; needs root
     Dataplane(DataplaneArgs),
+    /// Time of one packet against flows, VIPs and reals; needs root
+    Growth(growth::GrowthArgs),
+    /// Time of one segment in a server's programs; needs root
+    Server(server::ServerBenchArgs),
     /// CPU time of the latency controller and what it writes, on real maps; needs root
     Control(control::ControlBenchArgs),
 }
@@ -77,6 +83,8 @@ impl BenchArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self.command {
             BenchCommand::Dataplane(args) => args.run()?,
+            BenchCommand::Growth(args) => args.run()?,
+            BenchCommand::Server(args) => args.run()?,
             BenchCommand::Control(args) => args.run()?,
         }
         Ok(ExitCode::SUCCESS)
@@ -94,20 +102,22 @@ impl DataplaneArgs {
         };
         let rows = run(&plan, |flows| eprintln!("measuring with {flows} flows"))?;
         if let Some(path) = &self.json {
-            write_json(path, &rows).with_context(|| format!("cannot write {}", path.display()))?;
+            let rows: Vec<JsonRow> = rows.iter().map(JsonRow::from).collect();
+            write_json(path, &rows)?;
         }
         print!("{}", table(&rows).to_text());
         Ok(())
     }
 }
 
-fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
-    let rows: Vec<JsonRow> = rows.iter().map(JsonRow::from).collect();
-    serde_json::to_writer_pretty(&mut file, &rows)?;
-    writeln!(file)?;
-    file.flush()?;
-    Ok(())
+fn write_json(path: &Path, rows: &[impl Serialize]) -> Result<()> {
+    let write = || -> Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        serde_json::to_writer_pretty(&mut file, rows)?;
+        writeln!(file)?;
+        Ok(file.flush()?)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Net also as a multiple of `min`, the least that a stateful balancer does.

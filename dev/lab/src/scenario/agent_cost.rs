@@ -19,6 +19,7 @@ use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::api;
 use crate::balancer::{BalancerSettings, ServerForwarding, VipEntry};
+use crate::cpu::Awake;
 use crate::load::wrk::{self, WrkReport};
 use crate::statistics::median;
 
@@ -58,6 +59,11 @@ pub(super) const AGENT_COST: Scenario = Scenario {
             "work",
             "cookies",
             "what the agent does: cookies, clients (accounting of SYNs), or nothing",
+        ),
+        param(
+            "awake",
+            "false",
+            "keep idle CPUs from sleeping while the programs are timed: they begin with cold caches else",
         ),
     ],
     run,
@@ -99,7 +105,7 @@ fn run(context: &Context) -> Result<Value> {
         "rate_ratio": ratio, "within_3_pct": ratio >= 0.97,
         "programs": sides[1].programs, "programs_first": sides[0].programs,
         "packets_by_cookie": sides.iter().map(|s| s.by_cookie).collect::<Vec<_>>(),
-        "statistics_floor_ns": floor_ns, "unit": "ns per segment",
+        "awake": context.param::<bool>("awake")?, "statistics_floor_ns": floor_ns, "unit": "ns per segment",
     }))
 }
 
@@ -173,7 +179,12 @@ fn side(
             }
         }
     }
+    let kept = match context.param("awake")? {
+        true => Some(Awake::keep()?),
+        false => None,
+    };
     let programs = program_costs(work, &others, || load(&with))?;
+    drop(kept);
     let stats = api::stats(&balancer.socket())?;
     let cookies = |vip: &VipEntry| {
         let address = vip.address.to_string();

@@ -104,7 +104,7 @@ fn servers_that_fail_leave_the_ring_and_return() {
 #[test]
 fn every_live_packet_is_counted_once_measured_or_not() {
     let report = run("packet-cost", &["seconds=1"]);
-    for case in ["measured", "unmeasured"] {
+    for case in ["measured", "measured_8th", "measured_64th", "unmeasured"] {
         let of = |key: &str| number(&report, &format!("/result/{case}/{key}"));
         assert_eq!(of("clients/broken_connections"), 0.0);
         assert!(of("counted") > 500.0 && of("counted") > of("clients/requests"));

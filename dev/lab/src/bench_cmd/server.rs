@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway-lab bench server`: the cost of a server's traffic control programs.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use causeway_bench::server::{ServerPlan, ServerRow, run};
+use causeway_report::table::TextTable;
+use serde::Serialize;
+
+use super::{tenths, write_json};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ServerBenchArgs {
+    /// Write the rows to FILE, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Numbers of open connections
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = ServerPlan::full().connections,
+          value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    connections: Vec<u32>,
+    /// Measure little: to see that it runs, not for figures
+    #[arg(long)]
+    tiny: bool,
+}
+
+/// A row of server.json.
+#[derive(Debug, Serialize)]
+struct JsonRow {
+    case: &'static str,
+    /// 0: each segment opens a new one.
+    connections: u32,
+    /// At work at once, one for each way.
+    cpus: u32,
+    gross_ns: f64,
+    net_ns: f64,
+    rounds: u32,
+    unit: &'static str,
+}
+
+impl From<&ServerRow> for JsonRow {
+    fn from(row: &ServerRow) -> Self {
+        Self {
+            case: row.case,
+            connections: row.connections,
+            cpus: row.cpus,
+            gross_ns: tenths(row.gross_ns),
+            net_ns: tenths(row.net_ns),
+            rounds: row.rounds,
+            unit: "ns/segment",
+        }
+    }
+}
+
+impl ServerBenchArgs {
+    pub(super) fn run(self) -> Result<()> {
+        let plan = match self.tiny {
+            true => ServerPlan::tiny(),
+            false => ServerPlan {
+                connections: self.connections,
+                ..ServerPlan::full()
+            },
+        };
+        let rows: Vec<JsonRow> = run(&plan)?.iter().map(JsonRow::from).collect();
+        if let Some(path) = &self.json {
+            write_json(path, &rows)?;
+        }
+        print!("{}", table(&rows).to_text());
+        Ok(())
+    }
+}
+
+fn table(rows: &[JsonRow]) -> TextTable {
+    let mut table = TextTable::new(&["Case", ">Connections", ">CPUs", ">Gross ns", ">Net ns"]);
+    for row in rows {
+        let connections = match row.connections {
+            0 => "new".to_owned(),
+            connections => connections.to_string(),
+        };
+        table.push(vec![
+            row.case.to_owned(),
+            connections,
+            row.cpus.to_string(),
+            format!("{:.1}", row.gross_ns),
+            format!("{:.1}", row.net_ns),
+        ]);
+    }
+    table
+}
