@@ -52,6 +52,7 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("COOKIES_TCP", "u8"),
     ("COOKIES_UDP", "u8"),
     ("COOKIE_QUIC", "u8"),
+    ("FLOW_OPENED", "u8"),
     ("FLOW_CLOSED", "u8"),
     ("FLOW_WAYS", "u32"),
     ("GUE_CHECKSUM_4", "u8"),

@@ -406,8 +406,13 @@ impl Engine {
             .filter(|(real, _)| !real.is_wanted())
             .map(|(_, member)| member.id)
             .collect();
-        self.plane
-            .sweep_flows(now_ns, &self.config.flow_idle, &draining);
+        let idle = &self.config.flow_idle;
+        let unheard = self.plane.sweep_flows(now_ns, idle, &draining);
+        for (real, connections) in unheard {
+            if let Some(counters) = self.counters.get_mut(&real) {
+                counters.give_up(connections, idle.ended);
+            }
+        }
     }
 
     fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 //! A data plane in memory, for tests: keeps what it is told, and counts what a
 //! test writes into it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -73,6 +73,8 @@ pub(crate) struct State {
     pub sources: BTreeMap<VipId, Vec<SourceRing>>,
     /// When flows were swept, and which reals drained then.
     pub swept: Vec<(u64, Vec<RealId>)>,
+    /// Connections that the next sweep finds ended without a packet.
+    pub unheard: HashMap<RealId, u64>,
     /// Keys of cookies.
     pub cookie_keys: Option<Keys>,
     /// VIPs with QUIC connection ids.
@@ -461,8 +463,15 @@ impl DataPlane for FakePlane {
         self.state().age
     }
 
-    fn sweep_flows(&mut self, now_ns: u64, _idle: &FlowIdle, draining: &[RealId]) {
-        self.state().swept.push((now_ns, draining.to_vec()));
+    fn sweep_flows(
+        &mut self,
+        now_ns: u64,
+        _idle: &FlowIdle,
+        draining: &[RealId],
+    ) -> HashMap<RealId, u64> {
+        let mut state = self.state();
+        state.swept.push((now_ns, draining.to_vec()));
+        std::mem::take(&mut state.unheard)
     }
 
     fn flow_totals(&self) -> FlowTotals {

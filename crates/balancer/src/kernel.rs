@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's data plane behind [`DataPlane`].
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr};
@@ -271,9 +272,15 @@ impl DataPlane for KernelPlane {
         Ok(())
     }
 
-    fn sweep_flows(&mut self, now_ns: u64, idle: &FlowIdle, draining: &[RealId]) {
+    fn sweep_flows(
+        &mut self,
+        now_ns: u64,
+        idle: &FlowIdle,
+        draining: &[RealId],
+    ) -> HashMap<RealId, u64> {
         let now = Duration::from_nanos(now_ns);
         self.sweep.step(now, idle, draining);
+        self.sweep.take_unheard()
     }
 
     fn flow_totals(&self) -> FlowTotals {

@@ -4,6 +4,7 @@
 //! The engine is written against [`DataPlane`], so that its tests run without
 //! a kernel; `kernel.rs` puts the real one behind it. Both speak the types of `causeway_dataplane`.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +108,13 @@ pub trait DataPlane: CookiePlane + Send {
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// Ends flows that have been silent for long: a share of them, for the time since the
     /// last call. `draining` are the reals that take no new flows.
-    fn sweep_flows(&mut self, now_ns: u64, idle: &FlowIdle, draining: &[RealId]);
+    /// Gives the connections that have ended so without a packet that ended them, by real.
+    fn sweep_flows(
+        &mut self,
+        now_ns: u64,
+        idle: &FlowIdle,
+        draining: &[RealId],
+    ) -> HashMap<RealId, u64>;
     /// What the flow table holds, and what became of flows.
     fn flow_totals(&self) -> FlowTotals;
     /// A VIP's ring; empty without one.

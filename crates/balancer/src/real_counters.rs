@@ -134,6 +134,13 @@ impl RealCounters {
         }
     }
 
+    /// Connections that have been silent for so long since their SYN are no more: of each
+    /// ageing has left the rest.
+    pub fn give_up(&mut self, connections: u64, silent: Duration) {
+        let each = (-(silent.as_nanos() as f64) / CONNECTION_AGE_NS).exp();
+        self.active = (self.active - connections as f64 * each).max(0.0);
+    }
+
     /// Takes in the cumulative histogram, without moving the window.
     pub fn observe_histogram(&mut self, histogram: Histogram) {
         self.latest = histogram;
@@ -315,6 +322,21 @@ mod tests {
             },
             ..RealStats::default()
         }
+    }
+
+    #[test]
+    fn connections_of_which_only_a_syn_came_are_given_up() {
+        let mut counters = RealCounters::new(totals(0, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(S, S, totals(5, 0, 0, 0));
+        for second in 2..62 {
+            counters.advance(second * S, S, totals(5, 0, 0, 0));
+        }
+        counters.give_up(2, Duration::from_secs(60));
+        assert_eq!(counters.active(), 3);
+        counters.give_up(3, Duration::from_secs(60));
+        assert_eq!(counters.active(), 0);
+        counters.give_up(1, Duration::from_secs(60));
+        assert_eq!(counters.active(), 0);
     }
 
     #[test]

@@ -188,6 +188,28 @@ fn each_interval_ages_the_flow_table_and_tells_it_who_drains() {
     }
 }
 
+/// Else a drain would wait a quarter of an hour for a client that has sent a SYN and gone.
+#[test]
+fn a_connection_of_which_only_a_syn_came_is_open_until_the_sweep_ends_it() {
+    let mut bench = Bench::new(WEB);
+    bench.run(2, &[1.0; 4]);
+    let real = bench.plane.state().real("10.0.0.2");
+    let active = |bench: &Bench| bench.engine.counters(real).unwrap().active();
+    let before = active(&bench);
+    bench
+        .plane
+        .state()
+        .totals
+        .entry(real)
+        .or_default()
+        .conns_opened += 3;
+    bench.run(1, &[1.0; 4]);
+    assert_eq!(active(&bench), before + 3);
+    bench.plane.state().unheard.insert(real, 2);
+    bench.run(1, &[1.0; 4]);
+    assert_eq!(active(&bench), before + 1);
+}
+
 #[test]
 fn a_slow_real_leaves_the_ring_and_returns() {
     let mut bench = Bench::new(WEB);

@@ -22,6 +22,7 @@ use super::RealId;
 use crate::abi;
 use crate::abi::c::{
     AGE_GONE as GONE, AGE_LIVE as LIVE, AGE_MASK, AGE_NEW as NEW, AGE_OLD as OLD, FLOW_CLOSED,
+    FLOW_OPENED,
 };
 use crate::error::Result;
 use crate::flow_table::WAYS;
@@ -149,6 +150,8 @@ pub struct FlowSweep {
     owed: f64,
     /// Since when reals drain.
     drains: HashMap<RealId, Duration>,
+    /// See [`take_unheard`](Self::take_unheard).
+    unheard: HashMap<RealId, u64>,
     totals: FlowTotals,
 }
 
@@ -165,6 +168,7 @@ impl FlowSweep {
             last: None,
             owed: 0.0,
             drains: HashMap::new(),
+            unheard: HashMap::new(),
             totals: FlowTotals {
                 slots,
                 ..FlowTotals::default()
@@ -175,6 +179,12 @@ impl FlowSweep {
     /// What there is, and what became of flows so far.
     pub fn totals(&self) -> FlowTotals {
         self.totals
+    }
+
+    /// Connections of which only a SYN came, by real, that have ended since the last call: no
+    /// packet has ended them, so that no counter of the data plane knows.
+    pub fn take_unheard(&mut self) -> HashMap<RealId, u64> {
+        std::mem::take(&mut self.unheard)
     }
 
     /// Looks at the share of the table that the time since the last call asks for.
@@ -225,6 +235,10 @@ impl FlowSweep {
                 Judged::UdpIdle => self.totals.udp_idle += 1,
                 Judged::UdpDrained => self.totals.udp_drained += 1,
                 Judged::TcpEnded => self.totals.tcp_ended += 1,
+                Judged::TcpUnheard(real) => {
+                    self.totals.tcp_ended += 1;
+                    *self.unheard.entry(real).or_default() += 1;
+                }
                 Judged::TcpIdle => self.totals.tcp_idle += 1,
             }
         }
@@ -262,6 +276,8 @@ enum Judged {
     UdpIdle,
     UdpDrained,
     TcpEnded,
+    /// Of the real's connection no packet but its SYN came.
+    TcpUnheard(RealId),
     TcpIdle,
 }
 
@@ -313,7 +329,9 @@ impl Table {
         let closed = kind == Kind::Tcp && age != LIVE && flow.is_closed();
         let (limit, end) = match kind {
             Kind::Udp => (limits.udp, Judged::UdpIdle),
-            _ if closed || age == NEW => (limits.ended, Judged::TcpEnded),
+            _ if closed => (limits.ended, Judged::TcpEnded),
+            _ if age == NEW && flow.is_open() => (limits.ended, Judged::TcpUnheard(flow.real())),
+            _ if age == NEW => (limits.ended, Judged::TcpEnded),
             _ => (limits.tcp, Judged::TcpIdle),
         };
         let is_drained = kind == Kind::Udp && drained.is_some_and(|drained| drained(flow.real()));
@@ -363,9 +381,17 @@ impl FlowSlot {
         self.route.load(Ordering::Relaxed) as RealId
     }
 
+    fn bits(&self) -> u8 {
+        (self.opening.load(Ordering::Relaxed) >> 32) as u8
+    }
+
     fn is_closed(&self) -> bool {
-        let bytes = self.opening.load(Ordering::Relaxed).to_ne_bytes();
-        bytes[4] & FLOW_CLOSED != 0
+        self.bits() & FLOW_CLOSED != 0
+    }
+
+    /// Whether its opening was counted, and no end.
+    fn is_open(&self) -> bool {
+        self.bits() & (FLOW_OPENED | FLOW_CLOSED) == FLOW_OPENED
     }
 }
 

@@ -77,17 +77,21 @@ impl World {
             .store(FINGERPRINT | NEW, Ordering::Relaxed);
     }
 
-    /// The client has ended it: the bits say so, and `judge` makes it old.
-    fn close(&self, family: usize, at: usize) {
+    fn set_bits(&self, family: usize, at: usize, bits: u8) {
         let key = (at as u32).to_ne_bytes();
         let old = self.flows[family]
             .lookup(&key, MapFlags::ANY)
             .expect("lookup");
         let mut flow = abi::FlowEntry::from_bytes(&old.expect("a flow")).expect("size");
-        flow.bits |= FLOW_CLOSED;
+        flow.bits |= bits;
         self.flows[family]
             .update(&key, flow.as_bytes(), MapFlags::ANY)
             .expect("update");
+    }
+
+    /// The client has ended it: the bits say so, and `judge` makes it old.
+    fn close(&self, family: usize, at: usize) {
+        self.set_bits(family, at, FLOW_CLOSED);
         self.packet(family, at, OLD);
     }
 
@@ -123,6 +127,27 @@ impl World {
             slots.iter().for_each(|at| self.packet(family, *at, LIVE));
             self.wait(ROUND);
         }
+    }
+}
+
+#[test]
+fn connections_of_which_only_a_syn_came_are_told_by_their_real() {
+    for family in [0, 1] {
+        let mut world = World::new();
+        for (at, real) in [(0, 3), (17, 3), (20, 5), (33, 3), (40, 3)] {
+            world.open(family, at, TCP, real);
+            world.set_bits(family, at, FLOW_OPENED);
+        }
+        // One goes on, one is ended by its client, and one was adopted: none of them is told.
+        world.packet(family, 33, LIVE);
+        world.close(family, 40);
+        world.open(family, 50, TCP, 3);
+        world.wait(IDLE.ended - ROUND);
+        assert_eq!(world.sweep.take_unheard(), HashMap::new());
+        world.wait(4 * ROUND);
+        assert_eq!(world.sweep.take_unheard(), [(3, 2), (5, 1)].into());
+        world.wait(IDLE.tcp * 2);
+        assert_eq!(world.sweep.take_unheard(), HashMap::new());
     }
 }
 
