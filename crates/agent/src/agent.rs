@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::extract::{Request, State};
@@ -18,7 +19,7 @@ use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView,
 use causeway_api::{Moment, VerdictView};
 use causeway_core::agent_report::{AgentFollows, AgentOrders, ServerLoad, ServiceLatency};
 use causeway_dataplane::{
-    ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip,
+    ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, HoldChanges, Protocol, Started, Vip,
 };
 use causeway_service::access::Rules;
 use causeway_service::config::ApiConfig;
@@ -31,6 +32,9 @@ use crate::book::HeardBook;
 use crate::clients::{Clients, LatencySlot};
 use crate::config::{AgentConfig, AgentReportConfig};
 use crate::metrics;
+
+/// Between two looks at what keeps the data plane in the kernel.
+const MEND_EVERY: Duration = Duration::from_secs(2);
 
 /// What is reported, to whom, and of what.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,6 +131,7 @@ impl Agent {
             started: Moment::now(),
             config_file: file.display().to_string(),
             last_reload_error: None,
+            data_plane_error: None,
         };
         let agent = Self {
             decapsulator,
@@ -308,6 +313,32 @@ impl Agent {
         self.clients.as_ref().map(lock).is_some()
     }
 
+    /// Looks after what keeps the data plane in the kernel until `stopped`: puts right what can
+    /// be, and tells what cannot.
+    pub fn hold(&self, stopped: &AtomicBool) {
+        let Some(decapsulator) = &self.decapsulator else {
+            return;
+        };
+        while !stopped.load(Ordering::Relaxed) {
+            thread::park_timeout(MEND_EVERY);
+            let fault = match decapsulator.mend() {
+                Ok(changes) => {
+                    tell_of_mending(&changes);
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            let mut status = lock(&self.status);
+            if fault != status.data_plane_error {
+                match &fault {
+                    Some(fault) => warn!("{fault}"),
+                    None => info!("the data plane is on its interface and pinned again"),
+                }
+                status.data_plane_error = fault;
+            }
+        }
+    }
+
     /// Follows what clients do until `stopped`; at once where nothing is measured.
     pub fn measure(&self, stopped: &AtomicBool) {
         let Some(clients) = &self.clients else { return };
@@ -326,6 +357,24 @@ impl Agent {
                 last_error = error;
             }
         }
+    }
+}
+
+fn tell_of_mending(changes: &HoldChanges) {
+    if let Some(interface) = &changes.attached {
+        warn!(
+            "{} was gone and is there anew: it has the program, and tunnels are opened",
+            interface.name
+        );
+    }
+    if changes.filters > 0 {
+        warn!("filters that write cookies were gone, and have been set again");
+    }
+    if changes.pinned > 0 {
+        warn!(
+            "pins of the data plane were gone, and {} have been made again: without them it would end with this process",
+            changes.pinned
+        );
     }
 }
 
@@ -443,7 +492,9 @@ async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
     responses((status = 200, body = String, content_type = "application/openmetrics-text")),
 )]
 async fn metrics_page(State(agent): Api) -> Answer<Response> {
-    let page = agent.stats().and_then(metrics::agent_page);
+    let is_held = lock(&agent.status).data_plane_error.is_none();
+    let page = agent.stats();
+    let page = page.and_then(|stats| metrics::agent_page(stats, is_held));
     page.map(openmetrics).map_err(failed)
 }
 

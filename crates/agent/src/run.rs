@@ -49,6 +49,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| agent.measure(&stopped));
+        let holding = scope.spawn(|| agent.hold(&stopped));
         let work = Work {
             reload: || {
                 agent
@@ -61,6 +62,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
         let served = serve_routers(process, routers, &listeners, work);
         stopped.store(true, Ordering::Relaxed);
         measuring.thread().unpark();
+        holding.thread().unpark();
         served
     })?;
     info!(

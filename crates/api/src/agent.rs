@@ -29,6 +29,10 @@ pub struct AgentStatus {
     pub config_file: String,
     /// Why the last reload was refused, if it was; the state before it holds.
     pub last_reload_error: Option<String>,
+    /// What is wrong with the data plane's hold in the kernel, if something is: its interface
+    /// is gone or renamed, or pins cannot be made again.
+    #[serde(default)]
+    pub data_plane_error: Option<String>,
 }
 
 /// Answer of an agent's `GET /v1/stats`.

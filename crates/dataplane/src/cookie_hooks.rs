@@ -8,7 +8,7 @@
 //! one step: a segment meets the old program or the new one. The sockops program
 //! hangs on a link that is pinned beside the XDP program's.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::{fs, io};
 
@@ -43,24 +43,58 @@ pub struct CookieHooks {
     pub cgroup: Option<PathBuf>,
 }
 
-/// Puts the programs to work, or into the place of those that are. Whether
-/// connections are seen while they open; else by their first segment.
-pub(crate) fn attach(
-    hooks: &CookieHooks,
-    object: &Object,
-    interface: &Interface,
-    pins: &PinDir,
-) -> Result<bool> {
-    // First who begins clocks, then who needs them.
-    let seen = attach_sockops(hooks, program(object, SOCKOPS)?, pins)?;
-    for (name, point) in FILTERS {
-        attach_filter(program(object, name)?, interface, point, PRIORITY)?;
+/// The programs on an interface's traffic control hooks. They stay when this is dropped.
+#[derive(Debug)]
+pub(crate) struct CookieFilters {
+    interface: String,
+    programs: Vec<(OwnedFd, libbpf_sys::bpf_tc_attach_point)>,
+    /// Whether connections are seen while they open; else by their first segment.
+    pub(crate) sees_opening: bool,
+}
+
+impl CookieFilters {
+    /// Puts the programs to work, or into the place of those that are.
+    pub(crate) fn attach(
+        hooks: &CookieHooks,
+        object: &Object,
+        interface: &Interface,
+        pins: &PinDir,
+    ) -> Result<Self> {
+        // First who begins clocks, then who needs them.
+        let sees_opening = attach_sockops(hooks, program(object, SOCKOPS)?, pins)?;
+        let mut programs = Vec::new();
+        for (name, point) in FILTERS {
+            let program = program(object, name)?;
+            attach_filter(program, interface, point, PRIORITY)?;
+            let owned = program.try_clone_to_owned();
+            let owned = owned.map_err(|e| DataPlaneError::bpf("hold a program", e))?;
+            programs.push((owned, point));
+        }
+        Ok(Self {
+            interface: interface.name.clone(),
+            programs,
+            sees_opening,
+        })
     }
-    Ok(seen)
+
+    /// Sets those again that are not there, as on an interface that has been made anew; how
+    /// many. Without an interface there is nothing to set.
+    pub(crate) fn mend(&self) -> Result<usize> {
+        let Ok(interface) = Interface::find(&self.interface) else {
+            return Ok(0);
+        };
+        let mut set = 0;
+        for (program, point) in &self.programs {
+            if !has_filter(interface.index, *point, PRIORITY)? {
+                attach_filter(program.as_fd(), &interface, *point, PRIORITY)?;
+                set += 1;
+            }
+        }
+        Ok(set)
+    }
 }
 
 pub(crate) fn program<'a>(object: &'a Object, name: &str) -> Result<BorrowedFd<'a>> {
-    use std::os::fd::AsFd as _;
     let mut programs = object.progs();
     // SAFETY: the descriptor lives as long as the object.
     let found = programs

@@ -14,9 +14,10 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
 use crate::balancer::{Prefix, Vip};
 use crate::conn_tokens::ConnTokens;
-use crate::cookie_hooks::{self, CookieHooks};
+use crate::cookie_hooks::{self, CookieFilters, CookieHooks};
 use crate::error::{DataPlaneError, Result};
 use crate::flow_table;
+use crate::hold::HoldChanges;
 use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
@@ -54,7 +55,7 @@ pub struct DecapsulatorOptions {
 /// dropped.
 #[derive(Debug)]
 pub struct Decapsulator {
-    _plane: Plane,
+    plane: Plane,
     own_addresses: Table<abi::Address, u32>,
     sources: TunnelSources,
     verdicts: PerCpu<PacketsBytes>,
@@ -62,7 +63,7 @@ pub struct Decapsulator {
     cookie_vips: Table<abi::VipKey, abi::ServerVip>,
     cookie_events: PerCpu<u64>,
     tokens: ConnTokens,
-    sees_opening: bool,
+    filters: Option<CookieFilters>,
 }
 
 impl Decapsulator {
@@ -95,13 +96,18 @@ impl Decapsulator {
         }
         startup.prepare(skel.open_object_mut(), &[])?;
         let skel = skel.load().map_err(failed)?;
-        let sees_opening = match &options.cookies {
+        let filters = match &options.cookies {
             Some(hooks) => {
                 startup.pin_maps(skel.object())?;
                 let (interface, pins) = startup.place();
-                cookie_hooks::attach(hooks, skel.object(), interface, pins)?
+                Some(CookieFilters::attach(
+                    hooks,
+                    skel.object(),
+                    interface,
+                    pins,
+                )?)
             }
-            None => false,
+            None => None,
         };
         let (mut plane, started) = startup.attach(skel.object())?;
         let decapsulator = Self {
@@ -115,8 +121,8 @@ impl Decapsulator {
                 plane.take_map("held_tokens")?,
                 plane.take_map("token_events")?,
             )?,
-            sees_opening,
-            _plane: plane,
+            filters,
+            plane,
         };
         Ok((decapsulator, started))
     }
@@ -124,6 +130,19 @@ impl Decapsulator {
     /// Takes the decapsulator pinned in `pin_dir` down. Nothing there is no error.
     pub fn detach(pin_dir: &Path) -> Result<Detached> {
         plane::detach_with(pin_dir, BLUEPRINT.link, cookie_hooks::detach)
+    }
+
+    /// As [`LoadBalancer::mend`](crate::LoadBalancer::mend), the filters for cookies among it.
+    ///
+    /// # Errors
+    /// What cannot be put right; the rest goes on.
+    pub fn mend(&self) -> Result<HoldChanges> {
+        let changes = self.plane.mend();
+        let filters = self.filters.as_ref().map(CookieFilters::mend);
+        Ok(HoldChanges {
+            filters: filters.transpose()?.unwrap_or(0),
+            ..changes?
+        })
     }
 
     /// The connections that stateful balancers keep in places. Without
@@ -135,7 +154,9 @@ impl Decapsulator {
     /// Whether connections with cookies are seen while they open; without a control
     /// group they are by their first segment, which late starters may miss.
     pub fn sees_opening(&self) -> bool {
-        self.sees_opening
+        self.filters
+            .as_ref()
+            .is_some_and(|filters| filters.sees_opening)
     }
 
     /// Sets the keys of cookies. Connections keep the cookie that they began with.

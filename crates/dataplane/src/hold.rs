@@ -36,6 +36,8 @@ pub struct HoldChanges {
     pub attached: Option<Interface>,
     /// Pins that were gone and have been made again.
     pub pinned: usize,
+    /// Traffic control filters that were gone and have been set again.
+    pub filters: usize,
 }
 
 /// Where a link is.
@@ -86,6 +88,7 @@ impl Hold {
             // That of a new link was not gone.
             pinned: pinned.saturating_sub(usize::from(attached.is_some())),
             attached,
+            filters: 0,
         })
     }
 

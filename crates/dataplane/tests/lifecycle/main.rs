@@ -16,8 +16,9 @@ use std::process::{Command, Stdio};
 
 use causeway_dataplane::abi::Verdict;
 use causeway_dataplane::{
-    AttachedMode, DataPlaneError, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol, Real,
-    SourceRing, TableLimits, Vip, VipRings, XdpMode,
+    AttachedMode, CookieHooks, DataPlaneError, Decapsulator, DecapsulatorOptions, Forwarding,
+    HoldChanges, LoadBalancer, LoadBalancerOptions, Protocol, Real, SourceRing, TableLimits, Vip,
+    VipRings, XdpMode,
 };
 use causeway_netio::{NextHop, OuterSource};
 

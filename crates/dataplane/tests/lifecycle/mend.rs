@@ -108,3 +108,42 @@ fn pins_that_are_removed_are_made_again() {
         assert!(started.took_over && lb.vips().len() == 1);
     });
 }
+
+#[test]
+fn a_servers_interface_that_is_made_anew_gets_all_programs() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = DecapsulatorOptions {
+            interface: "lb0".to_owned(),
+            pin_dir: sandbox.pin_dir("server"),
+            xdp_mode: XdpMode::Native,
+            gue_port: causeway_netio::Gue::default().port,
+            cookies: Some(CookieHooks::default()),
+            token_sources: (None, None),
+            inner_mtu: None,
+        };
+        let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
+        let mend = || server.mend().map_err(|error| error.to_string());
+        let filters = || {
+            ["egress", "ingress"].map(|way| {
+                // The kernel keeps fifteen letters of a name.
+                run("tc", &format!("filter show dev lb0 {way}")).contains("causeway_cookie")
+            })
+        };
+        assert_eq!(mend(), Ok(HoldChanges::default()));
+        ip("link del lb0");
+        let said = mend().expect_err("no interface");
+        assert!(said.contains("interface lb0 is gone"), "{said}");
+        let _peer = veth();
+        assert_eq!(filters(), [false, false]);
+        let changes = mend().expect("an interface");
+        assert_eq!(changes.attached.map(|to| to.name).as_deref(), Some("lb0"));
+        assert_eq!((changes.filters, changes.pinned), (2, 0));
+        assert_eq!(filters(), [true, true]);
+        assert!(run("ip", "link show lb0").contains("xdp"));
+        // By hand.
+        run("tc", "qdisc del dev lb0 clsact");
+        assert_eq!(mend().map(|changes| changes.filters), Ok(2));
+        assert_eq!(mend(), Ok(HoldChanges::default()));
+    });
+}
