@@ -75,7 +75,7 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 /*
  * The packet is of a known flow, whose real this sets as its route. NULL if that real is
  * gone, or if the packet opens another connection. A retransmitted SYN tells the
- * server its token again, too.
+ * server its token again, too, and what was adopted may still be the former owner's.
  */
 static __always_inline struct real *
 follow(const struct packet *pkt, const int family, const struct flow *flow, struct route *route)
@@ -89,6 +89,8 @@ follow(const struct packet *pkt, const int family, const struct flow *flow, stru
 	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : sent_as(pkt, family, V_ESTABLISHED);
 	if (is_syn(pkt) && flow->bits & FLOW_HAS_TOKEN)
 		route->token = ROUTE_HAS_TOKEN | flow->token;
+	if (flow->bits & FLOW_ADOPTED)
+		route->token = family == IPV4 ? former_owner4(pkt, flow->real) : former_owner6(pkt, flow->real);
 	return real;
 }
 

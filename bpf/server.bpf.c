@@ -17,6 +17,7 @@
 #include "server/cookie_in.h"
 #include "server/cookie_open.h"
 #include "server/cookie_out.h"
+#include "server/second_chance.h"
 
 /* UDP port where GUE arrives; set by the loader. */
 const volatile u16 cfg_gue_port = GUE_PORT;
@@ -82,6 +83,29 @@ static __always_inline MUST_USE enum server_verdict check_ends(const struct tunn
 	return uses_of(&tunnel->from) ? SV_INNER_SPOOFED : SV_DECAPSULATED;
 }
 
+/*
+ * The cursor is behind the second of two outer headers. The client's packet stays, if this
+ * server may know its connection, or goes on in the second one.
+ */
+static __always_inline MUST_USE enum server_verdict
+give_second_chance(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const struct tunnel *second)
+{
+	struct tunnel client = { .outer_len = second->outer_len };
+	enum server_verdict verdict;
+	struct cursor inner = *cur;
+
+	client.outer_len += second->inner == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	client.inner = second->carries == IPPROTO_IPIP ? IPV4 : IPV6;
+	verdict = check_inner(cur, pkt, &client);
+	if (verdict == SV_DECAPSULATED)
+		verdict = check_ends(&client);
+	if (verdict != SV_DECAPSULATED)
+		return verdict;
+	if (client.inner == IPV4 ? may_know(ctx, inner, &client, IPV4) : may_know(ctx, inner, &client, IPV6))
+		return strip(ctx, pkt, &client, SV_DECAPSULATED);
+	return strip(ctx, pkt, second, SV_PASSED_ON);
+}
+
 static __always_inline MUST_USE enum server_verdict
 handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
 {
@@ -107,12 +131,14 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 		read_source_token(pkt, family, &tunnel);
 	inner = *cur;
 	verdict = check_inner(cur, pkt, &tunnel);
+	if (verdict == SV_DECAPSULATED && is_second_tunnel(&tunnel) && !(uses_of(&tunnel.to) & ADDRESS_VIP))
+		return give_second_chance(ctx, cur, pkt, &tunnel);
 	if (verdict == SV_DECAPSULATED)
 		verdict = check_ends(&tunnel);
 	if (verdict != SV_DECAPSULATED)
 		return verdict;
 	remember_token(inner, &tunnel);
-	return strip(ctx, pkt, &tunnel);
+	return strip(ctx, pkt, &tunnel, SV_DECAPSULATED);
 }
 
 static __always_inline MUST_USE enum server_verdict handle(struct xdp_md *ctx, struct packet *pkt)
@@ -143,7 +169,7 @@ CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 	struct mirror_pending *p = get_pending();
 
 	if (p && p->wanted)
-		mirror_end(ctx, p, verdict, MIRROR_NO_RESULT, false);
+		mirror_end(ctx, p, verdict, MIRROR_NO_RESULT, verdict == SV_PASSED_ON);
 	return 0;
 }
 

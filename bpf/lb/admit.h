@@ -11,11 +11,14 @@
 #include "cookie.h"
 #include "limit.h"
 #include "syn_cache.h"
+#include "vip.h"
 
 /* Number of the first ring that is no VIP's; set by the loader. */
 const volatile u32 cfg_source_rings = DEFAULT_VIPS;
 /* Where the rings of configured weights begin. */
 const volatile u32 cfg_plain_rings = DEFAULT_VIPS + SOURCE_GROUPS;
+/* Where the rings of former owners begin. */
+const volatile u32 cfg_former_rings = 2 * (DEFAULT_VIPS + SOURCE_GROUPS);
 
 /*
  * The same of addresses and protocol alone: of a packet and of its fragments. Seldom asked
@@ -214,6 +217,49 @@ CW_GLOBAL int pick6(const struct packet *pkt, const struct vip *vip, u32 is_firs
 }
 
 /*
+ * Who had the slot of the packet's hash before the real that has it now, as a route's
+ * token; 0: no other real. Balancers and pool may have changed together, and then the
+ * former owner has the connection. A SYN opens one where it goes, and of a datagram a
+ * server cannot tell whether it knows the flow.
+ */
+static __always_inline u32 former_owner(const struct packet *pkt, const int family, u32 real_id)
+{
+	struct ctl *control = get_ctl();
+	u32 key, former;
+	struct vip *vip;
+	void *ring;
+	u64 hash;
+
+	if (!control || !is_tcp(pkt) || !is_own(pkt, family) || is_syn(pkt) || pkt->marks & PKT_FRAGMENT)
+		return 0;
+	vip = find_vip(pkt, family);
+	if (!vip || !vip->former_size)
+		return 0;
+	key = cfg_former_rings + vip->id;
+	ring = bpf_map_lookup_elem(&rings, &key);
+	if (!ring)
+		return 0;
+	if (vip->flags & VIP_PICK_BY_ADDRESS)
+		hash = family == IPV4 ? address_hash4(pkt) : address_hash6(pkt);
+	else
+		hash = flow_hash(pkt, family, control);
+	if (!read_slot(ring, (u32)(hash % vip->former_size), &former) || former == real_id)
+		return 0;
+	return ROUTE_HAS_FORMER | former;
+}
+
+/* Seldom asked for, and so verified once each. */
+CW_GLOBAL u32 former_owner4(const struct packet *pkt, u32 real_id)
+{
+	return pkt ? former_owner(pkt, IPV4, real_id) : 0;
+}
+
+CW_GLOBAL u32 former_owner6(const struct packet *pkt, u32 real_id)
+{
+	return pkt ? former_owner(pkt, IPV6, real_id) : 0;
+}
+
+/*
  * Whether the VIP's scheduler picks for what opens a flow; else its hash does. A client
  * without timestamps gets no cookie, so on a VIP with cookies it goes by what every
  * balancer with this pool agrees on.
@@ -313,6 +359,8 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
 	else if (!(family == IPV4 ? pick4(pkt, vip, scheduled, hash, &route->real_id)
 				  : pick6(pkt, vip, scheduled, hash, &route->real_id)))
 		return false;
+	if (vip->former_size && !is_syn(pkt))
+		route->token = family == IPV4 ? former_owner4(pkt, route->real_id) : former_owner6(pkt, route->real_id);
 	if (is_syn(pkt))
 		route->verdict = V_OPENED;
 	else

@@ -30,19 +30,42 @@ struct outer {
 	u32 token; /* what the server is told, see struct route */
 	bool ipv4;
 	bool gue;
+	u8 former; /* of len, bytes of a second IP header: to the former owner of the slot */
 };
 
-static __always_inline struct outer tunnel_of(const struct real *real, const struct route *route)
+static __always_inline bool has_source(const struct ctl *control, bool ipv4)
+{
+	if (ipv4)
+		return control->outer4_be != 0;
+	return control->outer6_be[0] | control->outer6_be[1] | control->outer6_be[2] | control->outer6_be[3];
+}
+
+/* Bytes of the IP header to the slot's former owner; 0 if no tunnel leads there. */
+static __always_inline u32 former_len(const struct ctl *control, u32 token)
+{
+	struct real *former = find_real(token & ~ROUTE_HAS_FORMER);
+
+	if (!former || former->flags & REAL_L2 || !has_source(control, former->family == IPV4))
+		return 0;
+	return former->family == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+}
+
+static __always_inline struct outer
+tunnel_of(const struct ctl *control, const struct real *real, const struct route *route)
 {
 	struct outer outer = {
-		.token = route->token,
 		.ipv4 = real->family == IPV4,
 		.gue = real->flags & REAL_GUE,
 	};
 
 	outer.len = outer.ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	if (has_former(route))
+		outer.former = former_len(control, route->token);
+	else
+		outer.token = route->token;
 	if (outer.gue)
 		outer.len += gue_len(outer.token);
+	outer.len += outer.former;
 	return outer;
 }
 
@@ -51,6 +74,8 @@ static __always_inline u32 outer_protocol(const int family, const struct outer *
 {
 	if (outer->gue)
 		return IPPROTO_UDP;
+	if (outer->former)
+		return outer->former == sizeof(struct iphdr) ? IPPROTO_IPIP : IPPROTO_IPV6;
 	return family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6;
 }
 
@@ -98,13 +123,6 @@ write_outer6(struct ipv6hdr *ip, const void *end, const struct packet *pkt, cons
 	return true;
 }
 
-static __always_inline bool has_source(const struct ctl *control, const struct outer *outer)
-{
-	if (outer->ipv4)
-		return control->outer4_be != 0;
-	return control->outer6_be[0] | control->outer6_be[1] | control->outer6_be[2] | control->outer6_be[3];
-}
-
 static __always_inline bool is_mac(const u8 *mac)
 {
 	const u16 *words = (const u16 *)mac;
@@ -122,7 +140,40 @@ static __always_inline const u8 *gateway_of(const struct ctl *control, const str
 
 static __always_inline u32 gue_families(const int family, const struct outer *outer)
 {
-	return (family == IPV6 ? GUE_INNER_IPV6 : 0) | (outer->ipv4 ? 0 : GUE_OUTER_IPV6);
+	return (family == IPV6 ? GUE_INNER_IPV6 : 0) | (outer->ipv4 ? 0 : GUE_OUTER_IPV6) |
+	       (outer->former ? GUE_INNER_TUNNEL : 0);
+}
+
+/*
+ * The header between the outer one and the packet, `at` bytes into the frame: a tunnel to
+ * the former owner, which its new one sends on as it is. Always IP in IP, which agents open
+ * beside GUE. `len` is the header's length, of IPv4 or IPv6.
+ */
+static __always_inline MUST_USE bool
+write_former(struct xdp_md *ctx, const struct packet *pkt, const int family, u32 len, u32 token, u32 at)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct outer tunnel = { .len = len, .ipv4 = len == sizeof(struct iphdr) };
+	struct real *former = find_real(token & ~ROUTE_HAS_FORMER);
+	struct ctl *control = get_ctl();
+	void *ip = data + (at & 127);
+
+	/* Its slot may have been given to another real meanwhile. */
+	if (!control || !former || (former->family == IPV4) != tunnel.ipv4)
+		return false;
+	return tunnel.ipv4 ? write_outer4(ip, end, pkt, family, former, &tunnel, control)
+			   : write_outer6(ip, end, pkt, family, former, &tunnel, control);
+}
+
+/* Seldom needed, and so verified once each. */
+CW_GLOBAL int write_former4(struct xdp_md *ctx, const struct packet *pkt, u32 len, u32 token, u32 at)
+{
+	return pkt && write_former(ctx, pkt, IPV4, len, token, at);
+}
+
+CW_GLOBAL int write_former6(struct xdp_md *ctx, const struct packet *pkt, u32 len, u32 token, u32 at)
+{
+	return pkt && write_former(ctx, pkt, IPV6, len, token, at);
 }
 
 /* The packet as it came, to the real's MAC address. */
@@ -155,8 +206,10 @@ forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const st
 	if (real->flags & REAL_L2)
 		return forward_l2(ctx, real, route->verdict);
 	control = get_ctl();
-	outer = tunnel_of(real, route);
-	if (!control || !is_mac(gateway_of(control, &outer)) || !has_source(control, &outer))
+	if (!control)
+		return V_NO_NEXT_HOP;
+	outer = tunnel_of(control, real, route);
+	if (!is_mac(gateway_of(control, &outer)) || !has_source(control, outer.ipv4))
 		return V_NO_NEXT_HOP;
 	if (pkt->est.ip_len + outer.len > link_mtu(control))
 		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer.len);
@@ -173,8 +226,15 @@ forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const st
 	if (!(outer.ipv4 ? write_outer4(ip, end, pkt, family, real, &outer, control)
 			 : write_outer6(ip, end, pkt, family, real, &outer, control)))
 		return V_MALFORMED;
-	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.token))
+	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.token, outer.len))
 		return V_MALFORMED;
+	if (outer.former) {
+		u32 at = pkt->l2_len + outer.len - outer.former;
+
+		if (!(family == IPV4 ? write_former4(ctx, pkt, outer.former, route->token, at)
+				     : write_former6(ctx, pkt, outer.former, route->token, at)))
+			return V_NO_REAL;
+	}
 	return route->verdict;
 }
 

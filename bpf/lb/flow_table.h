@@ -31,11 +31,17 @@ struct route {
 	u32 real_id;
 	u16 vip_id;
 	u16 verdict; /* enum verdict: whether it goes, and why */
-	u32 token;   /* ROUTE_HAS_TOKEN and what the server is to be told; 0: nothing */
+	u32 token;   /* what the server is to be told, with one of the marks below; 0: nothing */
 	u32 keep;    /* whether the flow is to be remembered in the table */
 };
 
-#define ROUTE_HAS_TOKEN (1u << 16)
+#define ROUTE_HAS_TOKEN (1u << 16)  /* with a SYN: its connection's token */
+#define ROUTE_HAS_FORMER (1u << 31) /* with what came without a memory: the slot's former owner */
+
+static __always_inline bool has_former(const struct route *route)
+{
+	return route->token & ROUTE_HAS_FORMER;
+}
 
 /* The flow's real; NULL if it was removed, or its slot given to another real. */
 static __always_inline struct real *flow_real(const struct flow *flow)
@@ -452,7 +458,9 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 		flow->bits = FLOW_UNSAMPLED;
 	else if (!begins)
 		__builtin_memset(&flow->chain, 0, sizeof(flow->chain));
-	if (route->token) {
+	if (has_former(route)) {
+		flow->bits |= FLOW_ADOPTED;
+	} else if (route->token) {
 		flow->bits |= FLOW_HAS_TOKEN;
 		flow->token = (u16)route->token;
 	}

@@ -83,11 +83,11 @@ static __always_inline void write_private(struct gue_private *head, const int fa
 /* The UDP header behind the outer IP header, which is there already. */
 static __always_inline MUST_USE bool
 write_gue(const void *outer, void *end, const struct packet *pkt, const int family,
-	  const struct ctl *control, const int outer_family, u32 token)
+	  const struct ctl *control, const int outer_family, u32 token, u32 len, bool is_summed)
 {
 	const u32 ip_len = outer_family == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	const u32 *addresses = outer + (outer_family == IPV4 ? 12 : 8);
-	u16 len_be = bpf_htons(pkt->est.ip_len + gue_len(token));
+	u16 len_be = bpf_htons(pkt->est.ip_len + len - ip_len);
 	struct udphdr *udp = (void *)(long)outer + ip_len;
 	void *inner = udp + 1;
 	u64 sum = 0;
@@ -108,7 +108,7 @@ write_gue(const void *outer, void *end, const struct packet *pkt, const int fami
 	udp->dest = control->gue_port_be ? control->gue_port_be : bpf_htons(GUE_PORT);
 	udp->len = len_be;
 	udp->check = 0;
-	if (!sums_gue(pkt, family, control, outer_family))
+	if (!is_summed || !sums_gue(pkt, family, control, outer_family))
 		return true;
 	sum += csum_words(addresses, outer_family == IPV4 ? 2 : 8);
 	sum += bpf_htons(IPPROTO_UDP) + (u64)len_be; /* pseudo header */
@@ -123,15 +123,17 @@ write_gue(const void *outer, void *end, const struct packet *pkt, const int fami
 enum gue_families {
 	GUE_INNER_IPV6 = 1 << 0,
 	GUE_OUTER_IPV6 = 1 << 1,
+	GUE_INNER_TUNNEL = 1 << 2, /* another IP header comes between: no outer checksum is told */
 };
 
 /*
  * The same from the packet's own pointers, for all pairs of families: global, so that
- * it is verified once and not behind each way to a real. 0 if the frame is too short,
- * which the caller has excluded.
+ * it is verified once and not behind each way to a real. `len` bytes are in front of the
+ * packet. 0 if the frame is too short, which the caller has excluded.
  */
-CW_GLOBAL int finish_gue(struct xdp_md *ctx, const struct packet *pkt, u32 families, u32 token)
+CW_GLOBAL int finish_gue(struct xdp_md *ctx, const struct packet *pkt, u32 families, u32 token, u32 len)
 {
+	bool is_summed = !(families & GUE_INNER_TUNNEL);
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *outer;
 	struct ctl *control = get_ctl();
 
@@ -140,15 +142,15 @@ CW_GLOBAL int finish_gue(struct xdp_md *ctx, const struct packet *pkt, u32 famil
 	outer = data + (pkt->l2_len & 31);
 	if (outer + sizeof(struct ipv6hdr) + sizeof(struct udphdr) > end)
 		return 0;
-	switch (families) {
+	switch (families & (GUE_INNER_IPV6 | GUE_OUTER_IPV6)) {
 	case 0:
-		return write_gue(outer, end, pkt, IPV4, control, IPV4, token);
+		return write_gue(outer, end, pkt, IPV4, control, IPV4, token, len, is_summed);
 	case GUE_INNER_IPV6:
-		return write_gue(outer, end, pkt, IPV6, control, IPV4, token);
+		return write_gue(outer, end, pkt, IPV6, control, IPV4, token, len, is_summed);
 	case GUE_OUTER_IPV6:
-		return write_gue(outer, end, pkt, IPV4, control, IPV6, token);
+		return write_gue(outer, end, pkt, IPV4, control, IPV6, token, len, is_summed);
 	default:
-		return write_gue(outer, end, pkt, IPV6, control, IPV6, token);
+		return write_gue(outer, end, pkt, IPV6, control, IPV6, token, len, is_summed);
 	}
 }
 

@@ -106,7 +106,8 @@ struct {
  *
  * Where weights move or rings are of turns, balancers' rings differ. What comes without a
  * memory of its real goes by another ring then, of configured weights, which balancers with
- * one configuration have alike: number cfg_plain_rings + that of the ring beside it.
+ * one configuration have alike: number cfg_plain_rings + that of the ring beside it. Who had
+ * each slot of it before is in a third one, number cfg_former_rings + the VIP's.
  */
 struct ring {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -118,7 +119,7 @@ struct ring {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 2 * (DEFAULT_VIPS + SOURCE_GROUPS));
+	__uint(max_entries, 3 * DEFAULT_VIPS + 2 * SOURCE_GROUPS);
 	__type(key, u32);
 	__array(values, struct ring);
 } rings SEC(".maps");

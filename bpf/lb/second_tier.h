@@ -71,7 +71,7 @@ open_outer(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int
 	verdict = check_inner(cur, pkt, &tunnel);
 	if (verdict == SV_DECAPSULATED)
 		verdict = check_ends(&tunnel, pkt, family);
-	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel) : verdict;
+	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel, SV_DECAPSULATED) : verdict;
 }
 
 /* The packet goes on to be balanced. */

@@ -33,6 +33,7 @@ struct tunnel {
 	u8 inner;      /* IPV4 or IPV6 */
 	u8 has_token;
 	u16 token; /* what the balancer says with a SYN, see struct gue_private */
+	u8 carries; /* the inner packet's protocol */
 	struct address from, to; /* of the inner packet, IPv4 as IPv4-mapped */
 };
 
@@ -95,6 +96,7 @@ check_inner(struct cursor *cur, const struct packet *outer, struct tunnel *tunne
 			return SV_INNER_MALFORMED;
 		map_ipv4(&tunnel->from, ip->saddr);
 		map_ipv4(&tunnel->to, ip->daddr);
+		tunnel->carries = ip->protocol;
 		return mark_inner4(ip, outer->tos);
 	} else {
 		struct ipv6hdr *ip = take(cur, sizeof(*ip));
@@ -103,6 +105,7 @@ check_inner(struct cursor *cur, const struct packet *outer, struct tunnel *tunne
 			return SV_INNER_MALFORMED;
 		__builtin_memcpy(tunnel->from.bytes, &ip->saddr, 16);
 		__builtin_memcpy(tunnel->to.bytes, &ip->daddr, 16);
+		tunnel->carries = ip->nexthdr;
 		return mark_inner6(ip, outer->tos);
 	}
 }
@@ -163,21 +166,23 @@ open_tunnel(struct cursor *cur, const struct packet *outer, struct tunnel *tunne
 }
 
 /*
- * The link header moves up to the inner packet; the outer headers are gone. None of
- * the checks can fail behind check_inner, but the verifier asks for them.
+ * The link header moves up to the inner packet; the outer headers are gone. The packet stays
+ * here, or goes back to where it came from as a packet of its own. None of the checks can fail
+ * behind check_inner, but the verifier asks for them.
  */
 static __always_inline MUST_USE enum server_verdict
-strip(struct xdp_md *ctx, const struct packet *outer, const struct tunnel *tunnel)
+strip(struct xdp_md *ctx, const struct packet *outer, const struct tunnel *tunnel, enum server_verdict verdict)
 {
 	u16 ethertype_be = tunnel->inner == IPV4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	bool stays = verdict == SV_DECAPSULATED;
 	struct macs macs;
 
 	if (!read_macs(ctx, &macs) || bpf_xdp_adjust_head(ctx, tunnel->outer_len))
 		return SV_INNER_MALFORMED;
-	if (!write_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, outer, macs.dest,
-			macs.source, ethertype_be))
+	if (!write_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, outer,
+			stays ? macs.dest : macs.source, stays ? macs.source : macs.dest, ethertype_be))
 		return SV_INNER_MALFORMED;
-	return SV_DECAPSULATED;
+	return verdict;
 }
 
 #endif

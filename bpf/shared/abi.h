@@ -88,7 +88,8 @@
 	VERDICT(GUE_UNKNOWN, gue_unknown, XDP_PASS, "GUE that is control, carries no IP, or has flags: left to the kernel") \
 	VERDICT(TUNNEL_REFUSED, tunnel_refused, XDP_DROP, "a tunnel packet to this server, from none of its balancers") \
 	VERDICT(INNER_NOT_VIP, inner_not_vip, XDP_DROP, "the inner packet is for no VIP of this server") \
-	VERDICT(INNER_SPOOFED, inner_spoofed, XDP_DROP, "the inner packet claims to come from this server")
+	VERDICT(INNER_SPOOFED, inner_spoofed, XDP_DROP, "the inner packet claims to come from this server") \
+	VERDICT(PASSED_ON, passed_on, XDP_TX, "of a connection that this server does not know: to the former owner of its slot")
 
 /*
  * What a server did with the timestamps of its VIPs' connections, by segment: the
@@ -179,6 +180,7 @@ enum flow_bits {
 	FLOW_ASKED = 1 << 3, /* the client has sent data since the cookie's clock moved */
 	FLOW_ECHO_HELD = 1 << 4, /* and was answered, by which that did not move */
 	FLOW_UNSAMPLED = 1 << 5, /* not measured, see struct sampling */
+	FLOW_ADOPTED = 1 << 6, /* picked by a segment from its middle: the slot's former owner may have it */
 };
 
 /*
@@ -312,6 +314,7 @@ enum vip_flags {
 	VIP_STATEFUL = 1 << 3, /* connections with timestamps get a slot of their own */
 	VIP_SOURCES = 1 << 4,  /* some clients have reals of their own, see struct source_key */
 	VIP_LIMITED = 1 << 5,  /* new flows of a client prefix are limited, see struct vip_limit */
+	VIP_SECOND_CHANCE = 1 << 6, /* servers are told the former owner of a slot; for user space */
 };
 
 /* Which slot of its VIP's ring a new flow takes. All other packets go by PICK_HASH. */
@@ -341,8 +344,9 @@ struct vip {
 	u32 cookie_base; /* of cookie_slots: the slot of the VIP's id 0 */
 	struct cookie_format cookie; /* mode 0: no cookies */
 	u32 plain_size; /* entries of its ring of configured weights; 0: its own serves */
+	u32 former_size; /* entries of its ring of former owners; 0: none */
 };
-ABI_SIZE(struct vip, 28);
+ABI_SIZE(struct vip, 32);
 
 /*
  * Client prefixes of a VIP that have reals of their own: the longest one wins. IPv4 as
@@ -546,7 +550,6 @@ struct vip_seen {
 	u32 stamp;    /* vips_version + 1 when it was looked up */
 	u32 fills;
 	struct vip vip;
-	u32 pad;
 };
 ABI_SIZE(struct vip_seen, 64);
 

@@ -96,6 +96,7 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("VIP_COUNT_LOAD", "u32"),
     ("VIP_FORGET", "u32"),
     ("VIP_LIMITED", "u32"),
+    ("VIP_SECOND_CHANCE", "u32"),
     ("VIP_OF_FRAGMENTS", "u8"),
     ("VIP_PICK_BY_ADDRESS", "u32"),
     ("ADDRESS_TUNNEL_END", "u32"),

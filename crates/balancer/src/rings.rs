@@ -141,7 +141,8 @@ pub(crate) fn bytes_at_most(vip: &VipConfig) -> u64 {
         Pick::Turn | Pick::Two => select::TURNS_MAX,
     };
     let plain = if has_plain(vip) { hashed } else { 0 };
-    ring_bytes(own + plain)
+    let former = if vip.second_chance { hashed } else { 0 };
+    ring_bytes(own + plain + former)
 }
 
 /// Whether fragments have to find the real of their first packet, by addresses alone.

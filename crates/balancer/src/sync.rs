@@ -429,6 +429,7 @@ fn vip_options(vip: &VipConfig) -> VipOptions {
         by_address: vip.fragments != Fragments::Forward && vip.affinity == Affinity::Client,
         stateful: vip.stateful,
         limit: vip.limit.and_then(FlowLimitConfig::in_force),
+        second_chance: vip.second_chance,
     }
 }
 

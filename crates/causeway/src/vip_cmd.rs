@@ -147,6 +147,9 @@ struct VipAdd {
     /// Whether connections get a connection slot each
     #[arg(long)]
     stateful: bool,
+    /// Whether servers are told the former owner of a slot with segments that nothing remembers
+    #[arg(long)]
+    second_chance: bool,
     /// New flows per second of a client prefix, and how many at once
     #[arg(long, value_name = "RATE[/BURST]", value_parser = parse_limit)]
     limit: Option<Value>,
@@ -415,6 +418,7 @@ impl VipAdd {
             ("slow_start", json!(self.slow_start)),
             ("flow_table", json!(self.flow_table)),
             ("stateful", json!(self.stateful.then_some(true))),
+            ("second_chance", json!(self.second_chance.then_some(true))),
             ("limit", json!(self.limit)),
             (
                 "source",

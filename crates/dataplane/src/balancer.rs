@@ -26,6 +26,7 @@ use crate::{abi, flow_table};
 mod conns;
 mod cookies;
 mod directory;
+mod former;
 mod limits;
 mod loads;
 mod next_hop;
@@ -197,6 +198,8 @@ struct Book {
     cookies: BTreeMap<VipId, cookies::Block>,
     /// The VIPs with reals for some clients.
     sources: BTreeMap<VipId, Vec<sources::Group>>,
+    /// The VIPs whose servers are told the former owners of slots.
+    owners: BTreeMap<VipId, former::Owners>,
 }
 
 impl LoadBalancer {
@@ -224,6 +227,7 @@ impl LoadBalancer {
             settings.cfg_tunnel_end = !options.tunnel_ends.is_empty();
             settings.cfg_source_rings = options.limits.vips;
             settings.cfg_plain_rings = options.limits.vips + abi::SOURCE_GROUPS;
+            settings.cfg_former_rings = 2 * (options.limits.vips + abi::SOURCE_GROUPS);
         }
         flow_table::set_size(&mut skel, options.flows_v4, options.flows_v6).map_err(failed)?;
         let sizes = limits::sizes(options, possible_cpus()?);
@@ -272,6 +276,7 @@ impl LoadBalancer {
         let mut book = Book {
             cookies: balancer.read_cookies(&vips)?,
             sources: balancer.read_sources()?,
+            owners: balancer.read_owners()?,
             vips,
             reals: balancer.read_reals()?,
         };

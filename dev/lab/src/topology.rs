@@ -80,6 +80,7 @@ pub struct Topology {
     /// What the names of its namespaces begin with.
     prefix: String,
     _pass: Vec<XdpPass>,
+    _server_pass: Vec<XdpPass>,
 }
 
 /// The `i`-th VIP, IPv4.
@@ -149,6 +150,7 @@ impl Topology {
                 .collect::<Result<_>>()?,
             prefix: prefix.to_owned(),
             _pass: Vec::new(),
+            _server_pass: Vec::new(),
         };
         topology.build_router()?;
         for (i, client) in topology.clients.iter().enumerate() {
@@ -240,6 +242,20 @@ impl Topology {
             writeln!(s, "route replace {} via {} dev br0", vip6(i), to.ipv6)?;
         }
         self.router.netns.ip(&s)
+    }
+
+    /// Lets servers send on what they do not know: the router's ports to them take what comes
+    /// back by `XDP_TX`.
+    pub fn take_back_from_servers(&mut self) -> Result<()> {
+        let ports = (0..self.servers.len()).map(|i| format!("s{i}"));
+        let pass = ports.map(|port| {
+            self.router.netns.run(move || {
+                link::set_gro(&port, true).context("gro on a server's port")?;
+                link::attach_xdp_pass(&port).context("XDP on a server's port")
+            })
+        });
+        self._server_pass = pass.collect::<Result<_>>()?;
+        Ok(())
     }
 
     /// Makes the balancer's link anew, as after [`DEVICE`] has been deleted there.

@@ -447,6 +447,7 @@ impl Changes {
             fragments,
             affinity,
             stateful,
+            second_chance,
             control,
             latency,
             sampling,
@@ -468,6 +469,7 @@ impl Changes {
         self.plain("fragments", fragments, &to.fragments);
         self.plain("affinity", affinity, &to.affinity);
         self.plain("stateful", stateful, &to.stateful);
+        self.plain("second_chance", second_chance, &to.second_chance);
         self.plain("control", control, &to.control);
         self.plain("latency", latency, &to.latency);
         self.key("sampling", sampling, &to.sampling, |k| {

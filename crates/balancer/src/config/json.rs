@@ -44,6 +44,7 @@ pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String>
     // requests of their own: they stay as they are.
     Ok(VipConfig {
         stateful: vip.stateful,
+        second_chance: vip.second_chance,
         cookie: vip.cookie,
         quic: vip.quic.clone(),
         health: vip.health.clone(),

@@ -202,6 +202,9 @@ pub struct VipConfig {
     pub affinity: Affinity,
     /// Whether connections get slots of their own.
     pub stateful: bool,
+    /// Whether servers are told the former owner of a slot with segments that nothing
+    /// remembers.
+    pub second_chance: bool,
     /// Whether latency moves the weights.
     pub control: Control,
     /// What it takes for a real's latency.

@@ -230,6 +230,7 @@ pub(super) struct RawVip {
     #[schemars(with = "Option<WordOf<Affinity>>")]
     pub affinity: Text,
     pub stateful: Option<Spanned<bool>>,
+    pub second_chance: Option<Spanned<bool>>,
     #[schemars(with = "Option<WordOf<Control>>")]
     pub control: Text,
     #[schemars(with = "Option<WordOf<LatencySource>>")]

@@ -391,6 +391,23 @@ fn stateful_vips_need_places_a_tunnel_and_a_way_to_tell() {
 }
 
 #[test]
+fn a_second_chance_takes_tcp_a_tunnel_and_servers() {
+    let with = |keys: &str| {
+        parse(&GOOD.replace(
+            "scheduler = \"latency\"",
+            &format!("second_chance = true\n{keys}"),
+        ))
+    };
+    let refused = |keys: &str| with(keys).expect_err(keys).to_string();
+    assert!(refused("protocol = \"udp\"").contains("second_chance is for tcp"));
+    assert!(refused("forwarding = \"l2\"").contains("second_chance needs a tunnel"));
+    let source = "source = [{ from = [\"10.0.0.0/8\"], reals = [\"10.0.0.1\"] }]";
+    assert!(refused(source).contains("not of those of `source`"));
+    assert!(with("").unwrap().vips[0].second_chance);
+    assert!(!parse(GOOD).unwrap().vips[0].second_chance);
+}
+
+#[test]
 fn a_tunnel_must_carry_the_least_ipv6_packet() {
     let l2 =
         "forwarding = \"l2\"\n[[vip.real]]\naddress = \"10.0.0.1\"\nmac = \"02:00:00:00:00:02\"";

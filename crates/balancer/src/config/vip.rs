@@ -142,6 +142,7 @@ fn vip(
         );
     }
     let quic = quic::of_vip(raw, protocol, faults);
+    let second_chance = second_chance(raw, protocol, forwarding, first_tier, faults);
     let (address, port) = (address?, port?);
     let health = raw.health.as_ref();
     let health =
@@ -189,6 +190,7 @@ fn vip(
             .stateful
             .as_ref()
             .is_some_and(|stateful| *stateful.as_ref()),
+        second_chance,
         control,
         latency,
         sampling: sampling(raw, measured, faults),
@@ -202,6 +204,32 @@ fn vip(
         discover,
         reals,
     })
+}
+
+/// Servers can be told a slot's former owner, and can tell what they know.
+fn second_chance(
+    raw: &RawVip,
+    protocol: Protocol,
+    forwarding: ForwardingMode,
+    first_tier: bool,
+    faults: &mut Faults<'_>,
+) -> bool {
+    let Some(place) = raw.second_chance.as_ref().filter(|wanted| *wanted.as_ref()) else {
+        return false;
+    };
+    let obstacle = if protocol != Protocol::Tcp {
+        "second_chance is for tcp: of a datagram a server cannot tell whether it knows the flow; remove it"
+    } else if forwarding == ForwardingMode::L2 {
+        "second_chance needs a tunnel, which tells the server; use forwarding = \"ipip\" or \"gue\""
+    } else if first_tier {
+        "the reals of a first tier (cookie = \"tier\") are balancers, which know no connections by sockets; set second_chance at the second tier"
+    } else if !raw.source.is_empty() {
+        "second_chance knows the former owners of the VIP's own ring, not of those of `source`; remove one of the two"
+    } else {
+        return true;
+    };
+    faults.at(place.span(), obstacle);
+    false
 }
 
 fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16> {

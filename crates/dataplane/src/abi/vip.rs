@@ -17,6 +17,8 @@ pub const VIP_STATEFUL: u32 = c::VIP_STATEFUL;
 pub const VIP_SOURCES: u32 = c::VIP_SOURCES;
 /// `Vip::flags`: new flows of a client prefix are limited.
 pub const VIP_LIMITED: u32 = c::VIP_LIMITED;
+/// `Vip::flags`: servers are told the former owner of a slot.
+pub const VIP_SECOND_CHANCE: u32 = c::VIP_SECOND_CHANCE;
 /// `Vip::pick`: the slot of the tuple's hash.
 pub const PICK_HASH: u8 = c::PICK_HASH;
 /// `Vip::pick`: the next slot.
@@ -69,6 +71,8 @@ plain! {
         cookie: CookieFormat,
         /// Entries of its ring of configured weights; 0: its own serves.
         plain_size: u32,
+        /// Entries of its ring of former owners; 0: none.
+        former_size: u32,
     }
     /// A client prefix of a VIP.
     "source_key" SourceKey {

@@ -103,7 +103,7 @@ pub(super) fn sizes(options: &LoadBalancerOptions, cpus: u32) -> Vec<(&'static s
         ),
         ("conn_free_slots", (partitions * cpus).max(1)),
         ("vips", 3 * limits.vips),
-        ("rings", 2 * (limits.vips + abi::SOURCE_GROUPS)),
+        ("rings", 3 * limits.vips + 2 * abi::SOURCE_GROUPS),
         ("vip_limits", limits.vips),
         ("turns", limits.vips),
         ("vip_stats", limits.vips),

@@ -163,7 +163,9 @@ impl LoadBalancer {
             ..Default::default()
         };
         self.reals.put(&id, &gone)?;
-        book.reals[id as usize] = None;
+        if let Some(real) = book.reals[id as usize].take() {
+            self.forget_owner(book, real.vip, id)?;
+        }
         Ok(())
     }
 

@@ -84,6 +84,7 @@ pub fn trace(
         settings.cfg_dry = true;
         settings.cfg_source_rings = max_vips;
         settings.cfg_plain_rings = max_vips + crate::abi::SOURCE_GROUPS;
+        settings.cfg_former_rings = 2 * (max_vips + crate::abi::SOURCE_GROUPS);
         [settings.cfg_buckets4, settings.cfg_buckets6] = buckets;
         settings.cfg_conn_partitions = conns.partitions();
         settings.cfg_tier_bits = conns.tier_bits.into();

@@ -58,7 +58,14 @@ pub struct VipOptions {
     pub stateful: bool,
     /// How many new flows each client prefix may open.
     pub limit: Option<FlowLimit>,
+    /// Tells servers the former owner of a slot with segments that nothing remembers; needs
+    /// servers whose agent reads that.
+    pub second_chance: bool,
 }
+
+/// The flags that [`VipOptions`] are.
+const OPTION_FLAGS: u32 =
+    abi::VIP_PICK_BY_ADDRESS | abi::VIP_STATEFUL | abi::VIP_LIMITED | abi::VIP_SECOND_CHANCE;
 
 /// A limit of new flows for each client prefix: what is beyond it is dropped, and
 /// counted as `rate_limited`. The 65,536 newest prefixes are told apart.
@@ -237,6 +244,7 @@ impl LoadBalancer {
             })?;
         self.rings.clear(id)?;
         self.rings.clear(self.plain_ring(id))?;
+        self.rings.clear(self.former_ring(id))?;
         self.vip_stats.clear(id)?;
         self.clear_cookie_counts(id)?;
         self.put_vip(&vip.address_key(), &abi::VipValue::default())?;
@@ -264,6 +272,8 @@ impl LoadBalancer {
         self.forget_sources(&mut book, id)?;
         self.rings.clear(id)?;
         self.rings.clear(self.plain_ring(id))?;
+        self.rings.clear(self.former_ring(id))?;
+        book.owners.remove(&id);
         for (real, _) in numbered(&book.reals)
             .iter()
             .filter(|(_, real)| real.vip == id)
@@ -287,9 +297,10 @@ impl LoadBalancer {
     /// weights. The kernel waits some milliseconds after a swap, until no CPU works with the
     /// old ring; here it waits once.
     pub fn set_rings(&self, rings: &[VipRings]) -> Result<()> {
-        let book = self.book();
+        let mut book = self.book();
         let mut swaps = Vec::new();
-        for VipRings {
+        let mut owners = BTreeMap::new();
+        for of_vip @ VipRings {
             vip: id,
             ring,
             plain,
@@ -309,9 +320,17 @@ impl LoadBalancer {
             let size = old.ring_size.min(ring.len() as u32);
             let plain_of = |old: u32| plain.as_ref().map_or(old, |plain| plain.len() as u32);
             let plain_size = old.plain_size.min(plain_of(old.plain_size));
-            if (size, plain_size) != (old.ring_size, old.plain_size) {
+            let mut former_size = old.former_size;
+            if let Some(next) = Self::next_owners(&book, of_vip, &old) {
+                former_size = former_size.min(next.former_size());
+                // In front of the ring itself: a slot's owner is its own former one for a moment.
+                swaps.extend(self.former_swap(*id, &next)?);
+                owners.insert(*id, next);
+            }
+            let sizes = (size, plain_size, former_size);
+            if sizes != (old.ring_size, old.plain_size, old.former_size) {
                 self.change(&vip, *id, |value| {
-                    (value.ring_size, value.plain_size) = (size, plain_size);
+                    (value.ring_size, value.plain_size, value.former_size) = sizes;
                 })?;
             }
             for (number, ring) in [(*id, Some(ring)), (self.plain_ring(*id), plain.as_ref())] {
@@ -332,6 +351,9 @@ impl LoadBalancer {
                 if let Some(plain) = plain {
                     value.plain_size = plain.len() as u32;
                 }
+                if let Some(next) = owners.get(id) {
+                    value.former_size = next.former_size();
+                }
             })?;
             if ring.is_empty() {
                 self.rings.clear(*id)?;
@@ -340,6 +362,7 @@ impl LoadBalancer {
                 self.rings.clear(self.plain_ring(*id))?;
             }
         }
+        book.owners.append(&mut owners);
         Ok(())
     }
 
@@ -409,6 +432,7 @@ impl LoadBalancer {
             fragments,
             by_address: by_address && !fragments,
             stateful: value.flags & abi::VIP_STATEFUL != 0,
+            second_chance: value.flags & abi::VIP_SECOND_CHANCE != 0,
             limit: match value.flags & abi::VIP_LIMITED {
                 0 => None,
                 _ => self.limits.get(&id)?.map(FlowLimit),
@@ -418,20 +442,22 @@ impl LoadBalancer {
 
     /// Sets what a VIP has besides its ring; the ring and all flows stay.
     pub fn set_vip_options(&self, id: VipId, options: VipOptions) -> Result<()> {
-        let book = self.book();
+        let mut book = self.book();
         let vip = book.vip(id)?;
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         let by_address = options.fragments || options.by_address;
         let flags = flag(by_address, abi::VIP_PICK_BY_ADDRESS)
             | flag(options.stateful, abi::VIP_STATEFUL)
-            | flag(options.limit.is_some(), abi::VIP_LIMITED);
+            | flag(options.limit.is_some(), abi::VIP_LIMITED)
+            | flag(options.second_chance, abi::VIP_SECOND_CHANCE);
         if let Some(FlowLimit(limit)) = options.limit {
             self.limits.put(&id, &limit)?;
         }
         self.change(&vip, id, |value| {
-            value.flags &= !(abi::VIP_PICK_BY_ADDRESS | abi::VIP_STATEFUL | abi::VIP_LIMITED);
+            value.flags &= !OPTION_FLAGS;
             value.flags |= flags;
         })?;
+        self.keep_owners(&mut book, id, options.second_chance)?;
         if !options.fragments {
             return self.yield_fragments(&vip, id);
         }

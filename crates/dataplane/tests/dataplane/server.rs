@@ -11,8 +11,8 @@ use crate::frame::{Ip, OWN, ROUTER, Tags, Tcp, Tuple, arriving, ethernet};
 use crate::rig::{Counters, hex, open_tunnels_of, storage, test_run, write};
 use crate::verdict_tests;
 
-const OWN4: &str = "10.1.0.10";
-const OWN6: &str = "fd00:1::10";
+pub(crate) const OWN4: &str = "10.1.0.10";
+pub(crate) const OWN6: &str = "fd00:1::10";
 const FROM4: &str = "10.9.0.1";
 const FROM6: &str = "fd00:9::1";
 const VIP4: &str = "192.0.2.10";
@@ -58,7 +58,7 @@ impl Server {
         test_run(&self.0.progs.causeway_server, 0, frame).1
     }
 
-    fn expect(&mut self, verdict: ServerVerdict, frame: &[u8], out: &[u8]) {
+    pub(crate) fn expect(&mut self, verdict: ServerVerdict, frame: &[u8], out: &[u8]) {
         let before = self.counters();
         let (action, data) = test_run(&self.0.progs.causeway_server, 0, frame);
         assert_eq!(
@@ -86,7 +86,7 @@ fn inner6() -> Vec<u8> {
     Tuple::new("2001:db8:c::7", 4000, "2001:db8::10", 80).tcp(Tcp::syn(1))
 }
 
-fn outer(ip: Ip<'_>, to: &str, inner: &[u8]) -> Vec<u8> {
+pub(crate) fn outer(ip: Ip<'_>, to: &str, inner: &[u8]) -> Vec<u8> {
     let from = if to.contains(':') { FROM6 } else { FROM4 };
     ip.packet(
         from.parse().unwrap(),
@@ -107,7 +107,7 @@ fn with_tos(tos: u8, v6: bool) -> Vec<u8> {
 }
 
 /// The inner packet behind UDP to `port`, and behind `head` of GUE's own.
-fn gue(to: &str, port: u16, head: &[u8], inner: &[u8]) -> Vec<u8> {
+pub(crate) fn gue(to: &str, port: u16, head: &[u8], inner: &[u8]) -> Vec<u8> {
     let from = if to.contains(':') { FROM6 } else { FROM4 };
     let payload = [head, inner].concat();
     let tuple = Tuple::new(from, 50_000, to, port);

@@ -48,6 +48,8 @@ fn cookies_alone_keep_every_connection() {
         "{runs:?}"
     );
     assert!(broken("maglev-table") < broken("hash"), "{runs:?}");
+    // What was on its way between two balancers' reloads may be reset.
+    assert!(broken("second-chance") < 0.02, "{runs:?}");
     // A handshake that is under way when the balancer is swapped may be lost.
     assert!(broken("cookie-stateful") < 0.02, "{runs:?}");
     let stateful = runs.iter().find(|run| run["name"] == "cookie-stateful");
@@ -58,8 +60,10 @@ fn cookies_alone_keep_every_connection() {
     };
     assert!(places("learned") > 0.0 && places("ended") > 0.0, "{runs:?}");
     assert_eq!(places("open"), 0.0, "all ends were told: {runs:?}");
-    let chain = runs.iter().find(|run| run["name"] == "daisy-chain");
-    assert!(chain.is_some_and(|run| number(run, "/packets_passed_on") > 0.0));
+    for name in ["daisy-chain", "second-chance"] {
+        let chain = runs.iter().find(|run| run["name"] == name);
+        assert!(chain.is_some_and(|run| number(run, "/packets_passed_on") > 0.0));
+    }
 }
 
 /// Without the run beside it, which waits for connections to give up. Clients and NATs

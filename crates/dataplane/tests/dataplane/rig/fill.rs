@@ -198,6 +198,18 @@ impl Rig {
         self.change_vip(vip, port, proto, |vip| vip.plain_size = reals.len() as u32);
     }
 
+    /// Gives a VIP a ring of who had its slots before.
+    pub(crate) fn former_ring(
+        &mut self,
+        id: u32,
+        (vip, port, proto): (&str, u16, u8),
+        reals: &[u32],
+    ) {
+        // Behind both rings of as many VIPs and groups as there may be by default.
+        self.ring(2 * (1024 + abi::SOURCE_GROUPS) + id, reals);
+        self.change_vip(vip, port, proto, |vip| vip.former_size = reals.len() as u32);
+    }
+
     /// The reals of a group of client prefixes.
     pub(crate) fn source_group(&mut self, group: u32, reals: &[u32], strict: bool) {
         if !reals.is_empty() {

@@ -19,6 +19,9 @@ pub(super) enum Memory {
     ConnectionIds,
     /// The servers: they pass on what was another's.
     Chain,
+    /// The same in the product: the balancer names the other one. The one that takes over
+    /// has followed the pool, as balancers of a fleet do, and knows no connection.
+    SecondChance,
 }
 
 /// A way to keep connections on their servers.
@@ -77,6 +80,13 @@ pub(super) const WAYS: &[Way] = &[
         scheduler: "maglev",
         memory: Memory::Chain,
         keys: NO_TABLE,
+    },
+    Way {
+        name: "second-chance",
+        transport: "tcp",
+        scheduler: "maglev",
+        memory: Memory::SecondChance,
+        keys: &["second_chance = true"],
     },
     Way {
         name: "maglev-table",

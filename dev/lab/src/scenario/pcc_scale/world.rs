@@ -66,6 +66,7 @@ impl PccWorld {
         };
         let mut topology = Topology::build_another(sandbox, shape, prefix)?;
         let second = topology.add_balancer(sandbox)?;
+        topology.take_back_from_servers()?;
         Ok(Self {
             binary: binary.to_owned(),
             _servers: ModelledServers::start(&topology.servers, PORT)?,
@@ -119,6 +120,10 @@ impl PccWorld {
         topology.route_vips(&self.balancers[0])?;
         let settings = |pool| self.settings(way, pool);
         let mut balancer = Balancer::start(&self.binary, &self.balancers[0], &settings(pool)?)?;
+        let mut standby = match way.memory {
+            Memory::SecondChance => Some(self.second_balancer(&settings(pool)?)?),
+            _ => None,
+        };
         let clients: Vec<_> = topology.clients.iter().map(|c| c.netns.clone()).collect();
         let tally = Arc::new(Tally::new());
         let running = RunningClients::start(&clients, &plan.load(way), &tally);
@@ -135,7 +140,11 @@ impl PccWorld {
                         true => LEARNING,
                         false => Duration::ZERO,
                     };
-                    balancer = self.swap(balancer, &settings(pool)?, overlap)?;
+                    let new = match standby.take() {
+                        Some(standby) => standby,
+                        None => self.second_balancer(&settings(pool)?)?,
+                    };
+                    balancer = self.swap(balancer, new, overlap)?;
                     continue;
                 }
                 Event::RestartAgents => {
@@ -159,7 +168,9 @@ impl PccWorld {
             }
             // The chain knows first: a bucket's packets may come before it is told.
             chain_to(pool)?;
-            balancer.apply(&settings(pool)?)?;
+            for balancer in standby.iter().chain([&balancer]) {
+                balancer.apply(&settings(pool)?)?;
+            }
         }
         running.finish()?;
         let stats = crate::api::stats(&balancer.socket())?;
@@ -180,6 +191,10 @@ impl PccWorld {
         }
         if let Some(chain) = chain {
             run["packets_passed_on"] = json!(chain.chained()?);
+        }
+        if way.memory == Memory::SecondChance {
+            let passed_on = agents.iter().map(|agent| agent.verdict("passed_on"));
+            run["packets_passed_on"] = json!(passed_on.sum::<Result<u64>>()?);
         }
         Ok(run)
     }
@@ -225,15 +240,12 @@ impl PccWorld {
         Ok(())
     }
 
-    /// Starts another balancer, routes the VIPs to it after `overlap`, and ends the
-    /// former one.
-    fn swap(
-        &self,
-        mut old: Balancer,
-        settings: &BalancerSettings,
-        overlap: Duration,
-    ) -> Result<Balancer> {
-        let new = Balancer::start(&self.binary, &self.balancers[1], settings)?;
+    fn second_balancer(&self, settings: &BalancerSettings) -> Result<Balancer> {
+        Balancer::start(&self.binary, &self.balancers[1], settings)
+    }
+
+    /// Routes the VIPs to another balancer after `overlap`, and ends the former one.
+    fn swap(&self, mut old: Balancer, new: Balancer, overlap: Duration) -> Result<Balancer> {
         sleep(overlap);
         self.topology.route_vips(&self.balancers[1])?;
         // What is under way to the old one is still sent on.
