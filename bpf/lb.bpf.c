@@ -274,7 +274,8 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct packet *pkt)
 {
 	struct cursor cur = { .pos = (void *)(long)ctx->data,
-			      .end = (void *)(long)ctx->data_end };
+			      .end = (void *)(long)ctx->data_end,
+			      .xdp = ctx };
 
 	pkt->frame_len = (u32)(cur.end - cur.pos);
 	if (parse_link(&cur, pkt) != PARSED)
@@ -331,7 +332,7 @@ CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 	return 0;
 }
 
-SEC("xdp")
+SEC("xdp.frags")
 int causeway_lb(struct xdp_md *ctx)
 {
 	struct packet pkt = {};
@@ -341,7 +342,7 @@ int causeway_lb(struct xdp_md *ctx)
 		int ended = open_first_tier(ctx);
 
 		if (ended != GOES_ON)
-			return leave(ended, (u32)((void *)(long)ctx->data_end - (void *)(long)ctx->data));
+			return leave(ended, (u32)bpf_xdp_get_buff_len(ctx));
 	}
 	if (!cfg_dry && is_mirrored())
 		mirror_before(ctx);

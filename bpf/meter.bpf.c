@@ -490,7 +490,7 @@ int causeway_meter(struct xdp_md *ctx)
 SEC("?tc")
 int causeway_meter_tc(struct __sk_buff *skb)
 {
-	struct cursor cur;
+	struct cursor cur = {};
 	struct packet pkt = {};
 	u32 linear = (void *)(long)skb->data_end - (void *)(long)skb->data;
 	u32 wanted = skb->len;

@@ -239,22 +239,13 @@ static __always_inline u32 mirror_copy(struct xdp_md *ctx, struct mirror_pending
 	return bpf_xdp_load_bytes(ctx, 0, p->data + from, (u32)size) ? 0 : (u32)size;
 }
 
-static __always_inline u32 frame_len(const struct xdp_md *ctx)
-{
-	u32 len = (u32)((void *)(long)ctx->data_end - (void *)(long)ctx->data);
-
-	/* Subtracted here: half a pointer cannot be kept on the stack. */
-	asm volatile("" : "+r"(len));
-	return len;
-}
-
 /*
  * A packet that comes while the mirror is on: copied as it came if it is wanted, and its
  * ends read. NULL: it is not wanted.
  */
 static __always_inline struct mirror_pending *mirror_begin(struct xdp_md *ctx, struct mirror_ends *ends)
 {
-	u32 zero = 0, len = frame_len(ctx);
+	u32 zero = 0, len = (u32)bpf_xdp_get_buff_len(ctx);
 	struct mirror_counts *counts = bpf_map_lookup_elem(&mirror_counts, &zero);
 	struct mirror_pending *p = get_pending();
 	struct mirror_ctl *mirror = get_mirror_ctl();
@@ -296,7 +287,7 @@ static __always_inline struct mirror_pending *mirror_begin(struct xdp_md *ctx, s
 static __always_inline void
 mirror_end(struct xdp_md *ctx, struct mirror_pending *p, u32 verdict, u32 result, bool sent)
 {
-	u32 zero = 0, len = frame_len(ctx), after = 0;
+	u32 zero = 0, len = (u32)bpf_xdp_get_buff_len(ctx), after = 0;
 	struct mirror_counts *counts = bpf_map_lookup_elem(&mirror_counts, &zero);
 	struct mirror_ctl *mirror = get_mirror_ctl();
 	void *ring;

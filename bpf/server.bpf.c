@@ -144,7 +144,8 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 static __always_inline MUST_USE enum server_verdict handle(struct xdp_md *ctx, struct packet *pkt)
 {
 	struct cursor cur = { .pos = (void *)(long)ctx->data,
-			      .end = (void *)(long)ctx->data_end };
+			      .end = (void *)(long)ctx->data_end,
+			      .xdp = ctx };
 
 	pkt->frame_len = (u32)(cur.end - cur.pos);
 	if (parse_link(&cur, pkt) != PARSED)
@@ -173,7 +174,7 @@ CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 	return 0;
 }
 
-SEC("xdp")
+SEC("xdp.frags")
 int causeway_server(struct xdp_md *ctx)
 {
 	struct packet pkt = {};

@@ -85,7 +85,8 @@ open_outer(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int
 CW_GLOBAL int open_first_tier(struct xdp_md *ctx)
 {
 	struct cursor cur = { .pos = (void *)(long)ctx->data,
-			      .end = (void *)(long)ctx->data_end };
+			      .end = (void *)(long)ctx->data_end,
+			      .xdp = ctx };
 	enum server_verdict verdict = SV_NOT_TUNNEL;
 	struct packet pkt = {};
 

@@ -35,6 +35,7 @@ struct cursor {
 	void *pos;
 	void *end;
 	u32 beyond; /* bytes of the packet behind `end`, in fragments of a socket buffer */
+	struct xdp_md *xdp; /* asked for the whole length, where `end` is too early; NULL: no frame */
 };
 
 enum packet_marks {
@@ -108,6 +109,21 @@ static __always_inline u32 rest_of(const struct cursor *cur, const void *from)
 	return rest;
 }
 
+/*
+ * Whether the IP packet that begins at `ip`, behind the link header, is as long as it says.
+ * A jumbo frame may lie in several buffers, of which XDP shows the first: headers are there,
+ * and the kernel is asked for the length of the rest, which the common case does not need.
+ */
+static __always_inline MUST_USE bool is_whole(const struct cursor *cur, struct packet *pkt, const void *ip)
+{
+	if (pkt->est.ip_len <= rest_of(cur, ip))
+		return true;
+	if (!cur->xdp)
+		return false;
+	pkt->frame_len = (u32)bpf_xdp_get_buff_len(cur->xdp);
+	return pkt->l2_len + pkt->est.ip_len <= pkt->frame_len;
+}
+
 static __always_inline bool is_vlan(u16 ethertype_be)
 {
 	return ethertype_be == bpf_htons(ETH_P_8021Q) || ethertype_be == bpf_htons(ETH_P_8021AD);
@@ -151,7 +167,7 @@ static __always_inline MUST_USE enum parsed parse_ipv4(struct cursor *cur, struc
 		return PARSED_MALFORMED;
 	header_len = ip->ihl * 4u;
 	pkt->est.ip_len = bpf_ntohs(ip->tot_len);
-	if (pkt->est.ip_len < header_len || pkt->est.ip_len > rest_of(cur, ip))
+	if (pkt->est.ip_len < header_len || !is_whole(cur, pkt, ip))
 		return PARSED_MALFORMED;
 	if (ip->ihl > 5 && !take_variable(cur, header_len - sizeof(*ip)))
 		return PARSED_MALFORMED;
@@ -203,7 +219,7 @@ static __always_inline MUST_USE enum parsed parse_ipv6(struct cursor *cur, struc
 	if (!ip || ip->version != 6)
 		return PARSED_MALFORMED;
 	pkt->est.ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-	if (pkt->est.ip_len < sizeof(*ip) || pkt->est.ip_len > rest_of(cur, ip))
+	if (pkt->est.ip_len < sizeof(*ip) || !is_whole(cur, pkt, ip))
 		return PARSED_MALFORMED;
 	pkt->est.proto = ip->nexthdr;
 	pkt->tos = (u8)(ip->priority << 4 | ip->flow_lbl[0] >> 4);

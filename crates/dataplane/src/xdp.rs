@@ -81,6 +81,8 @@ pub struct XdpState {
     pub program: Option<(u32, String, AttachedMode)>,
     /// Whether the driver runs programs, on kernels that tell (6.3 and later).
     pub is_native: bool,
+    /// Whether it gives them frames of several buffers, on the same kernels.
+    pub takes_fragments: bool,
 }
 
 impl XdpState {
@@ -103,6 +105,8 @@ impl XdpState {
             program: occupant.map(|one| (one.program, program_name(one.program), one.mode)),
             // NETDEV_XDP_ACT_BASIC of linux/netdev.h
             is_native: query.feature_flags & 1 != 0,
+            // NETDEV_XDP_ACT_RX_SG
+            takes_fragments: query.feature_flags & 1 << 5 != 0,
         })
     }
 }

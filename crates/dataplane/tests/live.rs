@@ -32,13 +32,36 @@ struct Net {
     client: Netns,
     balancer: Netns,
     server: Netns,
+    /// The balancer's, and how programs run on it.
+    interface: &'static str,
+    xdp: XdpMode,
+    /// Of the links behind the router.
+    mtu: u16,
     /// What XDP_TX through a veth needs at the other end.
     _pass: OwnedFd,
 }
 
+/// What the balancer is joined to the router by.
+#[derive(Clone, Copy)]
+enum Trunk {
+    /// One link.
+    Plain,
+    /// VLAN 5 on it.
+    Vlan,
+    /// Two links, in this mode.
+    Bond(&'static str),
+}
+
+const BALANCER: (&str, &str) = ("10.2.0.2/24", "fd02::2/64");
+
 impl Net {
     /// Makes the network; the calling thread's namespace becomes the router.
     fn new() -> Self {
+        Self::with(1500, 1600, Trunk::Plain)
+    }
+
+    /// The same with these MTUs in front of the router and behind it.
+    fn with(front: u16, mtu: u16, trunk: Trunk) -> Self {
         let [client, balancer, server] = [(); 3].map(|()| Netns::new());
         // Duplicate address detection costs two seconds a test.
         let no_dad = || sysctl("ipv6/conf/default/accept_dad", "0");
@@ -46,15 +69,20 @@ impl Net {
         for ns in [&client, &balancer, &server] {
             ns.run(no_dad);
         }
-        link(&client, "c0", "10.1.0.2/24", "fd01::2/64", 1500);
+        link(&client, "c0", front);
+        address(&client, "c0", ("10.1.0.2/24", "fd01::2/64"));
         ip("addr add 10.1.0.1/24 dev rc0");
         ip("addr add fd01::1/64 dev rc0 nodad");
         client.ip("route add default via 10.1.0.1");
         client.ip("route add default via fd01::1");
-        link(&balancer, "b0", "10.2.0.2/24", "fd02::2/64", 1600);
-        link(&server, "s0", "10.2.0.3/24", "fd02::3/64", 1600);
-        ip("link add br0 mtu 1600 type bridge mcast_snooping 0");
-        ip("link set rb0 master br0");
+        let (interface, port, passes, xdp) = trunk.join(&balancer, mtu);
+        address(&balancer, interface, BALANCER);
+        link(&server, "s0", mtu);
+        address(&server, "s0", ("10.2.0.3/24", "fd02::3/64"));
+        ip(&format!(
+            "link add br0 mtu {mtu} type bridge mcast_snooping 0"
+        ));
+        ip(&format!("link set {port} master br0"));
         ip("link set rs0 master br0");
         ip("addr add 10.2.0.1/24 dev br0");
         ip("addr add fd02::1/64 dev br0 nodad");
@@ -76,21 +104,64 @@ impl Net {
             client,
             balancer,
             server,
-            _pass: attach_pass("rb0", c"pass"),
+            interface,
+            xdp,
+            mtu,
+            _pass: attach_pass(passes, c"pass"),
+        }
+    }
+}
+
+impl Trunk {
+    /// Joins the balancer to the router: its interface, the router's port, on what of the
+    /// router frames by XDP_TX arrive, and how programs run.
+    fn join(
+        self,
+        balancer: &Netns,
+        mtu: u16,
+    ) -> (&'static str, &'static str, &'static str, XdpMode) {
+        link(balancer, "b0", mtu);
+        match self {
+            Trunk::Plain => ("b0", "rb0", "rb0", XdpMode::Native),
+            Trunk::Vlan => {
+                ip("link add link rb0 name rb0.5 type vlan id 5");
+                ip("link set rb0.5 up");
+                balancer.ip("link add link b0 name b0.5 type vlan id 5");
+                balancer.ip("link set b0.5 up");
+                // A subinterface has no driver; frames leave it as any other.
+                ("b0.5", "rb0.5", "rb0", XdpMode::Auto)
+            }
+            Trunk::Bond(mode) => {
+                link(balancer, "b1", mtu);
+                let bond = |run: &dyn Fn(&str), name: &str, parts: [&str; 2]| {
+                    run(&format!("link add {name} type bond mode {mode}"));
+                    for part in parts {
+                        run(&format!("link set {part} down"));
+                        run(&format!("link set {part} master {name}"));
+                    }
+                    run(&format!("link set {name} mtu {mtu} up"));
+                };
+                bond(&ip, "rbond0", ["rb0", "rb1"]);
+                bond(&|command| balancer.ip(command), "bond0", ["b0", "b1"]);
+                ("bond0", "rbond0", "rbond0", XdpMode::Native)
+            }
         }
     }
 }
 
 /// A veth from the router (`rNAME`) to `ns` (`NAME`).
-fn link(ns: &Netns, name: &str, v4: &str, v6: &str, mtu: u32) {
+fn link(ns: &Netns, name: &str, mtu: u16) {
     ip(&format!(
         "link add r{name} mtu {mtu} type veth peer name {name}"
     ));
     ip(&format!("link set {name} netns {}", ns.path()));
     ip(&format!("link set r{name} up"));
     ns.ip(&format!("link set {name} mtu {mtu} up"));
-    ns.ip(&format!("addr add {v4} dev {name}"));
-    ns.ip(&format!("addr add {v6} dev {name} nodad"));
+}
+
+fn address(ns: &Netns, interface: &str, (v4, v6): (&str, &str)) {
+    ns.ip(&format!("addr add {v4} dev {interface}"));
+    ns.ip(&format!("addr add {v6} dev {interface} nodad"));
 }
 
 fn addr(text: &str) -> IpAddr {
@@ -109,13 +180,13 @@ impl Planes {
         let options = LoadBalancerOptions {
             flows_v4: 1024,
             flows_v6: 1024,
-            xdp_mode: XdpMode::Native,
-            ..LoadBalancerOptions::new("b0", sandbox.pin_dir("lb"))
+            xdp_mode: net.xdp,
+            ..LoadBalancerOptions::new(net.interface, sandbox.pin_dir("lb"))
         };
         let lb = net.balancer.run(|| {
             let (lb, _) = LoadBalancer::start(&options).expect("a balancer");
-            let hop = resolve_next_hop("b0", PATIENCE).expect("a next hop");
-            assert_eq!(hop.mtu, 1600);
+            let hop = resolve_next_hop(net.interface, PATIENCE).expect("a next hop");
+            assert_eq!(hop.mtu, net.mtu);
             lb.set_next_hop(&hop).expect("set the next hop");
             lb
         });
@@ -145,7 +216,7 @@ impl Planes {
             let options = DecapsulatorOptions {
                 interface: "s0".to_owned(),
                 pin_dir: sandbox.pin_dir("server"),
-                xdp_mode: XdpMode::Auto,
+                xdp_mode: XdpMode::Native,
                 gue_port: causeway_netio::Gue::default().port,
                 cookies: None,
                 token_sources: (None, None),
@@ -223,8 +294,12 @@ fn exchange(stream: TcpStream) {
 }
 
 fn connections_work(vip: &'static str, real: &'static str, way: Way) {
+    connections_work_through(vip, real, way, Trunk::Plain);
+}
+
+fn connections_work_through(vip: &'static str, real: &'static str, way: Way, trunk: Trunk) {
     Sandbox::run(move |sandbox| {
-        let (net, vip) = (Net::new(), addr(vip));
+        let (net, vip) = (Net::with(1500, 1600, trunk), addr(vip));
         let planes = Planes::start(sandbox, &net, vip, addr(real), way);
         echo_server(&net, vip);
         for _ in 0..3 {
@@ -270,6 +345,42 @@ fn ipv4_by_l2() {
 #[test]
 fn ipv6_by_l2() {
     connections_work(VIP6, SERVER6, Way::L2);
+}
+
+#[test]
+#[ignore = "this kernel may not have 8021q: scripts/test-long trunks"]
+fn a_balancer_on_a_vlan_subinterface() {
+    connections_work_through(VIP4, SERVER4, Way::Ipip, Trunk::Vlan);
+    connections_work_through(VIP6, SERVER6, Way::Ipip, Trunk::Vlan);
+}
+
+#[test]
+#[ignore = "this kernel may not have bonding: scripts/test-long trunks"]
+fn a_balancer_on_a_bond() {
+    for mode in ["active-backup", "balance-xor"] {
+        connections_work_through(VIP4, SERVER4, Way::Ipip, Trunk::Bond(mode));
+        connections_work_through(VIP6, SERVER6, Way::Ipip, Trunk::Bond(mode));
+    }
+}
+
+/// Frames that take several buffers.
+#[test]
+fn jumbo_frames_go_natively_through_both_programs() {
+    for (vip, server) in [(VIP4, SERVER4), (VIP6, SERVER6)] {
+        Sandbox::run(move |sandbox| {
+            let (net, vip) = (Net::with(9000, 9100, Trunk::Plain), addr(vip));
+            let planes = Planes::start(sandbox, &net, vip, addr(server), Way::Ipip);
+            echo_server(&net, vip);
+            exchange(connect(&net, vip));
+            // In frames of 1,500 bytes half a megabyte takes 340, its acknowledgements apart.
+            let sent = planes.lb.vip_stats().expect("counters")[0].1;
+            assert!(sent.packets < 300, "{sent:?}");
+            assert!(sent.bytes > 500_000, "{sent:?}");
+            wait_for("all packets", || {
+                planes.decapsulated().packets == sent.packets
+            });
+        });
+    }
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub(crate) struct Nic {
     pub(crate) fixed_offloads: Vec<String>,
     /// Whether the driver runs XDP programs; `None`: the kernel does not tell.
     pub(crate) native_xdp: Option<bool>,
+    /// Whether it gives them frames that take several buffers; the same.
+    pub(crate) fragments_xdp: Option<bool>,
     pub(crate) program: Option<Program>,
     pub(crate) bond: Option<Bond>,
     /// The bond or bridge that it is part of, and what that is.
@@ -249,6 +251,11 @@ fn is_in(dir: &Path, kind: FsType) -> bool {
     exists.is_some_and(|fs| fs.filesystem_type() == kind)
 }
 
+/// What a driver says that it can; `None` where the kernel does not ask it.
+fn told(can: bool, kernel: (u32, u32)) -> Option<bool> {
+    (can || kernel >= (6, 3)).then_some(can)
+}
+
 fn nic(device: &NetDevice, all: &[NetDevice], kernel: (u32, u32)) -> anyhow::Result<Nic> {
     let of = |index: u32| all.iter().find(|one| one.index == index);
     let name = &device.name;
@@ -305,11 +312,8 @@ fn nic(device: &NetDevice, all: &[NetDevice], kernel: (u32, u32)) -> anyhow::Res
             .filter(|(_, changeable)| !changeable)
             .map(|(name, _)| name.clone())
             .collect(),
-        native_xdp: match (xdp.is_native, kernel >= (6, 3)) {
-            (true, _) => Some(true),
-            (false, true) => Some(false),
-            (false, false) => None,
-        },
+        native_xdp: told(xdp.is_native, kernel),
+        fragments_xdp: told(xdp.takes_fragments, kernel),
         program: xdp.program.map(|(id, name, mode)| Program {
             id,
             name,

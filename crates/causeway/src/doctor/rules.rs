@@ -57,7 +57,8 @@ const CONNTRACK_FULL: u64 = 80;
 /// A driver's conditions for native XDP, as its source has them.
 struct DriverRule {
     driver: &'static str,
-    /// Largest MTU for a program that wants packets in one piece, with pages of 4 KiB.
+    /// Largest MTU where a frame lies in one buffer, with pages of 4 KiB; beyond, the driver
+    /// has to give programs frames of several, which some do from some kernel on.
     mtu: u32,
     /// Whether each receiving queue needs a second sending one of the same number.
     doubles_queues: bool,
@@ -390,12 +391,18 @@ impl Rules<'_> {
             return;
         };
         let (name, queues) = (&nic.name, nic.queues);
-        if nic.mtu > rule.mtu && !runs {
+        if nic.mtu > rule.mtu && !runs && nic.fragments_xdp != Some(true) {
+            let why = match nic.fragments_xdp {
+                Some(_) => "it gives programs no frames of several buffers",
+                None => {
+                    "unless it gives programs frames of several buffers, which this kernel does not tell"
+                }
+            };
             self.refused(
                 nic,
                 "driver-mtu",
                 format!(
-                    "{} refuses native XDP with an MTU of {}, above {}",
+                    "{} refuses native XDP with an MTU of {}, above {}: {why}",
                     nic.driver, nic.mtu, rule.mtu
                 ),
                 format!("ip link set {name} mtu {}", rule.mtu),

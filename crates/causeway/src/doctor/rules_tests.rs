@@ -40,6 +40,7 @@ fn machine(driver: &str) -> Seen {
                 ..Queues::default()
             },
             native_xdp: Some(true),
+            fragments_xdp: Some(false),
             ..Nic::default()
         }],
         ways: vec![Way {
@@ -164,6 +165,15 @@ fn an_mtu_that_a_driver_refuses_is_a_fault_unless_generic_mode_is_wanted() {
         };
         assert_eq!(at(most + 1), one(level, "driver-mtu", &mend));
     }
+    let jumbo = |fragments| {
+        with("i40e", move |seen| {
+            (seen.nics[0].mtu, seen.nics[0].fragments_xdp) = (9000, fragments);
+        })
+    };
+    assert_eq!(jumbo(Some(true)), []);
+    let mend = "ip link set eth0 mtu 3046";
+    assert_eq!(jumbo(Some(false)), one(Level::Fault, "driver-mtu", mend));
+    assert!(jumbo(None)[0].2.contains("3046"));
     let mut generic = wants(Role::Balancer);
     generic.xdp = Some(XdpMode::Generic);
     let mut seen = machine("ena");

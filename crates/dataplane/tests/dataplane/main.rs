@@ -10,6 +10,7 @@
 )]
 
 mod frame;
+mod jumbo;
 mod lb_clients;
 mod lb_conns;
 mod lb_cookie;

@@ -172,8 +172,11 @@ fn a_foreign_program_is_refused_by_name() {
 #[test]
 fn a_driver_that_refuses_is_named_and_not_worked_around() {
     Sandbox::run(|sandbox| {
-        // Too long for one page, so veth refuses native XDP; generic would do.
-        ip("link add big0 mtu 9000 type veth peer name big1 mtu 9000");
+        // With fewer receiving queues than its peer sends on, veth refuses native XDP; generic
+        // would do.
+        ip(
+            "link add big0 numtxqueues 1 numrxqueues 1 type veth peer name big1 numtxqueues 2 numrxqueues 2",
+        );
         ip("link set big0 up");
         ip("link set big1 up");
         let mut wanted = options("big0", &sandbox.pin_dir("lb"));

@@ -143,6 +143,12 @@ pub(crate) fn attach_pass(interface: &str, name: &CStr) -> OwnedFd {
     let index = nix::net::if_::if_nametoindex(interface).expect("the interface");
     // r0 = XDP_PASS; exit
     let code = [0x0000_0002_0000_00b7_u64, 0x95];
+    // Frames of several buffers, too: else a long MTU refuses it.
+    let mut options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
+        prog_flags: libbpf_sys::BPF_F_XDP_HAS_FRAGS,
+        ..Default::default()
+    };
     // SAFETY: name, licence and code live through the call; the descriptor is new.
     let program = unsafe {
         let fd = libbpf_sys::bpf_prog_load(
@@ -151,7 +157,7 @@ pub(crate) fn attach_pass(interface: &str, name: &CStr) -> OwnedFd {
             c"GPL".as_ptr(),
             code.as_ptr().cast(),
             code.len() as _,
-            std::ptr::null_mut(),
+            &mut options,
         );
         assert!(fd >= 0, "load a program: {fd}");
         OwnedFd::from_raw_fd(fd)
