@@ -41,6 +41,8 @@ enum Command {
     Tunnel(tunnel_cmd::Args),
     #[command(after_help = examples::MEASURE)]
     Measure(Box<causeway_measure::MeasureArgs>),
+    #[command(after_help = examples::SHADOW)]
+    Shadow(Box<causeway_measure::ShadowArgs>),
     Rtt(Box<causeway_rtt::RttArgs>),
     /// Show what a running balancer counts and measures
     #[command(after_help = examples::STATS)]
@@ -117,6 +119,7 @@ impl Cli {
             Command::Vip(args) => args.run(),
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
+            Command::Shadow(args) => args.run(),
             Command::Rtt(args) => args.run(),
             Command::Override(args) => args.run(),
             Command::Fleet(args) => args.run(),
@@ -140,7 +143,9 @@ impl Command {
     /// Whether the command is no daemon: it prints and ends.
     fn only_prints(&self) -> bool {
         match self {
-            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Rtt(_) => false,
+            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Shadow(_) | Self::Rtt(_) => {
+                false
+            }
             // It takes its hands off the data plane first.
             Self::Capture(_) => false,
             Self::Trace(args) => !args.is_live(),
@@ -254,7 +259,7 @@ mod tests {
         let path = format!("{path} {}", command.get_name());
         let path = path.trim().to_owned();
         // tcpdump's, netperf's and ipvsadm's; and what packages call.
-        let others = ["measure", "rtt", "ipvs", "generate"];
+        let others = ["measure", "shadow", "rtt", "ipvs", "generate"];
         if others.contains(&command.get_name()) {
             return;
         }

@@ -46,6 +46,13 @@ Examples:
   causeway measure -i eth0 --serve 127.0.0.1:9474 # metrics for Prometheus
   tcpdump -i eth0 -s 128 -w - dst port 443 | causeway measure -r - -o csv";
 
+/// For `causeway shadow --help`.
+pub(crate) const SHADOW: &str = "\
+Examples:
+  causeway shadow -i eth0                         # ten minutes beside the balancer; as root
+  causeway shadow -i eth0 --for 1m --server 192.0.2.11 --server 192.0.2.12
+  causeway shadow -r dump.pcap -o json            # what a mirror port recorded";
+
 /// For `causeway stats --help`.
 pub(crate) const STATS: &str = "\
 Examples:

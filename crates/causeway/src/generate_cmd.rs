@@ -109,6 +109,7 @@ mod tests {
             "causeway-tunnel.1",
             "causeway-measure.1",
             "causeway-real-drain.1",
+            "causeway-shadow.1",
         ] {
             assert!(read(page).contains(".SH SYNOPSIS"), "{page}");
         }

@@ -339,3 +339,32 @@ fn what_cannot_be_is_one_sentence() {
         );
     }
 }
+
+#[test]
+fn shadow_watches_for_a_time_and_attaches_nothing() {
+    in_namespace(|| {
+        let listener = TcpListener::bind("127.0.0.1:8080").unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["shadow", "-i", "lo", "--for", "20s"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        assert_eq!(line, "watching lo for 20s; Ctrl-C ends it early\n");
+        converse(&listener);
+        let link = |words: &[&str], program| {
+            let output = Command::new(program).args(words).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let shown = link(&["-d", "link", "show", "lo"], "ip");
+        assert!(shown.contains("lo:") && !shown.contains("xdp"), "{shown}");
+        let shown = link(&["qdisc", "show", "dev", "lo"], "tc");
+        assert!(!shown.contains("clsact"), "{shown}");
+        let (out, _) = stop(child, stderr);
+        assert!(out.contains("127.0.0.1:8080"), "{out}");
+        assert!(out.contains("graded none"), "one server: {out}");
+    });
+}

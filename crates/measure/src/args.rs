@@ -154,6 +154,14 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Packets from or to these ports.
+    pub fn of_ports(ports: Vec<u16>) -> Self {
+        Self {
+            ports,
+            hosts: Vec::new(),
+        }
+    }
+
     /// Whether every packet passes.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.hosts.is_empty()

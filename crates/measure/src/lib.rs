@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway measure`: response latency from one direction of traffic, and beside
-//! it what others measure.
+//! it what others measure; `causeway shadow`: what follows from it for another balancer.
 
 mod args;
 mod collect;
@@ -14,6 +14,7 @@ mod page;
 mod pool;
 mod progress;
 mod rows;
+mod shadow;
 mod sink;
 mod summary;
 mod table;
@@ -36,6 +37,7 @@ use input::Input;
 use page::Source;
 use pool::SHARES;
 use rows::Rows;
+pub use shadow::ShadowArgs;
 use sink::Target;
 use summary::Summary;
 

@@ -57,6 +57,8 @@ pub struct ServerGauge {
     served: AtomicU64,
     /// When the work on all queued requests will be done.
     busy_until: Mutex<Instant>,
+    /// How much longer than it is said the work takes here.
+    factor: f64,
 }
 
 impl ServerGauge {
@@ -76,7 +78,7 @@ impl ServerGauge {
             .busy_until
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *busy_until = (*busy_until).max(Instant::now()) + work;
+        *busy_until = (*busy_until).max(Instant::now()) + work.mul_f64(self.factor);
         *busy_until
     }
 }
@@ -85,16 +87,22 @@ impl ModelledServers {
     /// Starts a server on each node, on `port` of all its addresses. Servers name
     /// themselves by the node's IPv4 address.
     pub fn start(nodes: &[Node], port: u16) -> Result<Self> {
+        Self::start_uneven(nodes, port, &vec![1.0; nodes.len()])
+    }
+
+    /// The same, and each works so many times as long on a request.
+    pub fn start_uneven(nodes: &[Node], port: u16, factors: &[f64]) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let mut gauges = Vec::with_capacity(nodes.len());
-        for node in nodes {
+        for (node, &factor) in nodes.iter().zip(factors) {
             let gauge = Arc::new(ServerGauge {
                 name: node.ipv4.to_string(),
                 in_flight: AtomicU32::new(0),
                 served: AtomicU64::new(0),
                 busy_until: Mutex::new(Instant::now()),
+                factor,
             });
             for address in [
                 SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
@@ -333,10 +341,11 @@ mod tests {
             in_flight: AtomicU32::new(0),
             served: AtomicU64::new(0),
             busy_until: Mutex::new(Instant::now()),
+            factor: 2.0,
         };
         let hour = Duration::from_secs(3600);
         let first = gauge.queue(hour);
-        assert_eq!(gauge.queue(hour / 2), first + hour / 2);
-        assert_eq!(gauge.queue(Duration::ZERO), first + hour / 2);
+        assert_eq!(gauge.queue(hour / 2), first + hour);
+        assert_eq!(gauge.queue(Duration::ZERO), first + hour);
     }
 }

@@ -7,6 +7,7 @@ mod accuracy;
 mod files;
 mod outputs;
 mod selection;
+mod shadow;
 mod threads;
 
 use std::fs;

@@ -254,7 +254,7 @@ fn follow(
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut next_tick = started;
-    while !STOPPED.load(Ordering::Relaxed) {
+    while !is_stopped() {
         source.poll(POLL, state)?;
         state.rows.pause()?;
         let mut draw = false;
@@ -289,7 +289,12 @@ extern "C" fn stop(_: nix::libc::c_int) {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-fn catch_signals() -> nix::Result<()> {
+/// Whether a signal has asked for the end.
+pub(crate) fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn catch_signals() -> nix::Result<()> {
     let action = SigAction::new(SigHandler::Handler(stop), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         // SAFETY: the handler does nothing but store to an atomic.

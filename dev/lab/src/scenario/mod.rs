@@ -33,6 +33,7 @@ mod replace;
 mod rtt_explain;
 mod rtt_peers;
 mod rtt_study;
+mod shadow;
 mod smoke;
 mod syn_flood;
 mod takeover;
@@ -179,6 +180,7 @@ pub fn all() -> &'static [Scenario] {
         paper::PAPER,
         quic_cid::QUIC_CID,
         quic_smoke::QUIC_SMOKE,
+        shadow::SHADOW,
         syn_flood::SYN_FLOOD,
     ]
 }

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A little chance for tests.
+
+/// SplitMix64.
+pub(super) struct Chance(pub u64);
+
+impl Chance {
+    /// From 0 to 1.
+    pub(super) fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Exponential with this mean.
+    pub(super) fn exponential(&mut self, mean_ns: f64) -> u64 {
+        (-(1.0 - self.uniform()).ln() * mean_ns) as u64
+    }
+}

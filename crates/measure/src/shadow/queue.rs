@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server as a queue: how many requests it works on at a time, and how long on each,
+//! from when requests came and when they were answered.
+//!
+//! A server that works on `c` requests at a time, in the order they came, begins the next
+//! when it has come and one of the `c` is done. By that each request's service time follows
+//! from its answer. The right `c` is the one by which service times do not depend on how many
+//! requests were there: too large, and waiting passes for service; too small, and service
+//! passes for waiting.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::recording::Request;
+
+/// Numbers of requests at a time that are tried.
+const WORKERS: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+/// Requests that must have waited before the number counts as known.
+const WAITED: usize = 30;
+/// Standard errors by which service times must seem to go with the requests there, if all
+/// that came were worked on at once, before anything is taken to wait.
+const SURE: f64 = 4.0;
+
+/// Requests under way at a server that works on some at a time.
+#[derive(Clone, Debug)]
+pub(super) struct Workers {
+    /// When each will be free.
+    free_ns: BinaryHeap<Reverse<u64>>,
+    limit: usize,
+}
+
+impl Workers {
+    /// `None`: as many as come.
+    pub(super) fn new(limit: Option<usize>) -> Self {
+        Self {
+            free_ns: BinaryHeap::new(),
+            limit: limit.unwrap_or(usize::MAX),
+        }
+    }
+
+    /// When a request that comes now can begin; requests are given in the order they come.
+    fn begin(&mut self, now_ns: u64) -> u64 {
+        while let Some(&Reverse(free)) = self.free_ns.peek()
+            && free <= now_ns
+        {
+            self.free_ns.pop();
+        }
+        match self.free_ns.len() < self.limit {
+            true => now_ns,
+            false => self.free_ns.pop().map_or(now_ns, |Reverse(free)| free),
+        }
+    }
+
+    /// When a request that comes now and takes so long is done.
+    pub(super) fn serve(&mut self, now_ns: u64, service_ns: u64) -> u64 {
+        let done_ns = self.begin(now_ns) + service_ns;
+        self.free_ns.push(Reverse(done_ns));
+        done_ns
+    }
+}
+
+/// A server as far as it can be told.
+#[derive(Clone, Debug)]
+pub(super) struct ServerModel {
+    /// Requests that it works on at a time; `None`: it has never been seen to reach a limit.
+    pub workers: Option<usize>,
+    /// Most requests that were there at once.
+    pub most_at_once: usize,
+    /// Service times in order of size.
+    services_ns: Vec<u64>,
+}
+
+impl ServerModel {
+    /// From its requests, in any order; also each one's place among the service times, from
+    /// 0 to 1, in the order given.
+    pub(super) fn learn(requests: &[Request]) -> (Self, Vec<f64>) {
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        order.sort_by_key(|&at| (requests[at].sent_ns, requests[at].done_ns));
+        let present = present(requests, &order);
+        let most_at_once = present.iter().copied().max().unwrap_or(0);
+        let fits = WORKERS
+            .iter()
+            .filter(|&&workers| workers <= most_at_once.max(1))
+            .map(|&workers| Fit::of(workers, requests, &order, &present));
+        let best = fits.min_by(|a, b| a.dependence.total_cmp(&b.dependence));
+        let unlimited = Fit::of(usize::MAX, requests, &order, &present);
+        let chance = SURE / (requests.len().max(1) as f64).sqrt();
+        let told = best.filter(|best| {
+            best.waited >= WAITED
+                && best.dependence < unlimited.dependence
+                && unlimited.dependence > chance
+        });
+        let workers = told.as_ref().map(|best| best.workers);
+        let services = told.unwrap_or(unlimited).services_ns;
+        let mut by_size: Vec<usize> = (0..services.len()).collect();
+        by_size.sort_by_key(|&at| services[at]);
+        let mut ranks = vec![0.0; services.len()];
+        for (place, &at) in by_size.iter().enumerate() {
+            ranks[order[at]] = (place as f64 + 0.5) / services.len() as f64;
+        }
+        let model = Self {
+            workers,
+            most_at_once,
+            services_ns: by_size.iter().map(|&at| services[at]).collect(),
+        };
+        (model, ranks)
+    }
+
+    /// Service time of a request that is longer than so much of the others.
+    pub(super) fn service_ns(&self, rank: f64) -> u64 {
+        let last = self.services_ns.len().saturating_sub(1);
+        let at = (rank * self.services_ns.len() as f64) as usize;
+        self.services_ns.get(at.min(last)).copied().unwrap_or(0)
+    }
+
+    /// Mean service time.
+    pub(super) fn mean_service_ns(&self) -> f64 {
+        let sum: f64 = self.services_ns.iter().map(|&ns| ns as f64).sum();
+        sum / self.services_ns.len().max(1) as f64
+    }
+}
+
+/// Requests at the server when each came, itself included, in `order`.
+fn present(requests: &[Request], order: &[usize]) -> Vec<usize> {
+    let mut under_way: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
+    let mut present = Vec::with_capacity(order.len());
+    for request in order.iter().map(|&at| requests[at]) {
+        while let Some(&Reverse(done)) = under_way.peek()
+            && done <= request.sent_ns
+        {
+            under_way.pop();
+        }
+        under_way.push(Reverse(request.done_ns));
+        present.push(under_way.len());
+    }
+    present
+}
+
+/// What a number of workers makes of the requests.
+struct Fit {
+    workers: usize,
+    /// In the order of arrival.
+    services_ns: Vec<u64>,
+    waited: usize,
+    /// How far service times go with the number of requests there, from 0 to 1.
+    dependence: f64,
+}
+
+impl Fit {
+    fn of(workers: usize, requests: &[Request], order: &[usize], present: &[usize]) -> Self {
+        let mut server = Workers::new(Some(workers));
+        let mut waited = 0;
+        let services_ns: Vec<u64> = order
+            .iter()
+            .map(|&at| {
+                let Request { sent_ns, done_ns } = requests[at];
+                let begin_ns = server.begin(sent_ns);
+                waited += usize::from(begin_ns > sent_ns);
+                server.free_ns.push(Reverse(done_ns.max(begin_ns)));
+                done_ns.saturating_sub(begin_ns)
+            })
+            .collect();
+        // Neither a few long ones shall decide, nor how exactly short ones are known.
+        let sum: f64 = services_ns.iter().map(|&ns| ns as f64).sum();
+        let mean = sum / services_ns.len().max(1) as f64;
+        let logs: Vec<f64> = services_ns
+            .iter()
+            .map(|&ns| (ns as f64 + mean + 1.0).ln())
+            .collect();
+        let counts: Vec<f64> = present.iter().map(|&n| n as f64).collect();
+        Self {
+            workers,
+            dependence: correlation(&logs, &counts).abs(),
+            services_ns,
+            waited,
+        }
+    }
+}
+
+/// Pearson's; 0 where one of them does not vary.
+fn correlation(a: &[f64], b: &[f64]) -> f64 {
+    let count = a.len().max(1) as f64;
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / count;
+    let (mean_a, mean_b) = (mean(a), mean(b));
+    let (mut both, mut own_a, mut own_b) = (0.0, 0.0, 0.0);
+    for (x, y) in a.iter().zip(b) {
+        both += (x - mean_a) * (y - mean_b);
+        own_a += (x - mean_a).powi(2);
+        own_b += (y - mean_b).powi(2);
+    }
+    match own_a * own_b > 0.0 {
+        true => both / (own_a * own_b).sqrt(),
+        false => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chance::Chance;
+    use super::*;
+
+    /// Requests that come by chance to a server with so many workers; its utilisation.
+    fn served(workers: Option<usize>, count: usize, load: f64, seed: u64) -> Vec<Request> {
+        let mut chance = Chance(seed);
+        let mut server = Workers::new(workers);
+        let (mean_ns, mut now_ns) = (5e6, 0);
+        let gap_ns = mean_ns / load / workers.unwrap_or(4) as f64;
+        let mut request = || {
+            now_ns += chance.exponential(gap_ns);
+            let done_ns = server.serve(now_ns, chance.exponential(mean_ns));
+            Request {
+                sent_ns: now_ns,
+                done_ns,
+            }
+        };
+        (0..count).map(|_| request()).collect()
+    }
+
+    #[test]
+    fn the_number_of_workers_shows_in_what_waits() {
+        for workers in [1, 2, 4] {
+            for seed in 1..4 {
+                let requests = served(Some(workers), 4000, 0.8, seed);
+                let (model, _) = ServerModel::learn(&requests);
+                assert_eq!(model.workers, Some(workers), "seed {seed}");
+                let mean_ms = model.mean_service_ns() / 1e6;
+                assert!((4.5..5.5).contains(&mean_ms), "{mean_ms} ms, 5 in truth");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_server_that_nothing_waited_for_no_limit_is_told() {
+        let (model, _) = ServerModel::learn(&served(None, 4000, 0.7, 1));
+        assert_eq!(model.workers, None);
+        let (idle, _) = ServerModel::learn(&served(Some(1), 100, 0.02, 1));
+        assert_eq!(idle.workers, None, "of 100 requests hardly one waited");
+        assert_eq!(ServerModel::learn(&[]).0.service_ns(0.5), 0);
+    }
+
+    #[test]
+    fn ranks_give_each_request_its_own_service_back() {
+        let requests = served(Some(1), 500, 0.5, 2);
+        let (model, ranks) = ServerModel::learn(&requests);
+        assert_eq!(model.workers, Some(1));
+        let mut server = Workers::new(model.workers);
+        for (request, rank) in requests.iter().zip(&ranks) {
+            let done_ns = server.serve(request.sent_ns, model.service_ns(*rank));
+            assert_eq!(done_ns, request.done_ns);
+        }
+    }
+}
