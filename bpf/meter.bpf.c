@@ -94,17 +94,21 @@ struct {
 	__type(value, struct meter_modes_flow);
 } modes_flows SEC(".maps");
 
-struct meter_histogram {
-	u64 count[HIST_BUCKETS];
-};
-
 /* Distributions by server and estimator, in half counts; those long silent are evicted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, DEFAULT_SERVERS);
 	__type(key, struct meter_server);
-	__type(value, struct meter_histogram);
+	__type(value, struct histogram);
 } servers SEC(".maps");
+
+/* What a step of an estimator says: more than there is stack for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct est_samples);
+} step_samples SEC(".maps");
 
 struct net_key {
 	u32 prefix_len; /* of the 128 bits of addr_be */
@@ -161,13 +165,13 @@ report(const struct flow_key6 *key, const struct meter_sums *sums, u8 slot)
 }
 
 /* A sample goes into its server's distribution. Global, so that it is verified once. */
-CW_GLOBAL int count_latency(const struct flow_key6 *key, u64 mean_ns, u32 weight_halves, u32 slot)
+CW_GLOBAL int count_latencies(const struct flow_key6 *key, const struct est_sample *sample, u32 slot)
 {
-	static const struct meter_histogram empty;
+	static const struct histogram empty;
 	struct meter_server server = {};
-	struct meter_histogram *hist;
+	struct histogram *hist;
 
-	if (!key)
+	if (!key || !sample)
 		return 0;
 	__builtin_memcpy(server.addr_be, key->daddr_be, sizeof(server.addr_be));
 	server.port_be = key->dport_be;
@@ -179,8 +183,7 @@ CW_GLOBAL int count_latency(const struct flow_key6 *key, u64 mean_ns, u32 weight
 		hist = bpf_map_lookup_elem(&servers, &server);
 	}
 	if (hist)
-		__sync_fetch_and_add(&hist->count[CW_MASKED(hist_bucket(mean_ns), 511) % HIST_BUCKETS],
-				     weight_halves);
+		hist_add_group(hist, sample, 2);
 	return 0;
 }
 
@@ -192,7 +195,7 @@ add_sample(const struct flow_key6 *key, struct meter_sums *sums, const struct es
 	if (!sample->weight_halves && !sample->bound_halves)
 		return;
 	if (cfg_histograms && sample->weight_halves)
-		count_latency(key, sample->sum_halves_ns / sample->weight_halves, sample->weight_halves, slot);
+		count_latencies(key, sample, slot);
 	if (sums->epoch != epoch) {
 		if (sums->weight_halves)
 			report(key, sums, slot);
@@ -210,46 +213,47 @@ add_sample(const struct flow_key6 *key, struct meter_sums *sums, const struct es
 }
 
 static __always_inline void
-add_samples(const struct flow_key6 *key, struct meter_sums *sums, const struct packet *pkt, u8 slot)
+add_samples(const struct flow_key6 *key, struct meter_sums *sums, const struct est_samples *samples, u8 slot)
 {
 #pragma unroll
 	for (u32 i = 0; i < 2; i++)
-		add_sample(key, sums, &pkt->samples.group[i], slot);
+		add_sample(key, sums, &samples->group[i], slot);
 }
 
-static __always_inline void run_gap(struct fixed_gap_state *s, struct packet *pkt)
+static __always_inline void run_gap(struct fixed_gap_state *s, const struct packet *pkt, struct est_samples *samples)
 {
 	struct fixed_gap_config config = cfg_fixed_gap;
 
-	fixed_gap_packet(s, &config, &pkt->est, &pkt->samples);
+	fixed_gap_packet(s, &config, &pkt->est, samples);
 }
 
-static __always_inline void run_modes(struct modes_state *s, struct packet *pkt)
+static __always_inline void run_modes(struct modes_state *s, const struct packet *pkt, struct est_samples *samples)
 {
 	struct modes_config config = cfg_modes;
 	u64 epoch_ns = cfg_epoch_ns;
 
 	if (epoch_ns && s->last_ns && s->last_ns / epoch_ns != pkt->est.t_ns / epoch_ns)
-		modes_end_epoch(s, &config, &pkt->samples);
+		modes_end_epoch(s, &config, samples);
 	modes_packet(s, &config, &pkt->est);
 }
 
-/* One step of the estimator. The key has moved out of the packet by now. */
+/* One step of the estimator. */
 static __always_inline void
-estimate(const struct flow_key6 *key, struct meter_flow *flow, struct packet *pkt)
+estimate(const struct flow_key6 *key, struct meter_flow *flow, const struct packet *pkt, struct est_samples *samples)
 {
-	__builtin_memset(&pkt->samples, 0, sizeof(pkt->samples));
+	est_clear_all(samples);
 	if (cfg_method == METER_FIXED_GAP)
-		run_gap(&flow->gap, pkt);
+		run_gap(&flow->gap, pkt, samples);
 	else if (cfg_method == METER_MODES)
-		run_modes(&flow->modes, pkt);
+		run_modes(&flow->modes, pkt, samples);
 	else
-		wc_packet(&flow->chain, &pkt->est, &pkt->samples);
-	add_samples(key, &flow->sums, pkt, cfg_slot);
+		wc_packet(&flow->chain, &pkt->est, samples);
+	add_samples(key, &flow->sums, samples, cfg_slot);
 }
 
 /* The estimators beside it: each keeps the flow on its own, and evicts on its own. */
-static __always_inline void estimate_also(const struct flow_key6 *key, struct packet *pkt)
+static __always_inline void
+estimate_also(const struct flow_key6 *key, const struct packet *pkt, struct est_samples *samples)
 {
 	static const struct meter_gap_flow no_gaps;
 	static const struct meter_modes_flow no_modes;
@@ -261,10 +265,10 @@ static __always_inline void estimate_also(const struct flow_key6 *key, struct pa
 			bpf_map_update_elem(&gap_flows, key, &no_gaps, BPF_NOEXIST);
 			flow = bpf_map_lookup_elem(&gap_flows, key);
 		}
-		__builtin_memset(&pkt->samples, 0, sizeof(pkt->samples));
+		est_clear_all(samples);
 		if (flow) {
-			run_gap(&flow->gap, pkt);
-			add_samples(key, &flow->sums, pkt, cfg_gap_slot);
+			run_gap(&flow->gap, pkt, samples);
+			add_samples(key, &flow->sums, samples, cfg_gap_slot);
 		}
 	}
 	if (cfg_also_modes) {
@@ -274,10 +278,10 @@ static __always_inline void estimate_also(const struct flow_key6 *key, struct pa
 			bpf_map_update_elem(&modes_flows, key, &no_modes, BPF_NOEXIST);
 			flow = bpf_map_lookup_elem(&modes_flows, key);
 		}
-		__builtin_memset(&pkt->samples, 0, sizeof(pkt->samples));
+		est_clear_all(samples);
 		if (flow) {
-			run_modes(&flow->modes, pkt);
-			add_samples(key, &flow->sums, pkt, cfg_modes_slot);
+			run_modes(&flow->modes, pkt, samples);
+			add_samples(key, &flow->sums, samples, cfg_modes_slot);
 		}
 	}
 }
@@ -399,8 +403,10 @@ static __always_inline enum meter_verdict
 measure(void *ctx, struct packet *pkt, const int family, const enum hook hook)
 {
 	struct flow_key6 key = {};
+	struct est_samples *samples;
 	struct meter_flow *flow;
 	enum meter_verdict verdict;
+	u32 zero = 0;
 	u64 t_ns;
 
 	copy_key(pkt, family, &key);
@@ -413,8 +419,11 @@ measure(void *ctx, struct packet *pkt, const int family, const enum hook hook)
 	if (!cfg_opaque && key.proto == IPPROTO_TCP && !pkt->est.has_ts)
 		read_timestamp(ctx, pkt, hook);
 	flow->sums.packets++;
-	estimate(&key, flow, pkt);
-	estimate_also(&key, pkt);
+	samples = bpf_map_lookup_elem(&step_samples, &zero);
+	if (!samples)
+		return MV_NO_ROOM;
+	estimate(&key, flow, pkt, samples);
+	estimate_also(&key, pkt, samples);
 	return MV_MEASURED;
 }
 

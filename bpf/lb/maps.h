@@ -252,16 +252,20 @@ struct {
  * sample comes once a burst, not once a packet, and 4,096 histograms for each of
  * 64 CPUs would take 900 MB.
  */
-struct histogram {
-	u64 count[HIST_BUCKETS];
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, DEFAULT_REALS);
 	__type(key, u32);
 	__type(value, struct histogram);
 } real_hist SEC(".maps");
+
+/* What a step of the estimator says: more than there is stack for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct est_samples);
+} step_samples SEC(".maps");
 
 static __always_inline struct ctl *get_ctl(void)
 {

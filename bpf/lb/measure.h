@@ -101,7 +101,6 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 {
 	struct latency_sums *sums = &stats->good;
 	struct histogram *hist;
-	u64 mean_ns, *bucket;
 
 	if (sample->bound_halves && !sample->systematic) {
 		stats->bound_weight_halves += CW_MAX(sample->weight_halves, sample->bound_halves);
@@ -124,10 +123,10 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 	if (!hist)
 		return;
 	/* Mostly one latency: a division takes longer than all else here. */
-	mean_ns = sample->weight_halves == 2 ? sample->sum_halves_ns / 2
-					     : sample->sum_halves_ns / sample->weight_halves;
-	bucket = &hist->count[CW_CLAMPED(hist_bucket(mean_ns), HIST_BUCKETS - 1)];
-	__sync_fetch_and_add(bucket, (sample->weight_halves + 1) / 2);
+	if (sample->weight_halves == 2)
+		hist_add(hist, sample->sum_halves_ns / 2, 1);
+	else
+		hist_add_group(hist, sample, 1);
 }
 
 /*
@@ -140,9 +139,14 @@ measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
 {
 	struct wc_state *chain = &flow->chain;
 	bool after_short = !(chain->flags & WC_LAST_FULL);
+	struct est_samples *samples;
+	u32 zero = 0;
 	u64 path_ns;
 
-	wc_packet(chain, &pkt->est, &pkt->samples);
+	samples = bpf_map_lookup_elem(&step_samples, &zero);
+	if (!samples)
+		return;
+	wc_packet(chain, &pkt->est, samples);
 	if (est_has_request(&pkt->est) && (after_short || chain->cur_age == 0)) {
 		stats->requests += 1u << (flow->sampling & 31);
 		stats->requests_seen += 1;
@@ -150,7 +154,7 @@ measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
 	path_ns = wc_path_ns(chain);
 #pragma unroll
 	for (u32 i = 0; i < 2; i++)
-		fold(stats, flow->real, &pkt->samples.group[i], path_ns);
+		fold(stats, flow->real, &samples->group[i], path_ns);
 }
 
 #endif

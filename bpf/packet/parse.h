@@ -63,12 +63,9 @@ struct packet {
 		struct est_packet est; /* what the estimator reads; also proto and ip_len */
 		u64 table_hash; /* of the key, by hash_key(): in the arrival's place until it is read */
 	};
-	/* The key, until the packet is sent; then what the estimator says. One place
-	 * for both, because 512 bytes of stack are shared with the estimator. */
 	union {
 		struct flow_key4 key4;
 		struct flow_key6 key6;
-		struct est_samples samples;
 	};
 };
 

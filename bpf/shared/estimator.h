@@ -10,6 +10,8 @@
 #ifndef CAUSEWAY_ESTIMATOR_H
 #define CAUSEWAY_ESTIMATOR_H
 
+#include <stddef.h>
+
 #include "types.h"
 
 #define EST_TCP_FIN 0x01
@@ -43,7 +45,14 @@ _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
  * Some samples are bounds only: the client may have been idle for a part of the time, or
  * have had more requests out than can be told apart, and nothing it sent tells. bound_halves
  * is what they weigh. Where other samples of the flow tell better they are in neither sum.
+ *
+ * Responses that come together are one group, and not of one latency: `single` has those that
+ * are known one by one, each with a weight of two. What they leave of sum and weight is one
+ * more, or those of which only the mean is known (est_rest). Where all are alike it is all.
  */
+#define EST_SINGLES 15u
+#define EST_SINGLE_SHIFT 4 /* 16 ns, up to 68 s */
+
 struct est_sample {
 	u64 when_ns; /* the time that they belong to; it picks the epoch */
 	u64 sum_halves_ns;
@@ -51,8 +60,10 @@ struct est_sample {
 	u16 bound_halves;
 	u8 window; /* requests outstanding at most, as inferred so far; 0: unknown */
 	u8 systematic; /* 1: the bounds are the flow's kind, and all its samples are off alike */
+	u32 singles;   /* how many `single` has; the others hold anything */
+	u32 single[EST_SINGLES];
 };
-_Static_assert(sizeof(struct est_sample) == 24, "est_sample");
+_Static_assert(sizeof(struct est_sample) == 88, "est_sample");
 
 /*
  * All that one step can give: at most two groups with different times. The
@@ -61,7 +72,31 @@ _Static_assert(sizeof(struct est_sample) == 24, "est_sample");
 struct est_samples {
 	struct est_sample group[2];
 };
-_Static_assert(sizeof(struct est_samples) == 48, "est_samples");
+_Static_assert(sizeof(struct est_samples) == 176, "est_samples");
+
+/* No samples. */
+CW_INLINE void est_clear(struct est_sample *sample)
+{
+	__builtin_memset(sample, 0, offsetof(struct est_sample, single));
+}
+
+CW_INLINE void est_clear_all(struct est_samples *out)
+{
+	est_clear(&out->group[0]);
+	est_clear(&out->group[1]);
+}
+
+/* One of the group's latencies, where there is room for it. */
+CW_INLINE void est_add_single(struct est_sample *sample, u64 ns)
+{
+	u64 v = ns >> EST_SINGLE_SHIFT;
+	u32 i = sample->singles;
+
+	if (i >= EST_SINGLES || v > CW_U32_MAX)
+		return;
+	sample->single[CW_CLAMPED(i, EST_SINGLES - 1)] = (u32)v;
+	sample->singles = i + 1;
+}
 
 /*
  * Payload below which an encrypted datagram carries no request: QUIC packets

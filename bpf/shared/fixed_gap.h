@@ -57,7 +57,7 @@ CW_GLOBAL int fixed_gap_packet(struct fixed_gap_state *s,
 
 	if (!s || !config || !p || !out)
 		return 0;
-	__builtin_memset(out, 0, sizeof(*out));
+	est_clear_all(out);
 	if (!est_has_request(p))
 		return 0;
 	batch = fixed_gap_request(s, config, p->t_ns);

@@ -8,7 +8,7 @@
 #ifndef CAUSEWAY_HIST_H
 #define CAUSEWAY_HIST_H
 
-#include "types.h"
+#include "estimator.h"
 
 #define HIST_SUB_BITS 4
 #define HIST_MIN_BITS 9  /* 2^9 ns: 512 ns */
@@ -52,6 +52,55 @@ static inline __attribute__((always_inline, unused)) u64 hist_floor_ns(u32 bucke
 	u64 mantissa = (1u << HIST_SUB_BITS) | (bucket & ((1u << HIST_SUB_BITS) - 1));
 
 	return mantissa << (octave - HIST_SUB_BITS);
+}
+
+struct histogram {
+	u64 count[HIST_BUCKETS];
+};
+
+CW_INLINE void hist_add(struct histogram *hist, u64 ns, u64 count)
+{
+	u64 *bucket = &hist->count[CW_CLAMPED(hist_bucket(ns), HIST_BUCKETS - 1)];
+
+	__sync_fetch_and_add(bucket, count);
+}
+
+/* The same, verified once. */
+CW_GLOBAL int hist_add_one(struct histogram *hist, u64 ns, u64 count)
+{
+	if (hist)
+		hist_add(hist, ns, count);
+	return 0;
+}
+
+/*
+ * Add a group of latencies: each that is known as itself, the others as their mean. A whole
+ * one counts per times; two halves are a whole, and a lone one is rounded up.
+ */
+CW_GLOBAL int hist_add_group(struct histogram *hist, const struct est_sample *sample, u32 per)
+{
+	u64 sum, left;
+	u32 weight;
+
+	if (!hist || !sample)
+		return 0;
+	sum = sample->sum_halves_ns;
+	weight = sample->weight_halves;
+	CW_NO_UNROLL
+	for (u32 i = 0; i < EST_SINGLES; i++) {
+		u64 ns;
+
+		if (i >= sample->singles)
+			break;
+		ns = (u64)sample->single[i] << EST_SINGLE_SHIFT;
+		hist_add_one(hist, ns, per);
+		sum -= CW_MIN(sum, 2 * ns);
+		weight -= CW_MIN(weight, 2);
+	}
+	left = (weight * per + 1) / 2;
+	if (left)
+		hist_add_one(hist, sum / weight, left);
+	return 0;
 }
 
 #endif

@@ -214,7 +214,7 @@ CW_GLOBAL int modes_end_epoch(struct modes_state *s, const struct modes_config *
 
 	if (!s || !config || !out)
 		return 0;
-	__builtin_memset(out, 0, sizeof(*out));
+	est_clear_all(out);
 	timeout = s->tcp ? config->tcp_timeout_ns : config->other_timeout_ns;
 	for (u32 i = 0; i < MODES_MAX; i++) {
 		const struct modes_mode *m = &s->mode[i];

@@ -240,6 +240,7 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 	s64 least = s->window > 1 ? WC_ECHO_IDLE_MIN_NS : WC_ECHO_IDLE_MIN_OF_ONE_NS;
 	s64 lag = r->lag_ns - WC_ECHO_SLACK_NS;
 	u64 idle = 0;
+	int behind = 0;
 
 	if (r->late)
 		return 0;
@@ -248,9 +249,18 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 		least = WC_ECHO_SLACK_NS / 2;
 		lag = r->lag_ns - least;
 	}
-	/* One ACK for the tickets of TLS and the first response echoes the tickets. */
-	if (wc_in_tls(s) && !s->bursts)
+	/*
+	 * One ACK for the tickets of TLS and the first response echoes the tickets, which are
+	 * as old as the request. A later echo is the response's. It dates that also where the
+	 * client acknowledges when its program reads, which a busy one does late.
+	 */
+	if (wc_in_tls(s) && !s->bursts) {
+		behind = lag + WC_ECHO_TICK_NS < (s64)r->gap_ns && lag < (s64)WC_LAG_SLACK_NS;
+		lag = behind ? lag : 0;
+	} else if (r->ends && !s->bursts) {
+		/* The first response is acknowledged at once: an old echo is of a slow clock. */
 		lag = 0;
+	}
 	if (r->new_ack) {
 		if (r->lag_ns > least && r->acked <= WC_SEGMENT)
 			idle = (u64)lag;
@@ -259,7 +269,10 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 
 		/* A delayed ACK is late itself, and a request may follow it at once. */
 		if (silent > WC_IDLE_MIN_NS || r->ends || r->lag_ns > (s64)WC_DELAYED_MIN_NS)
-			idle = lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
+			idle = silent;
+		if (idle && lag <= (s64)r->gap_ns &&
+		    lag > (s64)silent + (r->ends && behind ? 0 : WC_ECHO_TICK_NS))
+			idle = (u64)lag;
 	}
 	return idle > r->gap_ns ? 0 : idle;
 }
@@ -624,7 +637,7 @@ CW_INLINE int wc_packet(struct wc_state *s, const struct est_packet *p,
 {
 	struct wc_opening o = {};
 
-	__builtin_memset(out, 0, sizeof(*out));
+	est_clear_all(out);
 	if (wc_is_end(s, p))
 		return wc_end(s, p, out);
 	return wc_other(s, p, &o) ? wc_turn(s, &o, out) : 0;
@@ -633,7 +646,7 @@ CW_INLINE int wc_packet(struct wc_state *s, const struct est_packet *p,
 /* No more packets: give what the open and the held burst still say. */
 CW_INLINE void wc_finish(struct wc_state *s, struct est_samples *out)
 {
-	__builtin_memset(out, 0, sizeof(*out));
+	est_clear_all(out);
 	if (s->flags & WC_DATA_SEEN)
 		wc_close_last(s, s->last_ns, 0, out);
 	__builtin_memset(s, 0, sizeof(*s));

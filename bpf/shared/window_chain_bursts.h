@@ -107,6 +107,7 @@ CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 		wc_commit(s, out, done, newest, 1);
 	}
 	if (others) {
+		est_add_single(out, newest);
 		weight = wc_trusts_silence(s) ? 2 : 1;
 		out->sum_halves_ns += weight * others;
 		out->weight_halves += weight * m;
@@ -237,11 +238,11 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	}
 	k = CW_MIN(done, open);
 	if (k) {
-		u64 total = k == 1 ? wc_ring_age(s, b->at_ns, 0) : wc_ring_sum(s, b->at_ns, k);
-
 		/* Each of b's requests was triggered by one of them. */
-		if (done >= n)
-			total += k * wc_off_ns(b);
+		u64 off = done >= n ? wc_off_ns(b) : 0;
+		u64 total = k == 1 ? wc_ring_age(s, b->at_ns, 0) + off
+				   : wc_ring_tell(s, b->at_ns, k, off, out);
+
 		wc_commit(s, out, b->at_ns, total, k);
 		wc_ring_drop(s, k);
 	}
@@ -317,6 +318,7 @@ CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 		if (!kind) {
 			of->sum_halves_ns = 0;
 			of->weight_halves = 0;
+			of->singles = 0;
 		}
 	}
 }
@@ -403,7 +405,13 @@ CW_INLINE void wc_join_groups(struct est_samples *out)
 	to->weight_halves += from->weight_halves;
 	to->bound_halves = (u16)(to->bound_halves + from->bound_halves);
 	to->window = from->window;
-	__builtin_memset(from, 0, sizeof(*from));
+	CW_NO_UNROLL
+	for (u32 i = 0; i < EST_SINGLES; i++) {
+		if (i >= from->singles)
+			break;
+		est_add_single(to, (u64)from->single[i] << EST_SINGLE_SHIFT);
+	}
+	est_clear(from);
 }
 
 #endif

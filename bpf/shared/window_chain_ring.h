@@ -81,6 +81,29 @@ CW_GLOBAL u64 wc_ring_sum(struct wc_state *s, u64 t_ns, u32 c)
 	return total;
 }
 
+/*
+ * The same with off_ns added to each, and in `out` which they are, but for the youngest's:
+ * all sent at a time have one latency.
+ */
+CW_GLOBAL u64 wc_ring_tell(struct wc_state *s, u64 t_ns, u32 c, u64 off_ns, struct est_sample *out)
+{
+	u64 total = 0, age;
+	int alike;
+
+	if (!s || !out || !c)
+		return 0;
+	alike = *wc_ring_slot(s, 0) == *wc_ring_slot(s, c - 1);
+	for (u32 i = 0; i < WC_RING; i++) {
+		if (i >= c)
+			break;
+		age = wc_ring_age(s, t_ns, i) + off_ns;
+		total += age;
+		if (!alike && i + 1 < c)
+			est_add_single(out, age);
+	}
+	return total;
+}
+
 CW_INLINE void wc_ring_reencode(struct wc_state *s, u64 at_ns, u32 level)
 {
 	u32 from = wc_level_shift(s->ring_level), to = wc_level_shift(level);

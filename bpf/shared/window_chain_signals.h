@@ -20,6 +20,19 @@ CW_INLINE int wc_is_too_long(const struct wc_state *s, u64 now_ns, u32 ack, u32 
 	       (u64)lag << 10 > now_ns - s->last_ns + WC_LAG_SLACK_NS;
 }
 
+/* Whether it has had for longer what the last ACK, and this one, acknowledge. */
+CW_INLINE int wc_is_too_short(const struct wc_state *s, u64 now_ns, u32 ack, u32 lag)
+{
+	u64 silent = now_ns - s->last_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
+
+	return s->silence && s->flags & WC_ACK_SEEN && !est_after(ack, s->tcp.ack_max) &&
+	       ((u64)lag << 10) + WC_LAG_SLACK_NS < silent;
+}
+
+/* clock_min where WC_TS_SEEN is not set: this clock tells nothing. */
+#define WC_CLOCK_SLOW 1u
+#define WC_SHORT_PAUSE_SHIFT 38 /* 275 s */
+
 /*
  * TSecr is the server's clock, in milliseconds, when it sent what is
  * acknowledged here. Arrival minus TSecr is therefore a constant, plus the way
@@ -29,7 +42,9 @@ CW_INLINE int wc_is_too_long(const struct wc_state *s, u64 now_ns, u32 ack, u32 
  *
  * After a pause of 55 to 73 minutes the minimum may be of another round, and too low. It
  * shows where the client acknowledges something new: it has not had that for longer than
- * since its last request.
+ * since its last request. With one request at a time, after a shorter pause, that shows a
+ * clock which ticks slower (some systems' every 4 or 10 ms), and so does a value that is newer
+ * than it can be: then the connection is one without timestamps.
  *
  * Returns the time that the client sat on the data in ns, or -1 for unknown.
  */
@@ -41,10 +56,18 @@ CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packe
 	/* One packet in 128, spread whatever the clock's resolution. */
 	int rise = ((u32)now_ns * 2654435761u) >> 25 == 0;
 	u32 lag;
+	int slow = 1;
 	int stale = (s->flags & WC_DATA_SEEN) && (now_ns - s->last_ns) >> 40;
 
-	if (!(s->flags & WC_TS_SEEN) || stale) {
-		/* The first, or after 18 minutes: the modulus says nothing. */
+	if (!(s->flags & WC_TS_SEEN) && s->tcp.clock_min == WC_CLOCK_SLOW)
+		return -1;
+	if (stale) {
+		/* After 18 minutes the modulus says nothing: the next packet is the first again. */
+		s->flags &= (u8)~WC_TS_SEEN;
+		s->tcp.clock_min = 0;
+		return 0;
+	}
+	if (!(s->flags & WC_TS_SEEN)) {
 		s->flags |= WC_TS_SEEN;
 		s->tcp.clock_min = offset;
 		return 0;
@@ -56,9 +79,15 @@ CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packe
 	/* Or the server's clock has wrapped. */
 	if (lag >> 30 || wc_is_too_long(s, now_ns, p->ack, lag)) {
 		s->tcp.clock_min = offset;
-		return -1;
+		slow = !(lag >> 30);
+	} else if (!wc_is_too_short(s, now_ns, p->ack, lag)) {
+		return (s64)((u64)lag << 10);
 	}
-	return (s64)((u64)lag << 10);
+	if (slow && s->window == 1 && !((now_ns - s->last_ns) >> WC_SHORT_PAUSE_SHIFT)) {
+		s->flags &= (u8)~WC_TS_SEEN;
+		s->tcp.clock_min = WC_CLOCK_SLOW;
+	}
+	return -1;
 }
 
 /* From the start of the open burst to gap_ns after the last data packet. */

@@ -49,11 +49,11 @@ three_request(struct three_states *restrict s, const struct three_configs *restr
 	modes_request(&s->modes, &config->modes, p);
 	batch = fixed_gap_request(&s->gap, &config->gap, p->t_ns);
 	if (batch) {
-		__builtin_memset(&out[1], 0, sizeof(out[1]));
+		est_clear_all(&out[1]);
 		fixed_gap_sample(&s->gap, batch, &out[1]);
 		found = 2;
 	}
-	__builtin_memset(&out[0], 0, sizeof(out[0]));
+	est_clear_all(&out[0]);
 	if (wc_is_end(&s->chain, p))
 		wc_end(&s->chain, p, &out[0]);
 	else if (wc_arrive(&s->chain, p, &request) && wc_data(&s->chain, p, &request, &opening))
@@ -66,7 +66,7 @@ static __attribute__((noinline, flatten)) u32
 three_end(struct three_states *restrict s, const struct est_packet *restrict p,
 	  struct est_samples *restrict out)
 {
-	__builtin_memset(&out[0], 0, sizeof(out[0]));
+	est_clear_all(&out[0]);
 	wc_end(&s->chain, p, &out[0]);
 	return any(&out[0]);
 }

@@ -44,7 +44,7 @@ struct Open {
 const STALE_NS: u64 = 3_600_000_000_000;
 
 impl Open {
-    fn add(&mut self, flow: &FlowKey, method: u8, sample: &Sample, mean_ns: u64) {
+    fn add(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
         let start_ns = sample.when_ns - sample.when_ns % self.epoch_ns;
         let epochs = self.flows.entry((*flow, method)).or_default();
         let at = epochs.iter().position(|(start, _)| *start == start_ns);
@@ -52,7 +52,7 @@ impl Open {
             epochs.push((start_ns, Latencies::default()));
             epochs.len() - 1
         });
-        epochs[at].1.record_n(mean_ns, sample.weight_halves.into());
+        epochs[at].1.record(sample);
         if self.flows.len() >= self.sweep_at {
             let fresh = |(start, _): &(u64, _)| start.saturating_add(STALE_NS) > start_ns;
             self.flows.retain(|_, epochs| epochs.iter().any(fresh));
@@ -121,8 +121,10 @@ impl Found {
         if let Some(totals) = &mut self.totals {
             totals.sample(flow, method, sample);
         }
-        if let (Some(open), Some(mean_ns)) = (&mut self.open, sample.mean_ns()) {
-            open.add(flow, method, sample, mean_ns as u64);
+        if let Some(open) = &mut self.open
+            && sample.weight_halves > 0
+        {
+            open.add(flow, method, sample);
         }
     }
 

@@ -147,11 +147,8 @@ impl Totals {
 
     /// Adds a sample to the distributions.
     pub(crate) fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
-        if let (true, Some(mean_ns)) = (self.wanted.latencies, sample.mean_ns()) {
-            let total = self.total(flow, method);
-            total
-                .latencies
-                .record_n(mean_ns as u64, sample.weight_halves.into());
+        if self.wanted.latencies && sample.weight_halves > 0 {
+            self.total(flow, method).latencies.record(sample);
         }
     }
 

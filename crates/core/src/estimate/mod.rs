@@ -46,6 +46,9 @@ mod timestamps;
 mod ts_echo;
 mod window_chain;
 
+use std::fmt;
+use std::mem::MaybeUninit;
+
 pub use confidence::{Confidence, Quality};
 pub use fixed_gap::{FixedGap, FixedGapConfig};
 pub use handshake::Handshake;
@@ -123,12 +126,69 @@ pub struct Sample {
     /// 1: the bounds are the flow's kind. All its samples are off alike, so that servers
     /// can still be compared by them.
     pub systematic: u8,
+    /// Those of the latencies that are known one by one.
+    singles: Singles,
+}
+
+/// Latencies of a group that are known one by one (`struct est_sample`), each with a weight of
+/// two halves. The C writes those that there are, and no more.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Singles {
+    len: u32,
+    /// In units of 16 ns.
+    units: [MaybeUninit<u32>; Self::MOST],
+}
+
+impl Singles {
+    const MOST: usize = 15;
+    const SHIFT: u32 = 4;
+
+    fn iter_ns(&self) -> impl Iterator<Item = u64> + '_ {
+        let known = self.units.iter().take(self.len as usize);
+        // SAFETY: the first `len` are written: by the C, or there are none.
+        known.map(|units| u64::from(unsafe { units.assume_init() }) << Self::SHIFT)
+    }
+}
+
+impl Default for Singles {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            units: [MaybeUninit::uninit(); Self::MOST],
+        }
+    }
+}
+
+impl PartialEq for Singles {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter_ns().eq(other.iter_ns())
+    }
+}
+
+impl Eq for Singles {}
+
+impl fmt::Debug for Singles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter_ns()).finish()
+    }
 }
 
 impl Sample {
     /// Their mean latency in nanoseconds; `None` where there is no sample.
     pub fn mean_ns(&self) -> Option<f64> {
         (self.weight_halves > 0).then(|| self.sum_halves_ns as f64 / f64::from(self.weight_halves))
+    }
+
+    /// The latencies in nanoseconds with their weights in halves, for a distribution: each that
+    /// is known as itself; those of which only the mean is known as that mean.
+    pub fn latencies(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let singles = self.singles.len.min(Singles::MOST as u32);
+        let known_ns: u64 = self.singles.iter_ns().sum();
+        let weight = self.weight_halves.saturating_sub(2 * singles);
+        let sum = self.sum_halves_ns.saturating_sub(2 * known_ns);
+        let rest = sum.checked_div(weight.into()).map(|mean| (mean, weight));
+        self.singles.iter_ns().map(|ns| (ns, 2)).chain(rest)
     }
 }
 
@@ -149,8 +209,8 @@ impl Samples {
 }
 
 const _: () = assert!(size_of::<Packet>() == 32);
-const _: () = assert!(size_of::<Sample>() == 24);
-const _: () = assert!(size_of::<Samples>() == 48);
+const _: () = assert!(size_of::<Sample>() == 88);
+const _: () = assert!(size_of::<Samples>() == 176);
 
 /// The sum of many samples, of an epoch, a flow or a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! its bucket and within 1/256 (0.4 %) of the truth; below 128 ns it is exact.
 
 use super::{Bucket, Histogram, quantile_of};
+use crate::estimate::Sample;
 
 const SUB_BITS: u32 = 7;
 
@@ -38,6 +39,13 @@ impl Latencies {
     /// Adds the same value `n` times.
     pub fn record_n(&mut self, ns: u64, n: u64) {
         self.add(bucket(ns), n);
+    }
+
+    /// Adds the latencies of a group, in half counts.
+    pub fn record(&mut self, sample: &Sample) {
+        for (ns, halves) in sample.latencies() {
+            self.record_n(ns, halves.into());
+        }
     }
 
     fn add(&mut self, bucket: u16, n: u64) {

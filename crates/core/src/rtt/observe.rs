@@ -276,8 +276,8 @@ impl State {
 /// Each latency with its count. A half sample counts as one only where it is alone.
 fn each(samples: &Samples, mut tell: impl FnMut(u64, u32)) {
     for sample in samples.iter() {
-        if let Some(ns) = sample.mean_ns() {
-            tell(ns as u64, (sample.weight_halves / 2).max(1));
+        for (ns, halves) in sample.latencies() {
+            tell(ns, (halves / 2).max(1));
         }
     }
 }

@@ -19,6 +19,8 @@ const RESPONSE: u32 = 340;
 struct Client {
     packets: Vec<Packet>,
     timestamps: bool,
+    /// Of the server's timestamps.
+    tick_ns: u64,
     now: u64,
     /// When the server sent what the client has.
     sent_ns: u64,
@@ -31,6 +33,7 @@ impl Client {
         let mut client = Self {
             packets: vec![tcp_syn(START_NS, 0)],
             timestamps,
+            tick_ns: MS,
             now: START_NS + 50 * US,
             sent_ns: START_NS + 25 * US,
             seq: 1,
@@ -44,7 +47,7 @@ impl Client {
     fn push(&mut self, packet: Packet) {
         self.packets.push(Packet {
             has_ts: self.timestamps,
-            tsecr: (self.sent_ns / MS) as u32,
+            tsecr: (self.sent_ns / self.tick_ns) as u32,
             ..packet
         });
         self.seq += packet.payload_len;
@@ -600,7 +603,7 @@ fn pings_are_no_requests() {
     let mut client = Client::new(true);
     client.sends(460);
     client.receives(300 * US, 64);
-    for turn in 0..200 {
+    for turn in 0..200_u32 {
         client.sends(257);
         if turn % 10 == 3 {
             client.receives(200 * US, 17);
@@ -659,4 +662,111 @@ fn streams_are_told_by_the_path() {
     let tally = client.measured();
     assert!(tally.window >= 7, "{tally:?}");
     assert!(off_pct(&tally, 24 * MS).abs() < 25.0, "{tally:?}");
+}
+
+/// A client that pauses, with a server whose timestamps tick as often as `tick_ms` says. It
+/// acknowledges at once where it has nothing to send, as Linux does but for a second response.
+fn behind_slow_ticks(tick_ms: u64, service_ms: u64, pause_ms: u64) -> Tally {
+    let mut client = Client::new(true);
+    client.packets.clear();
+    client.tick_ns = tick_ms * MS;
+    client.packets.push(tcp_syn(START_NS, 0));
+    client.acknowledges();
+    client.pauses(MS);
+    for turn in 0..200_u32 {
+        client.sends(REQUEST);
+        client.receives(service_ms * MS, RESPONSE);
+        let delayed_ms = if turn == 1 { 40 } else { 0 };
+        if pause_ms > 40 {
+            client.pauses(delayed_ms * MS);
+            client.acknowledges();
+        }
+        let left_ms = pause_ms - if pause_ms > 40 { delayed_ms } else { 0 };
+        client.pauses(left_ms * MS + u64::from(turn % 7) * 50 * US);
+    }
+    client.measured()
+}
+
+/// Some systems' timestamps tick every 4 or 10 ms. What they date is off by more than pauses
+/// are long: a wrong latency is never graded better than low.
+#[test]
+fn slow_timestamps_date_nothing() {
+    for tick_ms in [4, 10] {
+        for (service_ms, pause_ms) in [
+            (5, 0),
+            (5, 20),
+            (25, 20),
+            (5, 60),
+            (5, 205),
+            (25, 205),
+            (5, 2000),
+        ] {
+            let tally = behind_slow_ticks(tick_ms, service_ms, pause_ms);
+            let off = off_pct(&tally, service_ms * MS);
+            let quality = tally.confidence().quality;
+            assert!(
+                off.abs() < 10.0 || quality == Quality::Low,
+                "ticks of {tick_ms} ms, {service_ms} ms, pauses of {pause_ms} ms: {off} %, {quality}"
+            );
+            if pause_ms > 40 {
+                assert!(
+                    quality > Quality::Low,
+                    "{tick_ms} {service_ms} {pause_ms}: {tally:?}"
+                );
+            }
+        }
+    }
+}
+
+/// A connection of one request is measured by when its response is acknowledged, which an old
+/// echo does not change.
+#[test]
+fn one_request_is_measured_behind_slow_timestamps() {
+    for tick_ms in [1, 4, 10] {
+        let mut all = Tally::default();
+        for phase in 0..20 {
+            let mut client = Client::new(true);
+            client.tick_ns = tick_ms * MS;
+            client.pauses(phase * 500 * US);
+            client.packets.clear();
+            client.packets.push(tcp_syn(client.now - 50 * US, 0));
+            client.sent_ns = client.now - 25 * US;
+            client.acknowledges();
+            client.pauses(100 * US);
+            client.sends(REQUEST);
+            client.receives(SERVICE_NS, RESPONSE);
+            client.acknowledges();
+            client.pauses(300 * US);
+            client.closes(FIN);
+            all.merge(&client.measured());
+        }
+        assert_eq!(all.samples(), 20);
+        let off = off_pct(&all, SERVICE_NS);
+        assert!(off.abs() < 1.0, "ticks of {tick_ms} ms: {off} %");
+    }
+}
+
+/// A busy client of TLS reads its one response late, and acknowledges it then. The echo tells.
+#[test]
+fn a_response_that_is_read_late_is_dated_by_its_echo() {
+    let mut all = Tally::default();
+    for phase in 0..40 {
+        let mut client = Client::new(true);
+        client.pauses(phase * 137 * US);
+        hello(&mut client);
+        client.sends(80);
+        // The tickets come, and the request acknowledges them.
+        client.receives(300 * US, 542);
+        client.sends(REQUEST);
+        client.receives(SERVICE_NS, RESPONSE);
+        client.pauses(2 * MS);
+        client.acknowledges();
+        client.pauses(30 * US);
+        client.sends(24);
+        client.closes(FIN);
+        all.merge(&client.measured());
+    }
+    assert_eq!(all.samples(), 40);
+    let off = off_pct(&all, SERVICE_NS);
+    assert!(off.abs() < 10.0, "{off} % (40 % undated)");
 }

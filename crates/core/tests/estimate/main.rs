@@ -11,5 +11,6 @@ mod evidence;
 mod golden;
 mod hours;
 mod oracle;
+mod percentiles;
 mod upload;
 mod workload;

@@ -147,7 +147,8 @@ impl Oracle {
         if !std::mem::take(&mut self.bound) || self.latency > 0 {
             self.track(sum / n);
         }
-        self.committed.push((when, 2 * sum, 2 * n));
+        let each = latencies.iter().map(|latency| (when, 2 * latency, 2));
+        self.committed.extend(each);
     }
 
     fn count(&mut self, n: usize) {
@@ -482,8 +483,18 @@ impl Oracle {
             _ => (if self.window > 1 { 6000 } else { 3000 } * us, 500 * us),
         };
         let sat = lag.map_or(0, |lag| (lag - slack).max(0) as u64);
-        // Before the first response an echo may be that of the handshake of TLS.
-        let dated = self.closed > 0 || !self.tls;
+        // An echo of before the first response may be that of the handshake of TLS. Without
+        // TLS that response is acknowledged at once.
+        let first = self.closed == 0 && self.tls;
+        let behind = lag.is_some_and(|lag| {
+            let lag = lag - slack;
+            lag + i128::from(MS) < i128::from(gap) && lag < 5 * i128::from(MS)
+        });
+        let dated = if first {
+            behind
+        } else {
+            self.closed > 0 || !ends
+        };
         let lag = lag.filter(|_| dated);
         let sat = if dated { sat } else { 0 };
         let idle = match (acked, self.silence_since) {
@@ -492,7 +503,12 @@ impl Oracle {
                 if ends || t - since > 2 * MS || lag.is_some_and(|lag| lag > 36_000_000) =>
             {
                 let silent = t - since;
-                if sat > silent + MS { sat } else { silent }
+                let surely = if first && ends { 0 } else { MS };
+                if sat > silent + surely && sat <= gap {
+                    sat
+                } else {
+                    silent
+                }
             }
             _ => 0,
         };

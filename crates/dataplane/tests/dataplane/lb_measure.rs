@@ -166,6 +166,42 @@ verdict_tests! { Rig, Verdict:
         let bucket = (22 - HIST_MIN_BITS) * 16 + 3;
         assert!(histogram[bucket] >= samples * 9 / 10, "{histogram:?}");
     }
+    Established responses_of_a_batch_count_each_in_the_histogram(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        rig.now_ns += MS / 10;
+        let (mut seq, mut ack) = (1, 1);
+        let mut turn = |rig: &mut Rig, responses: u32, requests: u32| {
+            ack += responses * 900;
+            for _ in 0..requests {
+                let payload: &[u8] = &[7; 100];
+                send(rig, Tcp { flags: ACK, seq, ack, payload, options: &[] });
+                seq += 100;
+            }
+        };
+        turn(rig, 0, 4);
+        // Four in flight: answered one by one after 2, 20, 21 and 22 ms, and then their
+        // successors at once, which took 30, 12, 11 and 10 ms.
+        for _ in 0..100 {
+            for wait_ms in [2, 18, 1, 1] {
+                rig.now_ns += wait_ms * MS;
+                turn(rig, 1, 1);
+            }
+            rig.now_ns += 10 * MS;
+            turn(rig, 4, 4);
+        }
+        let histogram = rig.histogram(1);
+        let all: u64 = histogram.iter().sum();
+        let beyond = |ms: u64| {
+            let octave = (ms * MS).ilog2() as usize;
+            let sixteenth = ((ms * MS) >> (octave - 4)) as usize & 15;
+            histogram[(octave - HIST_MIN_BITS) * 16 + sixteenth..].iter().sum::<u64>()
+        };
+        // One in eight takes 30 ms, three of eight 10 to 12: by group means none would.
+        assert!((all / 9..=all / 7).contains(&beyond(28)), "{} of {all}", beyond(28));
+        let short = beyond(8) - beyond(14);
+        assert!((all * 3 / 9..=all * 3 / 7).contains(&short), "{short} of {all}");
+    }
     Established a_second_measurement_starts_with_the_next_connection(rig) {
         serve(rig);
         ask_in_turn(rig, 20, 5 * MS, |_| Vec::new());
