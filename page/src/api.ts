@@ -23,6 +23,7 @@ export interface Status {
 export interface Latency {
   mean_us: number | null;
   samples: number;
+  low: number;
   bounds: number;
   quality: string;
   server_us: number | null;
@@ -68,6 +69,7 @@ export interface Vip {
   control: string;
   latency: string;
   latency_fallbacks: number;
+  takes_low: boolean;
   reals_up: number;
   min_healthy: number;
   ready: boolean;

@@ -29,11 +29,15 @@ function median(values: number[]): number | null {
   return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
+/** Whether what is measured of it is graded better than low. */
+function isSure(real: Real): boolean {
+  return real.latency.p50_us !== null && ["medium", "high"].includes(real.latency.quality);
+}
+
 /** How many times the median of the others its own is; null where that is not known well. */
 export function slowness(vip: Vip, real: Real): number | null {
-  const sure = (of: Real): boolean => of.latency.p50_us !== null && ["medium", "high"].includes(of.latency.quality);
-  if (!sure(real)) return null;
-  const others = vip.reals.filter((of) => of !== real && sure(of)).map((of) => of.latency.p50_us!);
+  if (!isSure(real)) return null;
+  const others = vip.reals.filter((of) => of !== real && isSure(of)).map((of) => of.latency.p50_us!);
   const usual = median(others);
   return usual ? real.latency.p50_us! / usual : null;
 }
@@ -75,7 +79,7 @@ export function findings(vip: Vip, stats: Stats): Finding[] {
     const p99 = real.latency.p99_us;
     const figures = [
       times !== null && times >= 1.5 && `its median is ${times.toFixed(times < 9.5 ? 1 : 0)} times the others’`,
-      p99 !== null && `p99 ${latency(p99)}`,
+      p99 !== null && `p99 ${latency(p99)}, graded ${real.latency.quality}`,
       part !== null && part < 0.95 && `it has ${percent(part)} of its weight`,
     ].filter(Boolean);
     found.push({ level: "warn", text: `${real.address} is slow: ${figures.join(", ") || real.reason_text}.` });
@@ -86,11 +90,13 @@ export function findings(vip: Vip, stats: Stats): Finding[] {
 
 function wellSentence(vip: Vip): Finding {
   const active = vip.reals.filter((real) => real.state === "active");
-  const p99s = active.map((real) => real.latency.p99_us).filter((us) => us !== null);
+  const measured = active.filter((real) => real.latency.p99_us !== null);
+  const p99s = measured.map((real) => real.latency.p99_us!);
+  const low = measured.filter((real) => !isSure(real)).length;
   const probed = active.some((real) => real.health);
   const all = active.length === vip.reals.length ? (active.length === 2 ? "Both" : `All ${active.length}`) : `${active.length} of ${vip.reals.length}`;
   const who = vip.reals.length === 1 && active.length === 1 ? "The one real takes connections" : `${all} reals take connections`;
-  const how = p99s.length ? `p99 from ${latency(Math.min(...p99s))} to ${latency(Math.max(...p99s))}` : "no response was measured in the last seconds";
+  const how = p99s.length ? `p99 from ${latency(Math.min(...p99s))} to ${latency(Math.max(...p99s))}${low ? `, graded low at ${low} of ${p99s.length}` : ""}` : "no response was measured in the last seconds";
   return { level: probed ? "good" : "off", text: `${who}; ${how}.${probed ? "" : " Whether they serve is not known: this VIP has no health check."}` };
 }
 

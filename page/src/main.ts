@@ -2,7 +2,7 @@
 // The page: asks the daemon every two seconds, and shows what it says.
 
 import "./style.css";
-import { type Connections, type DropStep, type Explanation, Locked, type Move, Refusal, type Stats, type Status, type Timeline, type Vip, ask, useToken } from "./api";
+import { type Connections, type DropStep, type Explanation, Locked, type Move, type Real, Refusal, type Stats, type Status, type Timeline, type Vip, ask, useToken } from "./api";
 import { Chart, type HeatData, type Line, type LineData } from "./charts";
 import { type Child, h, show } from "./dom";
 import { clock, count, latency, percent, tick } from "./format";
@@ -179,12 +179,14 @@ function fill(vip: Vip, only?: string): void {
   const times = axis.map((end) => end / 1e9 + offsetS);
   // No more of the past than is known, but a minute.
   const range: [number, number] = [Math.max(nowS - spanS, Math.min(times[0] ?? nowS, nowS - 60)), nowS];
-  const lines = (value: (step: (typeof places)[0]["steps"][0]) => number | null): LineData => ({
+  type Of<T> = (step: (typeof places)[0]["steps"][0]) => T;
+  const lines = (value: Of<number | null>, grade?: Of<string>): LineData => ({
     kind: "lines",
     times,
     lines: chosen.map(({ real, place, steps }): Line => {
       const by = new Map(steps.map((step) => [step.end.monotonic_ns, step]));
-      return { name: real.address, place, values: axis.map((end) => (by.has(end) ? value(by.get(end)!) : null)) };
+      const each = <T>(of: Of<T>): (T | null)[] => axis.map((end) => (by.has(end) ? of(by.get(end)!) : null));
+      return { name: real.address, place, values: each(value), grades: grade && each(grade) };
     }),
   });
   const heat: HeatData = { kind: "heat", times, stepS: history.stepS, floors: history.bucketFloorsUs, cells: axis.map(() => []) };
@@ -195,9 +197,10 @@ function fill(vip: Vip, only?: string): void {
     heat.cells[index] = [...sums.entries()].sort((a, b) => a[0] - b[0]);
   }
   const spoken = (value: (of: (typeof places)[0]) => string): string => chosen.map((of) => `${of.real.address} ${value(of)}`).join(", ");
-  const now = (us: number | null): string => (us === null ? "none" : latency(us));
-  charts.p99.update(lines((step) => step.p99_us), range, spoken(({ real }) => now(real.latency.p99_us)));
-  charts.p50.update(lines((step) => step.p50_us), range, spoken(({ real }) => now(real.latency.p50_us)));
+  const now = ({ latency: of }: Real, us: number | null): string => (us === null ? "none" : `${latency(us)}, graded ${of.quality}`);
+  const graded = (step: { quality: string }): string => step.quality;
+  charts.p99.update(lines((step) => step.p99_us, graded), range, spoken(({ real }) => now(real, real.latency.p99_us)));
+  charts.p50.update(lines((step) => step.p50_us, graded), range, spoken(({ real }) => now(real, real.latency.p50_us)));
   charts.heat.update(heat, range, only ? "responses of this real" : "responses of all reals");
   charts.weight.update(lines((step) => (step.configured > 0 ? step.weight / step.configured : 0)), range, spoken(({ real }) => (real.weight ? percent(real.effective_weight / real.weight) : "0 %")));
   charts.open.update(lines((step) => step.active), range, spoken(({ real }) => count(real.connections_active)));

@@ -71,7 +71,7 @@ export function services(stats: Stats, shown: string): HTMLElement | null {
       cell("state", h("span", { class: `state ${level}` }, h("b", { "aria-hidden": "true" }, sign!), word!)),
       cell("address", `${endpoint(vip.address, vip.port)}/${vip.protocol}`, "text"),
       cell("reals up", `${vip.reals_up} of ${vip.reals.length}`),
-      cell("highest p99", worstP99 === null ? none("no response") : latency(worstP99)),
+      cell("highest p99", worstP99 === null ? none("no response") : h("span", {}, latency(worstP99), h("small", {}, `graded ${worst!.latency.quality}`))),
       cell("open", count(vip.reals.reduce((sum, real) => sum + real.connections_active, 0))),
     );
   });
@@ -94,9 +94,18 @@ function cell(label: string, value: Child, kind = ""): HTMLElement {
 }
 
 function grade(real: Real): HTMLElement {
-  const { quality, samples, bounds } = real.latency;
+  const { quality, samples, low, bounds } = real.latency;
   const of = samples + bounds > 0 ? `${count(samples)} in 10 s` : "no samples";
-  return h("span", { class: `grade ${quality}` }, quality || "none", h("small", {}, of));
+  const part = low > 0 ? `, ${percent(low / samples)} low` : "";
+  return h("span", { class: `grade ${quality}` }, quality || "none", h("small", {}, of + part));
+}
+
+/** What of its latencies says little, and what counts all the same. */
+function doubts(vip: Vip, real: Real): string | undefined {
+  const { low, bounds } = real.latency;
+  const counts = vip.takes_low ? "control counts them, for want of better ones" : "in these figures, not in control";
+  const found = [low > 0 && `${count(low)} are graded low, all of their connection off alike: ${counts}`, bounds > 0 && `${count(bounds)} more are upper bounds, in no figure`];
+  return found.filter(Boolean).join("; ") || undefined;
 }
 
 function quantile(real: Real, us: number | null, at: "p50" | "p99"): Child {
@@ -314,7 +323,7 @@ export function one(vip: Vip, real: Real, place: number, stats: Stats, of: Expla
         figure("p50", quantile(real, l.p50_us, "p50")),
         figure("p90", quantile(real, l.p90_us, "p50")),
         figure("p99", quantile(real, l.p99_us, "p99")),
-        figure("grade", grade(real), l.bounds > 0 ? `${count(l.bounds)} more are upper bounds, in no figure` : undefined),
+        figure("grade", grade(real), doubts(vip, real)),
         figure("server + path", parts(real)),
         figure("clients wait", clients(real, stats)),
         figure("server’s CPU", real.agent?.cpu != null ? percent(real.agent.cpu) : none("no agent reports its load"), real.agent?.in_flight != null ? `${count(real.agent.in_flight)} requests in flight` : undefined),

@@ -97,6 +97,7 @@ async function checkReals(stats) {
       if (us === null) assert(row[`${label} why`], "none, with why");
     }
     assert.equal(row.grade, real.latency.quality);
+    assert.equal(row["grade why"].endsWith("low"), real.latency.low > 0, `low ones of ${real.address}: ${row["grade why"]}`);
     near(row.open, real.connections_active, `open of ${real.address}`);
     near(row.weight, real.effective_weight, `weight of ${real.address}`);
     const client = real.agent?.client_us ?? null;

@@ -16,9 +16,10 @@ use super::agent_reports::AgentReports;
 use super::pool::{Pool, configured};
 use crate::config::{Control, LatencySource, VipConfig};
 
-/// Time over which shares of samples are taken.
+/// Time over which shares of samples are taken, where that brings enough of them.
 const COVERAGE_NS: f64 = 10e9;
-/// Samples in that time below which they say nothing.
+/// Samples below which they say nothing: where fewer come in that time, they are those of
+/// about so many.
 const COVERAGE_SAMPLES: f64 = 20.0;
 /// The shares of samples with a known path below which a VIP goes by responses, and from
 /// which on by its servers again.
@@ -90,7 +91,8 @@ struct Bar {
 impl Coverage {
     /// After an interval with so many samples, doubled.
     fn after(self, known_halves: u64, all_halves: u64, interval_ns: u64) -> Self {
-        let kept = (-(interval_ns as f64) / COVERAGE_NS).exp();
+        let enough = (COVERAGE_SAMPLES / self.all).min(1.0);
+        let kept = (-(interval_ns as f64) / COVERAGE_NS).exp().max(enough);
         Self {
             known: self.known * kept + known_halves as f64 / 2.0,
             all: self.all * kept + all_halves as f64 / 2.0,

@@ -396,3 +396,27 @@ fn where_hardly_any_other_come_servers_are_compared_by_low_samples() {
     let last_ms = said.decisions.last().unwrap().latency_us.unwrap() / 1e3;
     assert!((last_ms - 20.0).abs() < 1.0, "{last_ms}");
 }
+
+/// A sample in two seconds: the shares are of the last ones, however long they took.
+#[test]
+fn a_vip_with_hardly_any_samples_takes_low_ones_too() {
+    let mut bench = Bench::new(WEB);
+    let sparse = |bench: &mut Bench, times: usize, sample: fn(&mut Bench)| {
+        for _ in 0..times {
+            sample(bench);
+            bench.run(20, &[]);
+        }
+    };
+    sparse(&mut bench, 18, |bench| {
+        bench.plane.state().respond_low(0, 50.0, 2.0, 1);
+    });
+    assert!(!explained(&bench).takes_low, "too few to tell");
+    sparse(&mut bench, 6, |bench| {
+        bench.plane.state().respond_low(0, 50.0, 2.0, 1);
+    });
+    assert!(explained(&bench).takes_low);
+    sparse(&mut bench, 6, |bench| {
+        bench.plane.state().respond_over(0, 50.0, 2.0, 1);
+    });
+    assert!(!explained(&bench).takes_low);
+}

@@ -8,6 +8,7 @@ use causeway_api::balancer::{DecisionView, Explanation, LatencyView};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 
 use crate::client::{Target, segment};
+use crate::stats_cmd::grade;
 
 /// Arguments of `causeway explain`.
 #[derive(Debug, clap::Args)]
@@ -88,15 +89,16 @@ fn parts(of: &LatencyView) -> Option<String> {
         0 | 1 => String::new(),
         one_in => format!(" by 1 in {one_in} connections"),
     };
+    let grade = grade(of);
     let known_pct = 100.0 * of.path_samples as f64 / of.samples.max(1) as f64;
     Some(match (of.server_us, of.path_us) {
         (Some(server_us), Some(path_us)) => format!(
-            "responses of the last 10 s took {mean_ms:.2} ms{sampled}; of {known_pct:.0} % the path is known: it took {:.2} ms, the server {:.2} ms",
+            "responses of the last 10 s took {mean_ms:.2} ms{sampled}, graded {grade}; of {known_pct:.0} % the path is known: it took {:.2} ms, the server {:.2} ms",
             path_us / 1e3,
             server_us / 1e3
         ),
         _ => format!(
-            "responses of the last 10 s took {mean_ms:.2} ms{sampled}, over paths that are not known"
+            "responses of the last 10 s took {mean_ms:.2} ms{sampled}, graded {grade}, over paths that are not known"
         ),
     })
 }
@@ -220,6 +222,7 @@ mod tests {
                 path_us: Some(50_000.0),
                 path_samples: 40,
                 low: 5,
+                quality: "medium".into(),
                 ..LatencyView::default()
             },
             decisions: vec![
@@ -234,7 +237,7 @@ mod tests {
         assert!(text.contains("its agent reported 0.4 s ago; 7 intervals"));
         assert!(text.contains("law equalise (in force): slow, held at the floor; 50.00 ms for its clients by some 38 samples (standard error 17 %), the fastest real has 5.00 ms"));
         assert!(text.contains(
-            "took 54.00 ms; of 80 % the path is known: it took 50.00 ms, the server 4.00 ms"
+            "took 54.00 ms, graded medium; of 80 % the path is known: it took 50.00 ms, the server 4.00 ms"
         ));
         assert!(text.contains(
             "10 % of them are graded low, all of their connection off alike: they do not count"

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use causeway_api::VerdictView;
-use causeway_api::balancer::{FlowTableView, RealView, Stats, VipView};
+use causeway_api::balancer::{FlowTableView, LatencyView, RealView, Stats, VipView};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 use causeway_service::config::units;
 
@@ -230,6 +230,22 @@ pub(crate) fn sampled(one_in: u32) -> String {
     }
 }
 
+/// How far to trust what is shown of a real's latency.
+pub(crate) fn grade(of: &LatencyView) -> String {
+    match of.quality.as_str() {
+        "" => "none".to_owned(),
+        word => word.to_owned(),
+    }
+}
+
+/// Of its samples the part graded low, which are in all that is shown.
+fn low_pct(of: &LatencyView) -> String {
+    match of.samples {
+        0 => String::new(),
+        samples => format!("{:.0}", 100.0 * of.low as f64 / samples as f64),
+    }
+}
+
 /// One row per real.
 pub(crate) fn reals(vips: &[VipView]) -> TextTable {
     let mut table = TextTable::new(&[
@@ -248,6 +264,8 @@ pub(crate) fn reals(vips: &[VipView]) -> TextTable {
         ">P50 MS",
         ">P90 MS",
         ">P99 MS",
+        "GRADE",
+        ">LOW PCT",
         "REASON",
     ]);
     for vip in vips {
@@ -275,6 +293,8 @@ fn row(vip: &VipView, real: &RealView) -> Vec<String> {
         ms(real.latency.p50_us),
         ms(real.latency.p90_us),
         ms(real.latency.p99_us),
+        grade(&real.latency),
+        low_pct(&real.latency),
         reason(real),
     ]
 }
@@ -293,6 +313,6 @@ mod tests {
         let shown = table(&stats, false);
         assert_eq!(shown, expected, "\n{shown}");
         let csv = reals(&stats.vips).to_csv();
-        assert!(csv.starts_with("vip,real,state,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,reason\nweb,10.0.0.1,active,1,0.020,"));
+        assert!(csv.starts_with("vip,real,state,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,grade,low_pct,reason\nweb,10.0.0.1,active,1,0.020,"));
     }
 }

@@ -18,6 +18,7 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::client::Target;
+use crate::stats_cmd::grade;
 
 /// Points of a course: one a refresh.
 const POINTS: usize = 40;
@@ -261,11 +262,12 @@ impl View {
             "NEW",
             "MEAN MS",
             "P99 MS",
+            "GRADE",
             "LATENCY",
             "WEIGHT",
         ];
-        let widths = [12, 16, 11, 6, 9, 6, 5, 9, 9].map(Constraint::Length);
-        let fixed: u16 = 12 + 16 + 11 + 6 + 9 + 6 + 5 + 9 + 9 + 10 * SPACING;
+        let widths = [12, 16, 11, 6, 9, 6, 5, 9, 9, 6].map(Constraint::Length);
+        let fixed: u16 = 12 + 16 + 11 + 6 + 9 + 6 + 5 + 9 + 9 + 6 + 11 * SPACING;
         let room = (area.width.saturating_sub(fixed) / 2).clamp(8, POINTS as u16);
         let widths = widths.into_iter().chain([Constraint::Length(room); 2]);
         let rows = all.iter().map(|(vip, real)| {
@@ -297,6 +299,7 @@ fn cells(vip: &VipView, real: &RealView, of: Option<&Course>, room: usize) -> Ve
         opened.to_string(),
         ms(real.latency.last_us),
         ms(real.latency.p99_us),
+        grade(&real.latency),
         of.map_or(String::new(), |of| tail(&of.latency_us)),
         of.map_or(String::new(), |of| tail(&of.weights)),
     ]
