@@ -302,3 +302,44 @@ fn sessions_are_bounded_and_end_with_their_client() {
         assert!(Instant::now() < end, "sessions do not end");
     }
 }
+
+/// An outage ends no run, and what it took is in the percentiles.
+#[test]
+fn answers_that_do_not_come_in_time_are_waited_for_and_counted() {
+    let server = Server::start("127.0.0.1", &["--service", "400ms"]);
+    let began = Instant::now();
+    let arguments = ["-l", "1.5", "--timeout", "100ms", "-m", "rr", "-o", "json"];
+    let report = json(&server.client(&arguments));
+    assert!(began.elapsed() >= Duration::from_millis(1500));
+    let timeouts = report["timeouts"].as_u64().expect("timeouts");
+    assert!(timeouts >= 2, "{report}");
+    let rr = row(&report, "rr", "client");
+    assert!(rr["p50_us"].as_f64() >= Some(100_000.0), "{rr}");
+}
+
+/// Any listener will do for its handshakes, and each interval is told as it ends.
+#[test]
+fn handshakes_need_no_server_of_ours() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = listener.local_addr().expect("an address");
+    let arguments = ["-m", "synack", "--ping-interval", "20ms", "-l", "-30"];
+    let mut json_too = arguments.to_vec();
+    json_too.extend(["-o", "json"]);
+    let report = json(&client(at, &json_too));
+    assert_eq!(row(&report, "synack", "client")["count"], 30, "{report}");
+    assert_eq!(report["connections"]["opened"], 30);
+    let mut live = arguments.to_vec();
+    live.extend(["-D", "200ms"]);
+    let output = client(at, &live);
+    assert!(text(&output).contains("30 connections to port"));
+    let lines = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        lines.lines().count() >= 2 && lines.contains(" s  synack "),
+        "{lines}"
+    );
+    drop(listener);
+    let refused = client(at, &arguments);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("refuses connections at port"), "{error}");
+    assert!(!refused.status.success());
+}

@@ -174,7 +174,7 @@ Examples:
   What is slow:     causeway rtt server.example --explain
   As netperf does:  causeway rtt server.example -t TCP_RR -w 39m -b 1 -l 900 -r 1,2 \\
                       -o MIN_LATENCY,MEAN_LATENCY,P50_LATENCY,P90_LATENCY,P99_LATENCY
-  No server there:  causeway rtt server.example -m ping
+  No server there:  causeway rtt server.example -m ping,synack -p 443
   Open loop:        causeway rtt server.example --rate 1000
   All methods:      causeway rtt server.example -m rr,tcp,sampled,ping,synack,timestamps,causal
   For the record:   causeway rtt server.example --hdr-log run.hlog --html run.html";
@@ -183,7 +183,7 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ClientArgs {
-    /// Where `causeway rtt serve` runs: a name or an address
+    /// Where `causeway rtt serve` runs: a name or an address; for ping and synack any host
     #[arg(required = true, value_name = "HOST")]
     pub host: Option<String>,
 
@@ -270,9 +270,10 @@ pub struct ClientArgs {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Length of an interval of the log and of the report's curves
-    #[arg(short = 'D', long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
-    pub interval: Duration,
+    /// Length of an interval of the log, of the report's curves, and of the lines that a table
+    /// is told by while it runs: with -D, or where the standard error is a terminal [default: 1s]
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
+    pub interval: Option<Duration>,
 
     /// Time between two echo requests
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
@@ -320,6 +321,17 @@ impl ClientArgs {
         methods
     }
 
+    /// Length of an interval.
+    pub(crate) fn interval(&self) -> Duration {
+        self.interval.unwrap_or(Duration::from_secs(1))
+    }
+
+    /// Whether intervals are told as they end, beside a table that follows.
+    pub(crate) fn is_live(&self, terminal: bool) -> bool {
+        let table = self.output == Output::Table && self.keyval.is_none();
+        table && (self.interval.is_some() || terminal)
+    }
+
     /// How requests follow each other.
     pub fn pacing(&self) -> Pacing {
         match self.rate {
@@ -337,7 +349,7 @@ impl ClientArgs {
     pub fn check(&self) -> anyhow::Result<()> {
         let interval = Duration::from_millis(10)..=Duration::from_secs(3600);
         anyhow::ensure!(
-            interval.contains(&self.interval),
+            interval.contains(&self.interval()),
             "--interval must be from 10ms to 1h"
         );
         anyhow::ensure!(

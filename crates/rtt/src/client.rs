@@ -3,6 +3,7 @@
 //! at once, asks the server what it has seen, and prints.
 
 use std::collections::HashSet;
+use std::io::IsTerminal as _;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -18,6 +19,7 @@ use causeway_service::stop;
 use super::args::{ClientArgs, TransportArg};
 use super::echoes::{self, Echoes};
 use super::hdr_log::HdrLog;
+use super::knocks::{self, Knocks};
 use super::observing::Observing;
 use super::protocol::{self, Ask, Hello, LINE_MAX, ServerReport, VERSION, Welcome};
 use super::records::Records;
@@ -35,6 +37,16 @@ pub(crate) fn run(args: &ClientArgs) -> Result<ExitCode> {
     args.check()?;
     stop::catch_signals().context("cannot catch signals")?;
     let outcome = measure(args)?;
+    if let Some(knocks) = outcome.knocks
+        && knocks.opened == 0
+        && knocks.refused > 0
+    {
+        bail!(
+            "{} refuses connections at port {}: name a port where something listens with -p",
+            outcome.conditions.host,
+            outcome.conditions.port
+        );
+    }
     if let Some(path) = &args.html {
         std::fs::write(path, page::render(&outcome))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -65,10 +77,16 @@ pub fn measure(args: &ClientArgs) -> Result<RttResult> {
         true => Some(Pinger::new(address.ip())?),
         false => None,
     };
+    let needs_server = methods
+        .iter()
+        .any(|m| !matches!(m, RttMethod::Ping | RttMethod::Synack));
     // Before the streams: it sees them being opened.
     let own = Arc::new(OnceLock::new());
-    let observing = observe(args, address, &records, own.clone())?;
-    let needs_server = methods.iter().any(|m| *m != RttMethod::Ping);
+    let observing = match needs_server {
+        true => observe(args, address, &records, own.clone())?,
+        false => None,
+    };
+    let knocks_at = (!needs_server && methods.contains(&RttMethod::Synack)).then_some(address);
     let (control, streams) = if needs_server {
         let sockets = streams::udp_sockets(args, address)?;
         let control = open(args, host, address, &sockets)?;
@@ -88,9 +106,14 @@ pub fn measure(args: &ClientArgs) -> Result<RttResult> {
         records,
         log,
         points: Vec::new(),
-        thinned: 1,
+        live: args.is_live(io::stderr().is_terminal()),
     }
-    .go(conditions, control, streams, pinger, observing)
+    .go(
+        conditions,
+        (control, streams),
+        (pinger, knocks_at),
+        observing,
+    )
 }
 
 struct Running<'a> {
@@ -98,45 +121,49 @@ struct Running<'a> {
     records: Arc<Records>,
     log: Option<HdrLog>,
     points: Vec<Point>,
-    /// One in so many intervals is kept for the curves.
-    thinned: usize,
+    /// Each interval is told on the standard error as it ends.
+    live: bool,
 }
 
 impl Running<'_> {
     fn go(
         mut self,
         conditions: Conditions,
-        control: Option<Control>,
-        streams: Option<Streams>,
-        pinger: Option<Pinger>,
+        (control, streams): (Option<Control>, Option<Streams>),
+        (pinger, knocks_at): (Option<Pinger>, Option<SocketAddr>),
         observing: Option<Observing>,
     ) -> Result<RttResult> {
         let start_ns = clock::now_ns();
         let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let pings = pinger.map(|pinger| {
-            let end_ns = match (self.args.limit, &streams) {
-                (Limit::Time(ns), _) => start_ns.saturating_add(ns),
-                (Limit::Count(_), Some(_)) => u64::MAX,
-                (Limit::Count(count), None) => start_ns.saturating_add(
-                    count.saturating_mul(self.args.ping_interval.as_nanos() as u64),
-                ),
-            };
-            let plan = echoes::Plan {
-                interval_ns: self.args.ping_interval.as_nanos() as u64,
-                end_ns,
-                done: done.clone(),
-            };
-            echoes::start(pinger, plan, self.records.clone())
-        });
+        let interval_ns = self.args.ping_interval.as_nanos() as u64;
+        let end_ns = match (self.args.limit, &streams) {
+            (Limit::Time(ns), _) => start_ns.saturating_add(ns),
+            (Limit::Count(_), Some(_)) => u64::MAX,
+            (Limit::Count(count), None) => {
+                start_ns.saturating_add(count.saturating_mul(interval_ns))
+            }
+        };
+        let plan = || echoes::Plan {
+            interval_ns,
+            end_ns,
+            done: done.clone(),
+        };
+        let pings = pinger.map(|pinger| echoes::start(pinger, plan(), self.records.clone()));
+        let knocks =
+            knocks_at.map(|to| knocks::start(to, self.args.timeout, plan(), self.records.clone()));
         let running = streams.map(|s| s.start(self.args, start_ns, &self.records));
-        self.follow(start_ns, || {
-            running.as_ref().is_some_and(|r| !r.is_finished())
-                || (running.is_none() && pings.as_ref().is_some_and(|p| !p.is_finished()))
+        self.follow(start_ns, || match &running {
+            Some(running) => !running.is_finished(),
+            None => {
+                pings.as_ref().is_some_and(|p| !p.is_finished())
+                    || knocks.as_ref().is_some_and(|k| !k.is_finished())
+            }
         })?;
         let ended = running.map(streams::Running::join).transpose()?;
         let elapsed_ns = clock::now_ns() - start_ns;
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         let echoes: Option<Echoes> = pings.map(join).transpose()?;
+        let knocks: Option<Knocks> = knocks.map(join).transpose()?;
         let lost = observing.map(Observing::end).transpose()?;
         self.interval(elapsed_ns, elapsed_ns)?;
         let report = control.map(report).transpose()?;
@@ -147,6 +174,7 @@ impl Running<'_> {
             methods: self.totals(),
             ended,
             echoes,
+            knocks,
             lost,
             server: report,
             points: self.points,
@@ -155,7 +183,7 @@ impl Running<'_> {
 
     /// Ends intervals until nothing runs any more.
     fn follow(&mut self, start_ns: u64, runs: impl Fn() -> bool) -> Result<()> {
-        let interval_ns = self.args.interval.as_nanos() as u64;
+        let interval_ns = self.args.interval().as_nanos() as u64;
         let mut from_ns = start_ns;
         while runs() {
             let end_ns = from_ns + interval_ns;
@@ -179,8 +207,15 @@ impl Running<'_> {
                 log.write(method.as_str(), latencies.histogram(), at_ns, length_ns)?;
             }
         }
+        let at_s = at_ns as f64 / 1e9;
+        if self.live {
+            for (method, latencies) in &ended {
+                if let Some(summary) = latencies.summary() {
+                    eprintln!("{}", output::live(at_s, *method, &summary));
+                }
+            }
+        }
         if self.args.html.is_some() {
-            let at_s = at_ns as f64 / 1e9;
             let point = |(method, latencies): &(RttMethod, RttLatencies)| {
                 latencies.summary().map(|summary| Point {
                     at_s,
@@ -197,7 +232,6 @@ impl Running<'_> {
     /// Keeps the curves' points bounded, however long a run.
     fn thin(&mut self) {
         if self.points.len() > POINTS * self.records.methods().count().max(1) {
-            self.thinned *= 2;
             let mut times: Vec<f64> = self.points.iter().map(|p| p.at_s).collect();
             times.dedup();
             let kept: Vec<f64> = times.into_iter().step_by(2).collect();
@@ -300,7 +334,7 @@ fn open(
     let port = address.port();
     let mut stream = connect(address, PATIENCE, false, None).with_context(|| {
         format!(
-            "no `causeway rtt serve` answers at {host} port {port} (start it there, or measure by -m ping alone)"
+            "no `causeway rtt serve` answers at {host} port {port} (start it there, or measure by -m ping,synack alone)"
         )
     })?;
     set_timeouts(&stream, Some(PATIENCE))?;

@@ -6,6 +6,7 @@ mod args;
 mod client;
 mod echoes;
 mod hdr_log;
+mod knocks;
 mod observing;
 mod output;
 pub mod page;

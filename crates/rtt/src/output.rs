@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use causeway_core::rtt::{RttMethod, Selector, bucket_ms, decades};
+use causeway_core::rtt::{LatencySummary, RttMethod, Selector, bucket_ms, decades};
 use causeway_report::table::TextTable;
 use serde_json::{Value, json};
 
@@ -30,6 +30,22 @@ pub(crate) fn print(args: &ClientArgs, outcome: &RttResult) -> io::Result<()> {
         text += &histogram(outcome);
     }
     io::stdout().lock().write_all(text.as_bytes())
+}
+
+/// One interval of a method while it runs.
+pub(crate) fn live(at_s: f64, method: RttMethod, summary: &LatencySummary) -> String {
+    let us = |ns: f64| format!("{:.1}", ns / 1e3);
+    format!(
+        "{at_s:>7.1} s  {:<10} {:>8}  min {}  mean {}  p50 {}  p90 {}  p99 {}  max {} us",
+        method.as_str(),
+        summary.count,
+        us(summary.min_ns as f64),
+        us(summary.mean_ns),
+        us(summary.p50_ns as f64),
+        us(summary.p90_ns as f64),
+        us(summary.p99_ns as f64),
+        us(summary.max_ns as f64),
+    )
 }
 
 fn command_line() -> String {
@@ -112,6 +128,9 @@ fn note(row: &Row, outcome: &RttResult) -> String {
             };
             format!("1 in {n}; in buckets of 1 ms the median is {ms} ms")
         }
+        (RttMethod::Synack, End::Client) if outcome.knocks.is_some() => {
+            "connect(): SYN to SYN+ACK, and this process awake".to_owned()
+        }
         (method, End::Client) => method.meaning().to_owned(),
         (RttMethod::Synack, End::Server) => "SYN+ACK to our ACK: the kernels alone".to_owned(),
         (RttMethod::Causal, End::Server) => {
@@ -169,6 +188,7 @@ fn table(outcome: &RttResult, explain: bool) -> String {
     let _ = writeln!(text, "{} of {} us", c.clock, c.busy_us);
     text += &tcp_lines(outcome);
     text += &ping_lines(outcome);
+    text += &knock_lines(outcome);
     text += &trouble(outcome);
     if explain {
         text.push('\n');
@@ -279,6 +299,16 @@ fn ping_lines(outcome: &RttResult) -> String {
     text
 }
 
+fn knock_lines(outcome: &RttResult) -> String {
+    let c = &outcome.conditions;
+    outcome.knocks.map_or_else(String::new, |knocks| {
+        format!(
+            "{} connections to port {} of {} opened, {} refused, {} not answered\n",
+            knocks.opened, c.port, c.host, knocks.refused, knocks.failed
+        )
+    })
+}
+
 /// netperf's histogram of verbosity 2.
 fn histogram(outcome: &RttResult) -> String {
     let Some(latencies) = outcome.latencies(RttMethod::Rr) else {
@@ -315,6 +345,9 @@ pub(crate) fn to_json(outcome: &RttResult, explain: bool) -> Value {
         "ping": outcome.echoes.map(|e| json!({
             "transmitted": e.transmitted, "received": e.received, "unsent": e.unsent,
             "elapsed_ms": e.elapsed_ns / 1_000_000,
+        })),
+        "connections": outcome.knocks.map(|k| json!({
+            "opened": k.opened, "refused": k.refused, "failed": k.failed,
         })),
         "timeouts": outcome.ended.as_ref().map_or(0, |e| e.timeouts),
         "late": outcome.ended.as_ref().map_or(0, |e| e.late),

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::args::ClientArgs;
 use super::echoes::Echoes;
+use super::knocks::Knocks;
 use super::observing::Unobserved;
 use super::protocol::{self, MethodFigures, ServerReport, Welcome};
 use super::session::kernel;
@@ -148,6 +149,8 @@ pub struct RttResult {
     pub methods: Vec<(RttMethod, RttLatencies)>,
     pub ended: Option<Ended>,
     pub echoes: Option<Echoes>,
+    /// Connections to a host where nothing of ours runs.
+    pub knocks: Option<Knocks>,
     /// What the sampler here missed.
     pub lost: Option<Unobserved>,
     /// What the server has measured.

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 use causeway_core::rtt::{Pace, RttMethod};
-use causeway_netio::rtt::{Channel, TcpInfo, clock, connect, read_exactly, set_timeouts};
+use causeway_netio::rtt::{Channel, Exchange, TcpInfo, clock, connect, read_exactly, set_timeouts};
 
 use super::args::{ClientArgs, TransportArg};
 use super::protocol::{TcpFigures, Welcome};
@@ -26,6 +26,22 @@ const DATAGRAM_MAX: u32 = 65_507;
 /// All streams, open and quiet.
 pub(crate) struct Streams {
     channels: Vec<Channel>,
+    /// How to open another in the place of one that has lost its answer.
+    opening: Arc<Opening>,
+}
+
+/// What a stream is opened by.
+struct Opening {
+    args: ClientArgs,
+    server: SocketAddr,
+    token: String,
+}
+
+impl Opening {
+    /// Opens a connection and joins the session with it.
+    fn tcp(&self) -> Result<Channel> {
+        tcp(&self.args, self.server, &self.token)
+    }
 }
 
 /// What the streams have left to say at their end.
@@ -79,10 +95,13 @@ impl Streams {
         welcome: &Welcome,
         sockets: Vec<UdpSocket>,
     ) -> Result<Self> {
+        let opening = Opening {
+            args: args.clone(),
+            server,
+            token: welcome.token.clone(),
+        };
         let channels: Result<Vec<Channel>> = match args.transport {
-            TransportArg::Tcp => (0..args.streams)
-                .map(|_| tcp(args, server, &welcome.token))
-                .collect(),
+            TransportArg::Tcp => (0..args.streams).map(|_| opening.tcp()).collect(),
             TransportArg::Udp => sockets
                 .into_iter()
                 .zip(&welcome.udp_ports)
@@ -100,6 +119,7 @@ impl Streams {
         };
         Ok(Self {
             channels: channels?,
+            opening: Arc::new(opening),
         })
     }
 
@@ -122,6 +142,8 @@ impl Streams {
         let handles = (0..).zip(self.channels).map(|(i, channel)| {
             let stream = Stream {
                 channel,
+                is_lost: false,
+                opening: self.opening.clone(),
                 pace: Pace::new(args.pacing(), args.limit, start_ns + i * wait_ns / count),
                 busy_ns: args.busy.as_nanos() as u64,
                 request: vec![b'r'; args.request.request as usize],
@@ -212,6 +234,9 @@ impl Running {
 
 struct Stream {
     channel: Channel,
+    /// An answer did not come in time: what comes on this connection next may be that one.
+    is_lost: bool,
+    opening: Arc<Opening>,
     pace: Pace,
     busy_ns: u64,
     request: Vec<u8>,
@@ -229,22 +254,16 @@ impl Stream {
             if wait::wait_until(due.at_ns, self.busy_ns).is_none() {
                 break;
             }
-            let exchanged = self.channel.exchange(&mut self.request, &mut self.response);
-            let exchange = match exchanged {
-                Ok(Some(exchange)) => exchange,
-                Ok(None) => {
-                    self.tally.timeouts += 1;
-                    self.pace.completed(clock::now_ns());
-                    continue;
-                }
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                    self.tally.timeouts += 1;
-                    break;
-                }
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                    anyhow::bail!("the server has closed a stream");
-                }
-                Err(e) => return Err(e).context("a stream broke"),
+            let began_ns = clock::now_ns();
+            let Some(exchange) = self.exchange()? else {
+                self.tally.timeouts += 1;
+                let now_ns = clock::now_ns();
+                let from_ns = if due.intended { due.at_ns } else { began_ns };
+                // It takes that long at least.
+                self.records
+                    .record(RttMethod::Rr, now_ns.saturating_sub(from_ns), 1);
+                self.pace.completed(now_ns);
+                continue;
             };
             let from_ns = if due.intended {
                 self.tally.late += u64::from(exchange.sent_ns > due.at_ns + LATE_NS);
@@ -265,6 +284,31 @@ impl Stream {
         Ok(self.tally)
     }
 
+    /// One request; `None` where its answer, or another connection for the next one, did not
+    /// come in time.
+    fn exchange(&mut self) -> Result<Option<Exchange>> {
+        if self.is_lost {
+            match self.opening.tcp() {
+                Ok(channel) => (self.channel, self.is_lost) = (channel, false),
+                Err(error) if is_timeout(&error) => return Ok(None),
+                Err(error) => return Err(error.context("behind a request without an answer")),
+            }
+        }
+        let exchanged = self.channel.exchange(&mut self.request, &mut self.response);
+        match exchanged {
+            Ok(exchange) => Ok(exchange),
+            Err(e) if is_late(e.kind()) => {
+                self.read_tcp();
+                self.is_lost = true;
+                Ok(None)
+            }
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                anyhow::bail!("the server has closed a stream");
+            }
+            Err(e) => Err(e).context("a stream broke"),
+        }
+    }
+
     fn read_tcp(&mut self) {
         let info = self.channel.stream().map(TcpInfo::of);
         if let Some(Ok(info)) = info {
@@ -273,4 +317,14 @@ impl Stream {
             self.tally.tcp = Some(info);
         }
     }
+}
+
+/// What a socket says at its timeout.
+fn is_late(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+fn is_timeout(error: &anyhow::Error) -> bool {
+    let of_socket = error.downcast_ref::<io::Error>();
+    of_socket.is_some_and(|e| is_late(e.kind()))
 }
