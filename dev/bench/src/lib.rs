@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The laboratory's BPF programs, which no balancer loads, and the benchmarks on them: the
 //! cost of a packet in the balancer's program beside references that do less
-//! ([`dataplane`]), of a segment in a server's ([`server`]), a packet dropper ([`loss`]) and daisy chaining ([`daisy_chain`]), and where the
+//! ([`dataplane`]), of a segment in a server's ([`server`]), a packet dropper ([`loss`]), slow
+//! timestamps ([`ticks`]) and daisy chaining ([`daisy_chain`]), and where the
 //! product's binary is ([`product`]).
 
 pub mod daisy_chain;
@@ -9,6 +10,7 @@ pub mod dataplane;
 pub mod loss;
 pub mod product;
 pub mod server;
+pub mod ticks;
 
 /// Generated skeletons: open, set sizes and flags, load.
 #[allow(
@@ -33,5 +35,8 @@ mod skel {
     }
     pub(crate) mod loss {
         include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));
+    }
+    pub(crate) mod ticks {
+        include!(concat!(env!("OUT_DIR"), "/ticks.skel.rs"));
     }
 }

@@ -23,11 +23,11 @@ fn estimates_are_near_what_clients_measure() {
     assert!(number(&report, "/result/error/coverage") > 0.95);
 }
 
-/// Every kind of timestamps and a delayed path, by two clients that are there anyway: rows
+/// Every kind of timestamps, slow ones of the server too, and a delayed path, by two clients that are there anyway: rows
 /// have their truths, from packets, and the product's figures beside them.
 #[test]
 fn everyday_clients_have_truths_and_estimates() {
-    let small = ["clients=wrk,curl", "paths=20", "seconds=1"];
+    let small = ["clients=wrk,curl", "paths=20", "seconds=1", "ticks=1,10"];
     let report = run("everyday", &small);
     let all = report["rows"].as_array().expect("rows");
     let of = |source: &str| {
@@ -35,7 +35,7 @@ fn everyday_clients_have_truths_and_estimates() {
         rows.cloned().collect::<Vec<_>>()
     };
     let (rows, by_agent) = (of("request-side"), of("agent"));
-    assert_eq!((rows.len(), by_agent.len()), (6, 6), "{report}");
+    assert_eq!((rows.len(), by_agent.len()), (8, 8), "{report}");
     for row in &by_agent {
         // The path is in neither. One request of thirty may end behind the recording.
         assert!(number(row, "/truth_us") < 20_000.0, "{row}");

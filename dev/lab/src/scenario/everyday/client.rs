@@ -13,7 +13,8 @@ use crate::quic::gotool;
 /// What answers on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Service {
-    /// nginx: `/v/SIZE/US` answers after 0.4 to 1.6 times US.
+    /// nginx: `/v/SIZE/US` answers after 0.4 to 1.6 times US; `/page/N` is a page with N such
+    /// answers in it, which loads itself again.
     Http,
     /// The same over TLS 1.3, as HTTP/1.1 or HTTP/2.
     Https,
@@ -264,11 +265,27 @@ const CURL_TIMES: &str = "-w '%{time_total} %{time_pretransfer}\\n'";
 const H2LOAD: (&str, &str) = ("/usr/bin/h2load", "nghttp2-client");
 const REDIS: (&str, &str) = ("/usr/bin/redis-benchmark", "redis-tools");
 const PGBENCH: (&str, &str) = ("/usr/bin/pgbench", "postgresql");
+const CHROMIUM: (&str, &str) = ("/usr/bin/chromium", "chromium");
 const PYTHON: (&str, &str) = ("/usr/bin/python3", "python3");
 const REQUESTS: (&str, &str) = (
     "/usr/lib/python3/dist-packages/requests",
     "python3-requests",
 );
+
+/// Loads a page again and again, and has what the page says of each part of it in LOG.
+macro_rules! chromium {
+    ($url:literal) => {
+        concat!(
+            "timeout -k 2 $((SECONDS + 6)) chromium --headless --no-sandbox --disable-gpu \
+             --ignore-certificate-errors --no-first-run --disable-background-networking \
+             --disable-component-update --disable-quic --enable-logging=stderr \
+             --user-data-dir=LOG.profile ",
+            $url,
+            " > LOG.out 2>&1 || true; rm -rf LOG.profile; \
+             sed -n 's/.*\"part \\([0-9]* [0-9.]*\\)\".*/\\1/p' LOG.out > LOG"
+        )
+    };
+}
 
 use ClientReport::{Ab, Curl, H2load, Lines, Nothing, Pgbench, Redis, Wrk};
 use TruthSource::{Log, Packets, PacketsAndReport, PacketsOfTls};
@@ -616,6 +633,24 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
             "echo https://HOST/v/65536/5000 SECONDS LOG http2 | GO get",
             Lines,
             &[],
+        )
+    },
+    client(
+        "chromium",
+        Service::Http,
+        chromium!("http://HOST/page/12"),
+        Lines,
+        &[CHROMIUM],
+    ),
+    EverydayClient {
+        in_flight: 12,
+        truth: Log,
+        ..client(
+            "chromium-h2",
+            Service::Https,
+            chromium!("https://HOST/page/12"),
+            Lines,
+            &[CHROMIUM],
         )
     },
     client(

@@ -18,6 +18,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use causeway_bench::ticks::SlowTicks;
 use causeway_core::estimate::Tally;
 use tempfile::TempDir;
 
@@ -138,6 +139,10 @@ impl Lane {
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
         let python = directory.path().join("clients.py");
         fs::write(&python, include_str!("clients.py"))?;
+        fs::write(
+            directory.path().join("page.html"),
+            include_str!("page.html"),
+        )?;
         let services = plan.services();
         let ports = services.iter().map(|of| format!("\"*:{}\"", of.port()));
         let observer = AgentProcess::start_measuring(
@@ -177,6 +182,11 @@ impl Lane {
             lane.cookies = Some(lane.start_cookies(&services)?);
         }
         Ok(lane)
+    }
+
+    /// What makes the server's timestamps tick slower.
+    pub(super) fn slow_ticks(&self) -> Result<SlowTicks> {
+        self.server().netns.run(|| SlowTicks::attach(DEVICE))
     }
 
     fn client(&self) -> &Netns {
@@ -233,7 +243,7 @@ impl Lane {
         let port = service.port();
         let mut command = match service {
             Service::Http | Service::Https => {
-                let more = nginx_lines(identity()?);
+                let more = nginx_lines(identity()?, self.directory.path());
                 let http = Service::Http.port();
                 let listen = "reuseport backlog=4096";
                 let nginx = Nginx::start_with(netns, "server", http, 1, listen, &more)?;
@@ -341,7 +351,7 @@ impl Lane {
     pub(super) fn run(
         &self,
         client: &EverydayClient,
-        timestamps: ClientTimestamps,
+        (timestamps, tick_ms): (ClientTimestamps, u32),
         seconds: u64,
         keep: &str,
     ) -> Result<EverydayRun> {
@@ -394,7 +404,11 @@ impl Lane {
             }
         };
         ensure!(!responses.is_empty(), "no response: {output}");
-        let name = format!("{}.{timestamps}.{}ms", client.name, self.path_ms);
+        let ticks = match tick_ms {
+            1 => String::new(),
+            _ => format!("{tick_ms}"),
+        };
+        let name = format!("{}.{timestamps}{ticks}.{}ms", client.name, self.path_ms);
         let requests_file = scratch.path().join("requests.pcap");
         fs::write(&requests_file, &requests)?;
         if !keep.is_empty() {
@@ -544,7 +558,7 @@ fn wait_for_epoch(epoch_ns: u64) {
 
 /// TLS and HTTP/2 beside HTTP, and answers of a varying time and any size. nginx's random
 /// numbers are the same in every run.
-fn nginx_lines(identity: &Identity) -> String {
+fn nginx_lines(identity: &Identity, pages: &Path) -> String {
     format!(
         r#"
     listen {port} ssl http2 backlog=4096;
@@ -552,6 +566,11 @@ fn nginx_lines(identity: &Identity) -> String {
     ssl_certificate_key {key};
     ssl_protocols TLSv1.3;
     http2_max_concurrent_streams 256;
+    location /page/ {{
+      default_type text/html;
+      root {pages};
+      try_files /page.html =404;
+    }}
     location ~ ^/v/(\d+)/(\d+)$ {{
       content_by_lua_block {{
         ngx.req.read_body()
@@ -569,6 +588,7 @@ fn nginx_lines(identity: &Identity) -> String {
         port = Service::Https.port(),
         certificate = identity.certificate.display(),
         key = identity.key.display(),
+        pages = pages.display(),
     )
 }
 

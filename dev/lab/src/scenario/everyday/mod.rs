@@ -40,6 +40,11 @@ pub(super) const EVERYDAY: Scenario = Scenario {
             "the client's TCP timestamps; cookie: on, through a balancer with cookies",
         ),
         param(
+            "ticks",
+            "1,4,10",
+            "milliseconds a tick of the server's timestamps; other than 1 where the client's are on",
+        ),
+        param(
             "seconds",
             "3",
             "length of a load, where its client takes one",
@@ -64,6 +69,8 @@ struct Row {
     client: &'static str,
     path_ms: u64,
     timestamps: &'static str,
+    /// A tick of the server's timestamps.
+    tick_ms: u32,
     source: &'static str,
     /// Requests outstanding on a connection at most.
     in_flight: u32,
@@ -87,7 +94,7 @@ impl Row {
     fn of_agent(
         client: &'static EverydayClient,
         path_ms: u64,
-        timestamps: ClientTimestamps,
+        (timestamps, tick_ms): (ClientTimestamps, u32),
         run: &EverydayRun,
     ) -> Self {
         let truth_us = mean(run.at_server.iter().map(|of| of.latency_us)).unwrap_or_default();
@@ -105,6 +112,7 @@ impl Row {
             client: client.name,
             path_ms,
             timestamps: timestamps.word(),
+            tick_ms,
             source: AGENT,
             in_flight: client.in_flight,
             truth_us,
@@ -133,9 +141,15 @@ fn run(context: &Context) -> Result<Value> {
     }
     let timestamps: Vec<ClientTimestamps> = listed(&context.param::<String>("timestamps")?)?;
     let paths: Vec<u64> = listed(&context.param::<String>("paths")?)?;
+    let ticks: Vec<u32> = listed(&context.param::<String>("ticks")?)?;
+    ensure!(
+        ticks.iter().all(|ms| (1..=1000).contains(ms)),
+        "ticks = {ticks:?}: each must be from 1 to 1000"
+    );
     let plan = Plan {
         clients,
         timestamps,
+        ticks,
         seconds: context.param("seconds")?,
         keep: context.param("keep")?,
         seed: context.seed,
@@ -167,7 +181,10 @@ fn run(context: &Context) -> Result<Value> {
         Ok(())
     })?;
     let place = |row: &Row| CLIENTS.iter().position(|c| c.name == row.client);
-    found.sort_by_key(|row| (place(row), row.timestamps, row.path_ms, row.source));
+    found.sort_by_key(|row| {
+        let kind = (row.timestamps, row.tick_ms);
+        (place(row), kind, row.path_ms, row.source)
+    });
     let grades = json!({
         "high_within_10_pct": within(&found, "high", 10.0),
         "medium_within_25_pct": within(&found, "medium", 25.0),
@@ -179,6 +196,7 @@ fn run(context: &Context) -> Result<Value> {
 struct Plan {
     clients: Vec<&'static EverydayClient>,
     timestamps: Vec<ClientTimestamps>,
+    ticks: Vec<u32>,
     seconds: u64,
     keep: String,
     seed: u64,
@@ -189,28 +207,51 @@ impl Plan {
         self.clients.iter().map(|c| c.service).collect()
     }
 
+    /// Kinds of timestamps, with the server's ticks: slow ones where both ends have them and
+    /// no agent writes another clock.
+    fn kinds(&self) -> impl Iterator<Item = (ClientTimestamps, u32)> + '_ {
+        let every = self.timestamps.iter();
+        every.flat_map(|&timestamps| {
+            let slow = timestamps == ClientTimestamps::On;
+            let ticks = self.ticks.iter().copied();
+            let ticks = ticks.filter(move |&tick_ms| tick_ms == 1 || slow);
+            ticks.map(move |tick_ms| (timestamps, tick_ms))
+        })
+    }
+
     /// All clients over one path, one after another.
     fn run(&self, lane: &Lane, rows: &Sender<Row>) -> Result<()> {
-        for &timestamps in &self.timestamps {
+        let mut ticks = lane.slow_ticks()?;
+        for (timestamps, tick_ms) in self.kinds() {
+            ticks.set(tick_ms);
             for client in &self.clients {
                 let run = lane
                     .run(
                         client,
-                        timestamps,
+                        (timestamps, tick_ms),
                         client.seconds(lane.path_ms, self.seconds),
                         &self.keep,
                     )
                     .with_context(|| {
                         let path_ms = lane.path_ms;
-                        format!("{}, {path_ms} ms, timestamps {timestamps}", client.name)
+                        format!(
+                            "{}, {path_ms} ms, timestamps {timestamps}, ticks of {tick_ms} ms",
+                            client.name
+                        )
                     })?;
                 let judged = judge(&run.responses, &run.estimates, run.epoch_s * 1_000_000_000);
                 // The other end is gone only when the scenario has failed.
-                let _ = rows.send(Row::of_agent(client, lane.path_ms, timestamps, &run));
+                let _ = rows.send(Row::of_agent(
+                    client,
+                    lane.path_ms,
+                    (timestamps, tick_ms),
+                    &run,
+                ));
                 let _ = rows.send(Row {
                     client: client.name,
                     path_ms: lane.path_ms,
                     timestamps: timestamps.word(),
+                    tick_ms,
                     source: REQUEST_SIDE,
                     in_flight: client.in_flight,
                     truth_us: mean(run.responses.iter().map(|r| r.latency_us)).unwrap_or_default(),
@@ -329,10 +370,11 @@ fn listed<T: std::str::FromStr>(text: &str) -> Result<Vec<T>> {
 fn line(row: &Row) -> String {
     let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1}"));
     format!(
-        "{:<22} {:>2} ms {:<7} {:<12} truth {:>9.0} us, estimate {:>9} us, error {:>7} %, covered {:.0} %",
+        "{:<22} {:>2} ms {:<7} {:>2} ms {:<12} truth {:>9.0} us, estimate {:>9} us, error {:>7} %, covered {:.0} %",
         row.client,
         row.path_ms,
         row.timestamps,
+        row.tick_ms,
         row.source,
         row.truth_us,
         or_dash(row.estimate_us),
@@ -354,27 +396,33 @@ fn table(result: &Value) -> Option<String> {
 
 /// One line for a client and path, the three kinds of timestamps side by side.
 fn table_of(interface: &Value, source: &str) -> Option<String> {
-    let mut lines: BTreeMap<(usize, u64), Vec<&Value>> = BTreeMap::new();
+    let mut lines: BTreeMap<(u64, usize, u64), Vec<&Value>> = BTreeMap::new();
     let rows = interface.get("rows")?.as_array()?;
     for row in rows.iter().filter(|row| row["source"] == source) {
         let name = row.get("client")?.as_str()?;
         let place = CLIENTS.iter().position(|c| c.name == name)?;
         let path_ms = row.get("path_ms")?.as_u64()?;
-        lines.entry((place, path_ms)).or_default().push(row);
+        let tick_ms = row.get("tick_ms")?.as_u64()?;
+        let line = lines.entry((tick_ms, place, path_ms));
+        line.or_default().push(row);
     }
     let mut text = String::from(
         "| client | in flight | path ms | truth ms | on: error % | covered % | off: error % | \
          covered % | cookie: error % | covered % |\n| --- | --: | --: | --: | --: | --: | --: | \
          --: | --: | --: |\n",
     );
-    for ((place, path_ms), rows) in &lines {
+    for ((tick_ms, place, path_ms), rows) in &lines {
         let client = &CLIENTS[*place];
+        let name = match tick_ms {
+            1 => client.name.to_owned(),
+            _ => format!("{}, ticks of {tick_ms} ms", client.name),
+        };
         let figure = |row: &Value, name: &str| row.get(name).and_then(Value::as_f64);
         let truths = rows.iter().filter_map(|row| figure(row, "truth_us"));
         let truth_ms = mean(truths)? / 1000.0;
         text += &format!(
-            "| {} | {} | {path_ms} | {truth_ms:.2} |",
-            client.name, client.in_flight
+            "| {name} | {} | {path_ms} | {truth_ms:.2} |",
+            client.in_flight
         );
         for word in ClientTimestamps::ALL.map(ClientTimestamps::word) {
             let row = rows.iter().find(|row| row["timestamps"] == word);
