@@ -6,7 +6,14 @@ use std::path::{Path, PathBuf};
 
 use causeway_bpf_build::skeletons;
 
-const OBJECTS: &[&str] = &["reference", "baselines", "daisy_chain", "loss", "segments", "ticks"];
+const OBJECTS: &[&str] = &[
+    "reference",
+    "baselines",
+    "daisy_chain",
+    "loss",
+    "segments",
+    "ticks",
+];
 
 fn main() {
     // The headers of the data plane, which these programs share.
