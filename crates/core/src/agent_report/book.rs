@@ -9,6 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use aes_kw::cipher::consts::U16;
+use aes_kw::{KeyInit as _, KwAes128};
+
 use super::keys::{EpochSecrets, ReportKeys};
 use crate::cookie::{CookieKey, CookieLayout, CookieMode, Digest, KeyEpoch};
 use crate::envelope::{self, BODY_HEAD, DATAGRAM_MAX, HEAD, Reception, address, number, octets};
@@ -183,10 +186,10 @@ impl AgentOrders {
         let wrapped =
             |of: u64, key: &CookieKey| [of.to_be_bytes().to_vec(), wrap(key, by)].concat();
         let keys = self.keys.iter().map(|(of, key)| wrapped(*of, key));
-        section(&mut text, KEYS, 40, keys);
+        section(&mut text, KEYS, 32, keys);
         let secrets = self.secrets.iter().zip(0..);
         let secrets = secrets.filter_map(|(key, epoch)| Some(wrapped(epoch, key.as_ref()?)));
-        section(&mut text, SECRETS, 40, secrets);
+        section(&mut text, SECRETS, 32, secrets);
         let services = self
             .services
             .iter()
@@ -328,29 +331,20 @@ fn wrapping(secret: &CookieKey) -> CookieKey {
     secret.derive(*b"wrapping", [0; 16])
 }
 
-/// A key under another, as authenticated encryption that needs no nonce: a synthetic one is made of
-/// the key itself (RFC 5297's construction, with SipHash as the pseudorandom function).
+/// A key under another, by AES key wrap (RFC 3394), which needs no nonce.
 fn wrap(key: &CookieKey, by: &CookieKey) -> Vec<u8> {
-    let name = by.derive(*b"key name", bytes_of(key));
-    let pad = by.derive(*b"key pad ", bytes_of(&name));
-    let hidden = xor(bytes_of(key), bytes_of(&pad));
-    [bytes_of(&name), hidden].concat()
+    let by = KwAes128::new(&bytes_of(by).into());
+    by.wrap_fixed_key::<U16>(&bytes_of(key).into()).to_vec()
 }
 
 /// The key of an entry whose first word is its number.
 fn unwrap(entry: &[u8], by: &CookieKey) -> Result<CookieKey, Reception> {
-    let name: [u8; 16] = number(entry, 8)?;
-    let hidden: [u8; 16] = number(entry, 24)?;
-    let pad = by.derive(*b"key pad ", name);
-    let key = CookieKey::from_bytes(xor(hidden, bytes_of(&pad)));
-    match bytes_of(&by.derive(*b"key name", bytes_of(&key))) == name {
-        true => Ok(key),
-        false => Err(Reception::Forged),
+    let wrapped: [u8; 24] = number(entry, 8)?;
+    let by = KwAes128::new(&bytes_of(by).into());
+    match by.unwrap_fixed_key::<U16>(&wrapped.into()) {
+        Ok(key) => Ok(CookieKey::from_bytes(key.into())),
+        Err(_) => Err(Reception::Forged),
     }
-}
-
-fn xor(one: [u8; 16], other: [u8; 16]) -> [u8; 16] {
-    (u128::from_le_bytes(one) ^ u128::from_le_bytes(other)).to_le_bytes()
 }
 
 fn bytes_of(key: &CookieKey) -> [u8; 16] {
