@@ -174,7 +174,7 @@ CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 	return 0;
 }
 
-SEC("xdp.frags")
+SEC("xdp") /* takes frames of several buffers where the loader says so */
 int causeway_server(struct xdp_md *ctx)
 {
 	struct packet pkt = {};

@@ -156,7 +156,7 @@ pub enum DataPlaneError {
     },
     /// Native mode was demanded, and the driver has none.
     #[error(
-        "the driver of {0} has no native XDP: set xdp.mode to \"auto\" or \"generic\" (slower), or use another interface"
+        "the driver of {0} has no native XDP: set xdp.mode to \"generic\" (slower), or use another interface"
     )]
     NoNative(String),
     /// The driver has XDP and refuses it as things are.

@@ -29,7 +29,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use causeway_netio::Interface;
-use libbpf_rs::{MapCore as _, MapHandle, MapType, Object, OpenObject, PrintLevel};
+use libbpf_rs::{MapCore as _, MapHandle, MapType, Object, OpenObject, OpenProgramMut, PrintLevel};
 use tracing::{info, warn};
 
 use crate::error::{DataPlaneError, Result};
@@ -37,6 +37,9 @@ use crate::hold::{Hold, HoldChanges};
 use crate::map::io_error;
 use crate::pins::{Kind, PinDir};
 use crate::xdp::{self, AttachedMode, Link, XdpMode};
+
+/// What an interface has that is not told otherwise.
+const ETHERNET_MTU: u32 = 1500;
 
 /// What happened at a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +150,31 @@ impl Startup {
         })
     }
 
+    /// Whether programs are to take frames of several buffers: where the MTU makes such frames,
+    /// and in the driver alone. Generic XDP copies each packet for such a program, and Linux
+    /// forgets the length of the link header in the copy (`mac_len`), so that programs of
+    /// traffic control behind it find the packet elsewhere.
+    fn takes_long_frames(&self) -> Result<bool> {
+        let generic = self.mode == XdpMode::Generic
+            || (self.running.as_ref()).is_some_and(|of| of.mode == AttachedMode::Generic);
+        if generic {
+            return Ok(false);
+        }
+        let devices = causeway_netio::net_devices();
+        let devices = devices.map_err(|e| DataPlaneError::bpf("read the interface's MTU", e))?;
+        let own = devices.iter().find(|of| of.name == self.interface.name);
+        Ok(own.is_some_and(|of| of.mtu > ETHERNET_MTU))
+    }
+
     /// Sets the sizes of maps, by name, and connects those that are pinned
     /// already. An error names the map that does not fit.
     pub(crate) fn prepare(&self, object: &mut OpenObject, sizes: &[(&str, u32)]) -> Result<()> {
+        if self.takes_long_frames()? {
+            let own = |program: &OpenProgramMut<'_>| program.name() == self.blueprint.program;
+            for mut program in object.progs_mut().filter(own) {
+                program.set_flags(libbpf_sys::BPF_F_XDP_HAS_FRAGS);
+            }
+        }
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if is_internal(&name) {
@@ -227,7 +252,16 @@ impl Startup {
             };
             return Ok((link.try_clone()?, started));
         }
-        let (link, mode) = Link::attach(program, &self.interface, self.mode)?;
+        let mode = match self.mode {
+            // In generic mode it would have to be another program.
+            XdpMode::Auto
+                if self.blueprint.kind == Kind::Decapsulator && self.takes_long_frames()? =>
+            {
+                XdpMode::Native
+            }
+            mode => mode,
+        };
+        let (link, mode) = Link::attach(program, &self.interface, mode)?;
         link.pin(&self.pins.pin(self.blueprint.link))?;
         let started = Started {
             took_over: false,

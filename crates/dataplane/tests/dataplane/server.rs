@@ -22,7 +22,10 @@ pub(crate) struct Server(ServerSkel<'static>);
 
 impl Server {
     pub(crate) fn new() -> Self {
-        let open = ServerSkelBuilder::default().open(storage()).expect("open");
+        let mut open = ServerSkelBuilder::default().open(storage()).expect("open");
+        // As on an interface with a long MTU.
+        let flags = libbpf_sys::BPF_F_XDP_HAS_FRAGS;
+        open.progs.causeway_server.set_flags(flags);
         let skel = open
             .load()
             .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));

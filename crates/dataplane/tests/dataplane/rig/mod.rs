@@ -227,6 +227,9 @@ impl Rig {
             map.set_max_entries(16).expect("size");
         }
         change(&mut open);
+        // As on an interface with a long MTU.
+        let flags = libbpf_sys::BPF_F_XDP_HAS_FRAGS;
+        open.progs.causeway_lb.set_flags(flags);
         let skel = open
             .load()
             .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
