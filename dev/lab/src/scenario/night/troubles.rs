@@ -275,7 +275,7 @@ fn state_read_only(world: &mut World<'_>) -> Result<String> {
 fn pins_deleted(world: &mut World<'_>) -> Result<String> {
     let before = world.logged();
     fs::remove_dir_all(world.balancer.pin_dir())?;
-    world.said_since(before, "made again")
+    world.said_since(before, "restored")
 }
 
 fn bpffs_unmounted(world: &mut World<'_>) -> Result<String> {
@@ -291,7 +291,7 @@ fn bpffs_unmounted(world: &mut World<'_>) -> Result<String> {
     world.wait_for_answers()?;
     mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), none)?;
     world.until_held(true)?;
-    world.said_since(before, "made again")?;
+    world.said_since(before, "restored")?;
     umount2(others, MntFlags::MNT_DETACH)?;
     world.forget_agents_pins();
     Ok(said)
@@ -342,7 +342,7 @@ fn made_anew(world: &mut World<'_>) -> Result<String> {
     let said = world.said_since(before, "is gone")?;
     world.bench.topology.renew_balancer_link()?;
     world.until_held(true)?;
-    world.said_since(before, "is there anew")?;
+    world.said_since(before, "is there again")?;
     Ok(said)
 }
 
