@@ -318,7 +318,8 @@ fn grade(
     today: &Percentiles,
     modelled: &Percentiles,
 ) -> (Quality, Vec<String>) {
-    let mut quality = Quality::High;
+    // Never higher: beside HAProxy the p99 was off by up to 23 % where all was known.
+    let mut quality = Quality::Medium;
     let mut reasons = Vec::new();
     let mut lower = |to: Quality, why: String| {
         quality = quality.min(to);
