@@ -32,7 +32,7 @@ static __always_inline bool is_syn_cookie(struct cursor cur, const int family, s
 
 /*
  * Whether this server may have the segment's connection: only a listening socket that has
- * no such connection says that it has not. Where nobody listens, as in front of containers,
+ * no such connection says that it has not. Where no socket listens, as in front of containers,
  * that is not for this host's sockets to say.
  */
 static __always_inline bool

@@ -82,7 +82,7 @@ static __always_inline struct timestamp_cache_line *cache_line(u64 name)
 	return bpf_map_lookup_elem(&timestamp_cache, &index);
 }
 
-/* The clock of the connection's line, whoever's that is. */
+/* The clock of the connection's line, which may be another's by now. */
 static __always_inline struct timestamp_clock *clock_at(u64 name)
 {
 	u32 index = (u32)name & (TIMESTAMP_CACHE_LINES - 1);

@@ -111,6 +111,8 @@ pub(crate) struct Startup {
     mode: XdpMode,
     pins: PinDir,
     running: Option<Running>,
+    /// Whether the program is to take frames of several buffers.
+    takes_long_frames: bool,
 }
 
 /// A link that still holds a program on the interface.
@@ -128,6 +130,17 @@ pub(crate) struct Plane {
     maps: BTreeMap<String, MapHandle>,
 }
 
+/// Whether frames of an interface may take several buffers, which programs have to say that they
+/// take. They do so in the driver alone: generic XDP copies each packet for such a program, and
+/// Linux forgets the length of the link header in the copy (`mac_len`), so that programs of
+/// traffic control behind it find the packet elsewhere.
+fn has_long_mtu(interface: &Interface) -> Result<bool> {
+    let devices = causeway_netio::net_devices();
+    let devices = devices.map_err(|e| DataPlaneError::bpf("read the interface's MTU", e))?;
+    let own = devices.iter().find(|of| of.name == interface.name);
+    Ok(own.is_some_and(|of| of.mtu > ETHERNET_MTU))
+}
+
 impl Startup {
     /// Looks around: rights, interface, pins, what runs there.
     pub(crate) fn begin(
@@ -141,35 +154,23 @@ impl Startup {
         let mut pins = PinDir::open(pin_dir, blueprint.kind)?;
         pins.try_out();
         let running = find_running(blueprint, &interface, &pins, mode)?;
+        let is_generic = mode == XdpMode::Generic
+            || (running.as_ref()).is_some_and(|of| of.mode == AttachedMode::Generic);
+        let takes_long_frames = !is_generic && has_long_mtu(&interface)?;
         Ok(Self {
             blueprint,
             interface,
             mode,
             pins,
             running,
+            takes_long_frames,
         })
-    }
-
-    /// Whether programs are to take frames of several buffers: where the MTU makes such frames,
-    /// and in the driver alone. Generic XDP copies each packet for such a program, and Linux
-    /// forgets the length of the link header in the copy (`mac_len`), so that programs of
-    /// traffic control behind it find the packet elsewhere.
-    fn takes_long_frames(&self) -> Result<bool> {
-        let generic = self.mode == XdpMode::Generic
-            || (self.running.as_ref()).is_some_and(|of| of.mode == AttachedMode::Generic);
-        if generic {
-            return Ok(false);
-        }
-        let devices = causeway_netio::net_devices();
-        let devices = devices.map_err(|e| DataPlaneError::bpf("read the interface's MTU", e))?;
-        let own = devices.iter().find(|of| of.name == self.interface.name);
-        Ok(own.is_some_and(|of| of.mtu > ETHERNET_MTU))
     }
 
     /// Sets the sizes of maps, by name, and connects those that are pinned
     /// already. An error names the map that does not fit.
     pub(crate) fn prepare(&self, object: &mut OpenObject, sizes: &[(&str, u32)]) -> Result<()> {
-        if self.takes_long_frames()? {
+        if self.takes_long_frames {
             let own = |program: &OpenProgramMut<'_>| program.name() == self.blueprint.program;
             for mut program in object.progs_mut().filter(own) {
                 program.set_flags(libbpf_sys::BPF_F_XDP_HAS_FRAGS);
@@ -255,7 +256,7 @@ impl Startup {
         let mode = match self.mode {
             // In generic mode it would have to be another program.
             XdpMode::Auto
-                if self.blueprint.kind == Kind::Decapsulator && self.takes_long_frames()? =>
+                if self.blueprint.kind == Kind::Decapsulator && self.takes_long_frames =>
             {
                 XdpMode::Native
             }

@@ -307,7 +307,7 @@ fn behind_a_tunnel_the_servers_are_where_it_ends() {
     assert_eq!(
         replaced.unwrap()["today"],
         Value::Null,
-        "nobody sees its table"
+        "no client sees its table"
     );
 }
 

@@ -227,7 +227,7 @@ impl Report {
         match self.balancer.kind {
             Kind::Proxy => "between balancer and servers",
             Kind::Forwarder => "as the clients have it, paths included",
-            Kind::Unknown => "at whoever connects to them",
+            Kind::Unknown => "at the hosts that connect to them",
         }
     }
 
