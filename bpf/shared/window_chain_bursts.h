@@ -215,7 +215,7 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	n = b->n;
 	/* The second burst of a connection: a response to the first one came. */
 	if (s->bursts == 2 && s->ring_len)
-		wc_path_at_most(s, wc_ring_age(s, b->at_ns, 0));
+		wc_path_at_most(s, wc_ring_age(s, b->at_ns - b->idle_ns, 0));
 	wide = wc_is_wide(s);
 	if (wide)
 		wc_drop_stale(s, b->at_ns);
@@ -297,19 +297,20 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
  * response and no echo dates that: the client may have paused for as long as it delays
  * ACKs. One that was prompt before is taken to be so again. Bounds are all that a client
  * tells that pauses before each request, beside responses too fast for the clock that dates
- * them; and a connection of HTTP/2 with several streams: a packet carries many requests, and
- * the order of responses is not theirs. All samples of such flows are off alike, and so are
- * those of clients without timestamps.
+ * them; a connection of HTTP/2 with several streams: a packet carries many requests, and
+ * the order of responses is not theirs; and one whose window is one or two. All samples of
+ * such flows are off alike, and so are those of clients without timestamps.
  */
 CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 {
 	int undated = s->flags & WC_TCP && s->cur_lead == 1 && !s->prompt && !s->cur_idle &&
 		      s->cur_acked <= WC_ALONE;
-	int streams = wc_is_multiplexed(s), kind;
+	int open = wc_window_is_open(s), streams = wc_is_multiplexed(s), kind;
 	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
-	if (!undated && !streams && !coarse)
+
+	if (!undated && !streams && !coarse && !open)
 		return;
-	kind = streams || coarse || !(s->flags & WC_TS_SEEN);
+	kind = streams || coarse || open || !(s->flags & WC_TS_SEEN);
 	for (u32 i = 0; i < 2; i++) {
 		struct est_sample *of = &out->group[i];
 
@@ -321,6 +322,22 @@ CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 			of->singles = 0;
 		}
 	}
+}
+
+/*
+ * Whether the client sat on one response of several: its program waited for a processor
+ * while the kernel acknowledged, and the other responses are still to come. Had all of them
+ * come, it would have been idle for about as long as they take, or have sent a whole window.
+ */
+CW_INLINE int wc_was_held_up(struct wc_state *s, const struct wc_burst *b)
+{
+	u64 longest;
+
+	if (!(s->flags & WC_TCP) || b->n != 1 || s->window <= 1 || s->ring_len <= 1 ||
+	    b->idle_ns <= WC_RESENT_IDLE_NS)
+		return 0;
+	longest = wc_ring_age(s, b->at_ns - b->idle_ns, 0);
+	return 2 * b->idle_ns < CW_MAX(longest, wc_typical_ns(s));
 }
 
 /*
@@ -359,7 +376,7 @@ CW_INLINE void wc_close_burst(struct wc_state *s, u64 next_ns, u64 idle_ns, int 
 		}
 		wc_normal(s, &h, &out->group[0]);
 	}
-	if (b.idle_ns) {
+	if (b.idle_ns && (last || !wc_was_held_up(s, &b))) {
 		wc_root(s, &b, &out->group[1]);
 		wc_push(s, &b);
 		/* It may have been idle time after all, of just that length. */

@@ -16,7 +16,8 @@
  * window once. Not one of two: a request may come in two packets, its head and its
  * body, and a connection's first one behind the last of its TLS handshake. Where two
  * packets acknowledge as much as one request alone does, again and again, they are
- * one request.
+ * one request. A connection that has shown one burst of two, and little else, may have a
+ * window of one or two.
  */
 #ifndef CAUSEWAY_WINDOW_CHAIN_WINDOW_H
 #define CAUSEWAY_WINDOW_CHAIN_WINDOW_H
@@ -51,6 +52,25 @@ CW_INLINE int wc_all_single(const struct wc_state *s)
 	__builtin_memcpy(&low, s->hist, sizeof(low));
 	__builtin_memcpy(&high, s->hist + sizeof(low), sizeof(high));
 	return !(low >> 8 | high);
+}
+
+/* How many bursts the histogram holds: the sum of its bytes, four at a time. */
+CW_INLINE u32 wc_bursts_counted(const struct wc_state *s)
+{
+	const u64 evens = 0x00ff00ff00ff00ffull, ones = 0x0001000100010001ull;
+	u64 low, high, sum;
+
+	__builtin_memcpy(&low, s->hist, sizeof(low));
+	__builtin_memcpy(&high, s->hist + sizeof(low), sizeof(high));
+	sum = (low & evens) + (low >> 8 & evens) + (high & evens) + (high >> 8 & evens);
+	return (u32)(sum * ones >> 48);
+}
+
+/* Whether W may be two as well as one. */
+CW_INLINE int wc_window_is_open(const struct wc_state *s)
+{
+	return s->flags & WC_TCP && s->window == 1 && !wc_all_single(s) &&
+	       wc_bursts_counted(s) < WC_HIST_SHARE;
 }
 
 CW_GLOBAL int wc_window_infer(struct wc_state *s)
@@ -116,14 +136,14 @@ CW_GLOBAL int wc_seems_pair(struct wc_state *s, const struct wc_burst *b)
 	return 1;
 }
 
-/* Count a closed burst, and now and then see what W is. */
+/* Count a closed burst; now and then, and where it is larger than W, see what W is. */
 CW_INLINE void wc_window_update(struct wc_state *s, u32 n)
 {
 	wc_window_count(s, n);
 	s->bursts = s->bursts == 23 ? 16 : s->bursts + 1;
 	if (s->bursts % 8 == 0 && s->resends)
 		s->resends--;
-	if (s->bursts < 16 || s->bursts % 8 == 0)
+	if (s->bursts < 16 || s->bursts % 8 == 0 || n > s->window)
 		wc_window_infer(s);
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use causeway_core::estimate::{Estimator, Method, Packet, Tally};
+use causeway_core::estimate::{Estimator, Method, Packet, Quality, Tally};
 
 use super::clients::{tally, tcp_ack, tcp_request, tcp_syn};
 use super::workload::Rng;
@@ -217,4 +217,73 @@ fn a_client_that_pauses_for_any_time_is_idle_also_for_200_ms() {
     let off = off_pct(&tally, 2.0);
     assert!(off.abs() < 1.0, "{off} %");
     assert_eq!(tally.bound_halves, 0);
+}
+
+/// Pages of a client with `window` requests out, of a server that answers each connection's
+/// one after the other, each after 6 ms. `held_ms(i)` is how long the client's program is held
+/// up before the request that response `i` sets off. Gives what is found of each page, and the
+/// true mean of each in milliseconds.
+fn pages(window: u32, pages: usize, held_ms: impl Fn(usize) -> u64) -> Vec<(Tally, f64)> {
+    let mut connection = Connection::new(50 * US);
+    let mut flow = Estimator::new(&Method::WindowChain);
+    let mut t_ns = START_NS + MS;
+    let mut found = Vec::new();
+    for _ in 0..pages {
+        // A page is one document, and then 40 objects.
+        let mut out = VecDeque::from([t_ns]);
+        let (mut sum_ns, mut asked, mut free_ns) = (0, 1, t_ns);
+        connection.burst(t_ns, 1, 100, 0);
+        for i in 0..41 {
+            let sent_ns = out.pop_front().expect("a request");
+            free_ns = free_ns.max(sent_ns) + 6 * MS;
+            sum_ns += free_ns - sent_ns;
+            t_ns = t_ns.max(free_ns);
+            let n = if i == 0 {
+                window
+            } else {
+                u32::from(asked < 41)
+            };
+            asked += n;
+            // The kernel acknowledges what the program has not read yet.
+            connection.ack += 1000;
+            let acknowledged = tcp_ack(t_ns, connection.seq, connection.ack);
+            connection.packets.push(acknowledged);
+            t_ns += 10 * US + held_ms(i) * MS;
+            connection.burst(t_ns, n, 100, 0);
+            out.extend((0..n).map(|_| t_ns));
+        }
+        t_ns += 300 * MS;
+        let mut tally = Tally::default();
+        for packet in connection.packets.drain(..) {
+            let samples = flow.packet(&packet);
+            samples.iter().for_each(|sample| tally.add(sample));
+        }
+        found.push((tally, sum_ns as f64 / 41e6));
+    }
+    found
+}
+
+#[test]
+fn a_client_that_is_held_up_has_its_other_requests_out_all_the_same() {
+    // A program that waits for a processor: no page has ended.
+    let held_ms = |i| if i % 9 == 5 { 4 } else { 0 };
+    for (page, (tally, expected_ms)) in pages(4, 6, held_ms).iter().enumerate().skip(1) {
+        let off = off_pct(tally, *expected_ms);
+        assert!(off.abs() < 8.0, "page {page}: {off} %");
+    }
+}
+
+#[test]
+fn two_requests_at_a_time_are_known_from_the_second_page_on() {
+    let found = pages(2, 6, |_| 0);
+    // Two packets at a time may be one request in two parts. Until that is known, no sample
+    // is one that others are judged by.
+    let (first, _) = &found[0];
+    assert_eq!(first.confidence().quality, Quality::Low, "{first:?}");
+    for (page, (tally, expected_ms)) in found.iter().enumerate().skip(2) {
+        assert_eq!(tally.window, 2);
+        assert_eq!(tally.bound_halves, 0, "page {page}");
+        let off = off_pct(tally, *expected_ms);
+        assert!(off.abs() < 5.0, "page {page}: {off} %");
+    }
 }

@@ -365,7 +365,7 @@ impl Oracle {
             self.resends = self.resends.saturating_sub(1);
         }
         self.since_root.1 += 1;
-        if self.closed < 16 || self.closed.is_multiple_of(8) {
+        if self.closed < 16 || self.closed.is_multiple_of(8) || n > self.window {
             self.infer(tcp);
         }
         if let Some(h) = self.held.take() {
@@ -377,7 +377,7 @@ impl Oracle {
             }
             self.normal(&h);
         }
-        if b.idle > 0 {
+        if b.idle > 0 && (last || !self.was_held_up(&b, tcp)) {
             self.root(&b, tcp);
             self.send(&b);
             self.bound |= b.idle == US;
@@ -386,6 +386,14 @@ impl Oracle {
         } else {
             self.normal(&b);
         }
+    }
+
+    /// Whether the client sat on one response while others were still to come.
+    fn was_held_up(&self, b: &Burst, tcp: bool) -> bool {
+        let done = b.at - b.idle;
+        let several = b.n() == 1 && self.window > 1 && self.outstanding.len() > 1;
+        let longest = self.outstanding.first().map(|&sent| self.age(done, sent));
+        tcp && several && b.idle > US && Some(2 * b.idle) < longest.map(|age| age.max(self.latency))
     }
 
     /// Whether two packets close together are one request: they acknowledge as much as
