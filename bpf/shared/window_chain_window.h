@@ -66,10 +66,13 @@ CW_INLINE u32 wc_bursts_counted(const struct wc_state *s)
 	return (u32)(sum * ones >> 48);
 }
 
-/* Whether W may be two as well as one. */
+/*
+ * Whether W may be two as well as one. In TLS the first request often comes in two packets,
+ * behind the handshake or HTTP/2's preface, and clients of HTTP/1.1 keep one outstanding.
+ */
 CW_INLINE int wc_window_is_open(const struct wc_state *s)
 {
-	return s->flags & WC_TCP && s->window == 1 && !wc_all_single(s) &&
+	return s->flags & WC_TCP && s->window == 1 && !wc_in_tls(s) && !wc_all_single(s) &&
 	       wc_bursts_counted(s) < WC_HIST_SHARE;
 }
 

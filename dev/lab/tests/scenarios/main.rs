@@ -5,29 +5,40 @@
 mod balancer;
 mod clients;
 mod commands;
+mod connections;
 mod cookies;
 mod latency;
 mod tunnel;
 
 use std::fs::File;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 
-/// One scenario at a time: they measure time, and two cores are not much.
-static MACHINE: Mutex<()> = Mutex::new(());
+/// Scenarios that measure time have the machine to themselves: two cores are not much. Those that
+/// count what breaks hold whatever runs beside them, and run with others of their kind.
+static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Waits until the machine is this scenario's alone: until no other runs, and
-/// `scripts/test` has released the file that `CAUSEWAY_QUIET_LOCK` names.
-fn alone() -> (MutexGuard<'static, ()>, Option<File>) {
-    let guard = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let quiet = std::env::var_os("CAUSEWAY_QUIET_LOCK").map(|path| {
+/// Waits until the machine is this scenario's alone.
+fn alone() -> (RwLockWriteGuard<'static, ()>, Option<File>) {
+    let guard = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    (guard, quiet())
+}
+
+/// Waits until no scenario runs that measures time.
+fn beside_others() -> (RwLockReadGuard<'static, ()>, Option<File>) {
+    let guard = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    (guard, quiet())
+}
+
+/// Waits until `scripts/test` has released the file that `CAUSEWAY_QUIET_LOCK` names.
+fn quiet() -> Option<File> {
+    std::env::var_os("CAUSEWAY_QUIET_LOCK").map(|path| {
         let file = File::open(path).expect("the file of CAUSEWAY_QUIET_LOCK");
         file.lock_shared().expect("a lock on it");
         file
-    });
-    (guard, quiet)
+    })
 }
 
 fn lab() -> Command {
@@ -36,9 +47,19 @@ fn lab() -> Command {
     command
 }
 
-/// Runs a scenario and returns its whole report.
+/// Runs a scenario that measures time, and returns its whole report.
 fn run(scenario: &str, params: &[&str]) -> Value {
     let _alone = alone();
+    report(scenario, params)
+}
+
+/// Runs a scenario that counts what breaks.
+fn count(scenario: &str, params: &[&str]) -> Value {
+    let _beside = beside_others();
+    report(scenario, params)
+}
+
+fn report(scenario: &str, params: &[&str]) -> Value {
     let file = tempfile::NamedTempFile::new().expect("result file");
     let mut command = lab();
     command

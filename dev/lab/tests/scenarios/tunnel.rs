@@ -26,21 +26,6 @@ fn a_tunnel_outlives_losses_restarts_and_hostile_datagrams() {
     }
 }
 
-/// Both ways to encapsulate, over one path and through the tunnel, without loss and with.
-/// The scenario fails where a request does, or where the tunnel carries what should go past
-/// it, or nothing.
-#[test]
-fn a_tunnel_carries_a_balancers_packets_to_its_servers() {
-    let report = run("bifrost-balancer", &["seconds=0.5", "rate=100"]);
-    let runs = report["runs"].as_array().expect("runs");
-    assert_eq!(runs.len(), 8);
-    for run in runs {
-        assert!(number(run, "/times/requests") >= 50.0, "{run}");
-        let through = run["way"] == "tunnel";
-        assert_eq!(number(run, "/frames_carried") > 100.0, through, "{run}");
-    }
-}
-
 /// The evaluation in small: its form, and that traffic flows by every carrier. Times and
 /// rates are the machine's.
 #[test]
