@@ -722,14 +722,14 @@ fn real_of(engine: &Engine, wanted: &MoveConnection) -> Result<RealId, EngineErr
         let mut pools = engine.pools().iter().filter(|pool| pool.vip().stateful);
         pools.find(|pool| pool.vip().address == wanted.vip.ip() && pool.vip().port == port)
     };
-    let pool = of(wanted.vip.port())
-        .or_else(|| of(0))
-        .ok_or_else(|| EngineError::NotFound(format!("{} is no stateful vip here", wanted.vip)))?;
+    let pool = of(wanted.vip.port()).or_else(|| of(0)).ok_or_else(|| {
+        EngineError::NotFound(format!("{} is not a stateful vip here", wanted.vip))
+    })?;
     let mut members = pool.members();
     let found = members.find(|(real, _)| real.address == wanted.real);
     found.map(|(_, member)| member.id).ok_or_else(|| {
         EngineError::NotFound(format!(
-            "{} is no real of vip {}; add it with weight 0 first",
+            "{} is not a real of vip {}; add it with weight 0 first",
             wanted.real,
             pool.vip().name
         ))

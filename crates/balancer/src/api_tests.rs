@@ -353,7 +353,7 @@ async fn refusals_are_sentences() {
             "/v1/vips/web/reals",
             json!({ "address": "x" }),
             422,
-            "`x` is no IP address; write for example 192.0.2.1 or 2001:db8::1",
+            "`x` is not a valid IP address; write for example 192.0.2.1 or 2001:db8::1",
         ),
         (
             "POST",

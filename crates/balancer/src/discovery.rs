@@ -374,7 +374,7 @@ async fn file(path: &Path) -> Result<Vec<Value>, String> {
     // A pipe would have it wait.
     let about = tokio::fs::metadata(path).await.map_err(unread)?;
     if !about.is_file() {
-        return Err("it is no file".to_owned());
+        return Err("it is not a file".to_owned());
     }
     let file = tokio::fs::File::open(path).await.map_err(unread)?;
     let mut text = String::new();
@@ -391,7 +391,7 @@ fn list(text: &str) -> Result<Vec<Value>, String> {
     let text = text.trim();
     if text.starts_with(['[', '{']) {
         let value: Value =
-            serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+            serde_json::from_str(text).map_err(|error| format!("it is not valid JSON: {error}"))?;
         let reals = match value {
             Value::Array(reals) => Some(reals),
             Value::Object(mut object) => match object.remove("reals") {
@@ -400,7 +400,7 @@ fn list(text: &str) -> Result<Vec<Value>, String> {
             },
             _ => None,
         };
-        let reals = reals.ok_or("it is no list of reals, and has none under `reals`")?;
+        let reals = reals.ok_or("it is not a list of reals, and has none under `reals`")?;
         // An address alone stands for a real with it.
         let real = |real| match real {
             Value::String(address) => serde_json::json!({ "address": address }),
@@ -418,14 +418,16 @@ fn list(text: &str) -> Result<Vec<Value>, String> {
             let number: Result<u32, _> = weight.parse();
             real["weight"] = number
                 .map_err(|_| {
-                    format!("`{line}` is no real; write an address, and a weight behind it")
+                    format!(
+                        "`{line}` is not a valid real; write an address, and a weight behind it"
+                    )
                 })?
                 .into();
         }
         match words.next() {
             None => Ok(real),
             Some(_) => Err(format!(
-                "`{line}` is no real; write an address, and a weight behind it"
+                "`{line}` is not a valid real; write an address, and a weight behind it"
             )),
         }
     };

@@ -82,7 +82,7 @@ fn a_file_in_the_place_of_the_socket_stays() {
     assert!(
         error
             .to_string()
-            .ends_with("is no socket; set `socket` to another path")
+            .ends_with("is not a socket; set `socket` to another path")
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
 }

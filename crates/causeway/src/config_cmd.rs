@@ -434,6 +434,35 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_another_table_is_reported_with_its_table() {
+        let text = "health = { probe = \"tcp\" }\nweight = 2\nvips = 5\nkeys = \"/keys\"\n\
+                    [xdp]\ninterface = \"eth0\"\n[[vip]]\n[[vip.real]]\nprobe = \"tcp\"\n";
+        let told = lines(BalancerConfig::parse("lb.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "lb.toml:1: unknown key `health` here; it belongs to `[[vip]]`, `[defaults]` or `[pool.NAME]`",
+                "lb.toml:2: unknown key `weight` here; it belongs to `[[defaults.real]]`, `[[vip.real]]` or `[[pool.NAME.real]]`",
+                "lb.toml:3: unknown key `vips` here; did you mean `vip`? `vips` belongs to `[limits]`",
+                "lb.toml:4: unknown key `keys` here; it belongs to `[agent_reports]` or `[cookie]`",
+                "lb.toml:6: unknown key `interface` here; it belongs to the top level of the file, above all tables",
+                "lb.toml:9: unknown key `probe` here; it belongs to `[defaults.health]`, `[vip.health]` or `[pool.NAME.health]`",
+            ]
+        );
+        // A key of several tables is found in each, once.
+        let told = lines(TunnelConfig::parse(
+            "tunnel.toml".as_ref(),
+            "[tunnel]\n[tunnel.engine]\nmtu = 1500\n",
+        ));
+        assert_eq!(
+            told,
+            [
+                "tunnel.toml:3: unknown key `mtu` here; it belongs to `[tunnel]` or `[[tunnel.path]]`"
+            ]
+        );
+    }
+
+    #[test]
     fn wrong_types_are_told_in_words_of_the_file() {
         let text =
             "interface = \"eth0\"\nhttp = 9470\n[flow_table]\nipv4 = 1.5\n[vip]\nport = 80\n";
@@ -472,7 +501,7 @@ mod tests {
             [
                 "tunnel.toml:2: unknown key `devise`; did you mean `device`?",
                 "tunnel.toml:3: invalid type: integer `5`, expected a string",
-                "tunnel.toml:4: unknown key `tunnel`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, api, engine, path",
+                "tunnel.toml:4: unknown key `tunnel` here; it belongs to the top level of the file",
                 "tunnel.toml:5: unknown key `engin`; did you mean `engine`?",
                 "tunnel.toml:7: unknown key `tunnels`; did you mean `tunnel`?",
             ]
@@ -514,7 +543,7 @@ mod tests {
             told,
             [
                 "x.toml:2: unknown key `mod`; did you mean `mode`?",
-                "x.toml:3: unknown key `abc`; known here is mode alone",
+                "x.toml:3: unknown key `abc`; the only key here is mode",
             ]
         );
         let dir = tempfile::tempdir().unwrap();

@@ -54,7 +54,7 @@ fn open(target: &Target, vip: &str, real: &str) -> anyhow::Result<u64> {
     let address = real.parse::<IpAddr>();
     let is_it = |view: &&RealView| view.address == real || view.address.parse() == address;
     let found = view.reals.iter().find(is_it);
-    let found = found.with_context(|| format!("{real} is no real of {vip} any more"))?;
+    let found = found.with_context(|| format!("{real} is no longer a real of {vip}"))?;
     Ok(found.connections_active)
 }
 

@@ -86,7 +86,7 @@ fn number(text: &str) -> Result<u32, String> {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("`{text}` is no number of 32 bits"))
+    parsed.map_err(|_| format!("`{text}` is not a number of 32 bits"))
 }
 
 impl Args {

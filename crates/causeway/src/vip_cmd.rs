@@ -248,7 +248,7 @@ fn parse_real(text: &str) -> Result<Value, String> {
     let (address, weight) = text.split_once('=').unwrap_or((text, "1"));
     let weight: u32 = weight
         .parse()
-        .map_err(|_| format!("`{weight}` is no weight"))?;
+        .map_err(|_| format!("`{weight}` is not a valid weight"))?;
     let mut real = json!({ "address": address, "weight": weight });
     if let Some(mac) = mac {
         real["mac"] = json!(mac);
@@ -261,7 +261,7 @@ fn parse_health(text: &str) -> Result<Value, String> {
     let mut health = json!({});
     for pair in text.split(',') {
         let (key, value) = pair.split_once('=').ok_or_else(|| {
-            format!("`{pair}` is no key with a value; write for example probe=http,path=/up")
+            format!("`{pair}` is not a key with a value; write for example probe=http,path=/up")
         })?;
         health[key] = match (value.parse::<i64>(), value.parse::<bool>()) {
             (Ok(number), _) => json!(number),
@@ -277,7 +277,7 @@ fn parse_limit(text: &str) -> Result<Value, String> {
     let (rate, burst) = text
         .split_once('/')
         .map_or((text, None), |(rate, burst)| (rate, Some(burst)));
-    let wrong = || format!("`{text}` is no limit; write for example 100 or 100/200");
+    let wrong = || format!("`{text}` is not a valid limit; write for example 100 or 100/200");
     let rate: f64 = rate.parse().map_err(|_| wrong())?;
     let mut limit = json!({ "rate": rate });
     if let Some(burst) = burst {

@@ -380,7 +380,7 @@ fn refusals_are_one_sentence() {
         write(&good.replace("srv0", "srv9"));
         refused(&["agent", "-c"], "no network interface srv9 here");
         write(&good.replace(SERVER, "10.7.0"));
-        let expected = "agent.toml:3: `10.7.0` is no IP address";
+        let expected = "agent.toml:3: `10.7.0` is not a valid IP address";
         refused(&["agent", "-c"], expected);
         refused(&["config", "check"], expected);
         write(&good.replace("pin_dir = \"/", "pin_dir = \"/proc/"));

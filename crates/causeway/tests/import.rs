@@ -75,5 +75,5 @@ fn what_the_check_refuses_is_told() {
     let output = import("ipvsadm --interface a/b", RULES);
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("is no interface name"), "{told}");
+    assert!(told.contains("is not a valid interface name"), "{told}");
 }

@@ -245,7 +245,7 @@ impl Service {
     /// Makes it fit the grammar; what has to go is told. `false`: it cannot be a VIP.
     fn mend(&mut self) -> bool {
         if self.address.is_unspecified() || self.address.is_multicast() {
-            let what = format!("{} is no address of one VIP", self.address);
+            let what = format!("{} is not the address of a single VIP", self.address);
             self.remark(self.line, what, "give the VIP's own (--address)");
             return false;
         }

@@ -78,7 +78,7 @@ pub(crate) fn read(text: &str, beside: &ImportContext) -> Result<Draft, Unreadab
 
 fn numeric(text: &str) -> Result<SocketAddr, String> {
     endpoint(text).ok_or_else(|| {
-        format!("`{text}` is no address with a port; have ipvsadm print numbers (-n)")
+        format!("`{text}` is not an address with a port; have ipvsadm print numbers (-n)")
     })
 }
 
@@ -103,11 +103,11 @@ impl List {
                 "Masq" => Method::Masquerade,
                 "Route" | "Local" => Method::Direct,
                 "Tunnel" => Method::Ipip,
-                other => return Err(format!("`{other}` is no forwarding method")),
+                other => return Err(format!("`{other}` is not a valid forwarding method")),
             };
             server.real.weight = word(3)
                 .parse()
-                .map_err(|_| format!("`{}` is no weight", word(3)))?;
+                .map_err(|_| format!("`{}` is not a valid weight", word(3)))?;
             found.servers.push(server);
             return Ok(());
         }
@@ -212,7 +212,7 @@ impl Rules<'_> {
             };
             let number = |text: &str| {
                 let number = text.parse::<u32>();
-                number.map_err(|_| format!("`{text}` is no number"))
+                number.map_err(|_| format!("`{text}` is not a number"))
             };
             match word {
                 "-A" | "--add-service" => adds_service = Some(true),
@@ -249,7 +249,7 @@ impl Rules<'_> {
                         "ipip" => Method::Ipip,
                         "gue" => Method::Gue,
                         "gre" => Method::Gre,
-                        other => return Err(format!("`{other}` is no type of tunnel")),
+                        other => return Err(format!("`{other}` is not a valid type of tunnel")),
                     };
                 }
                 "--tun-port" => gue_port = u16::try_from(number(value()?)?).ok(),

@@ -116,11 +116,11 @@ impl Line<'_> {
     fn listed_vip(&self, draft: &mut Draft) -> Result<(), String> {
         let address: IpAddr = address(self.word(1))?;
         let port = self.word(3).parse();
-        let port = port.map_err(|_| format!("`{}` is no port", self.word(3)))?;
+        let port = port.map_err(|_| format!("`{}` is not a valid port", self.word(3)))?;
         let protocol = match self.word(5) {
             "tcp" => Protocol::Tcp,
             "udp" => Protocol::Udp,
-            other => return Err(format!("`{other}` is no protocol")),
+            other => return Err(format!("`{other}` is not a valid protocol")),
         };
         draft
             .services
@@ -173,7 +173,7 @@ impl Line<'_> {
         for (flag, value) in flags(words, &[]) {
             match flag {
                 "intf" if value.is_empty() || value.contains('/') => {
-                    return Err(format!("`{value}` is no interface"));
+                    return Err(format!("`{value}` is not a valid interface"));
                 }
                 "intf" => draft.interface = Some(value.to_owned()),
                 "default_mac" => gateway(draft, value)?,
@@ -205,7 +205,7 @@ impl Line<'_> {
                 "A" | "E" | "D" | "a" | "e" | "d" => action = Some(flag),
                 "t" | "u" => {
                     let place = endpoint(value).ok_or_else(|| {
-                        format!("`{value}` is no VIP; it is written as 192.0.2.1:80")
+                        format!("`{value}` is not a valid VIP; it is written as 192.0.2.1:80")
                     })?;
                     let protocol = match flag {
                         "t" => Protocol::Tcp,
@@ -238,7 +238,7 @@ impl Line<'_> {
                 "s" | "sum" | "lru" | "l" | "list_hc" | "list_mac" | "list_qm" | "C" | "del_hc" => {
                     return Ok(());
                 }
-                other => return Err(format!("`-{other}` is no flag of Katran's client")),
+                other => return Err(format!("`-{other}` is not a flag of Katran's client")),
             }
         }
         let action = action.ok_or("the command neither adds a VIP (-A) nor a real (-a)")?;
@@ -287,7 +287,7 @@ impl Line<'_> {
 /// The next hop of every packet.
 fn gateway(draft: &mut Draft, mac: &str) -> Result<(), String> {
     if !is_mac(mac) {
-        return Err(format!("`{mac}` is no Ethernet address"));
+        return Err(format!("`{mac}` is not a valid Ethernet address"));
     }
     draft.encap.retain(|(key, _)| *key != "gateway_mac");
     draft.encap.push(("gateway_mac", quoted(mac)));
@@ -295,12 +295,13 @@ fn gateway(draft: &mut Draft, mac: &str) -> Result<(), String> {
 }
 
 fn address(text: &str) -> Result<IpAddr, String> {
-    let none = |_| format!("`{text}` is no address");
+    let none = |_| format!("`{text}` is not a valid address");
     text.parse().map_err(none)
 }
 
 fn weight(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("`{text}` is no weight"))
+    text.parse()
+        .map_err(|_| format!("`{text}` is not a valid weight"))
 }
 
 /// Flags with their values, as Go and gflags read them.

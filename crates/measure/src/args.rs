@@ -304,13 +304,17 @@ fn epsilon(text: &str) -> Result<Epsilon, String> {
     };
     match percent.parse::<f64>() {
         Ok(percent @ 0.0..=100.0) => Ok(Epsilon::Permille((percent * 10.0).round() as u32)),
-        _ => Err(format!("`{text}` is no share of a mode; 0% to 100%")),
+        _ => Err(format!(
+            "`{text}` is not a valid share of a mode; 0% to 100%"
+        )),
     }
 }
 
 fn flows(text: &str) -> Result<u32, String> {
     match units::count(text)?.try_into() {
         Ok(count @ 1..) => Ok(count),
-        _ => Err(format!("`{text}` is no number of flows; 1 to 4294967295")),
+        _ => Err(format!(
+            "`{text}` is not a valid number of flows; 1 to 4294967295"
+        )),
     }
 }

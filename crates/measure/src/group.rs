@@ -30,7 +30,9 @@ impl FromStr for PrefixLen {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("`{text}` is no pair of prefix lengths: write IPv4's and IPv6's, such as 24,48")
+            format!(
+                "`{text}` is not a pair of prefix lengths: write IPv4's and IPv6's, such as 24,48"
+            )
         };
         let (v4, v6) = text.split_once(',').ok_or_else(wrong)?;
         match (v4.trim().parse(), v6.trim().parse()) {

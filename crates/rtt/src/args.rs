@@ -124,11 +124,15 @@ fn wait(text: &str) -> Result<Duration, String> {
         "" | "m" | "ms" => 1e-3,
         "u" | "us" => 1e-6,
         "s" => 1.0,
-        other => return Err(format!("`{other}` is no unit of a wait; use u, m or s")),
+        other => {
+            return Err(format!(
+                "`{other}` is not a valid unit of a wait; use u, m or s"
+            ));
+        }
     };
     let value: f64 = number
         .parse()
-        .map_err(|_| format!("`{text}` is no wait; write for example 39m, 500u or -1"))?;
+        .map_err(|_| format!("`{text}` is not a valid wait; write for example 39m, 500u or -1"))?;
     let seconds = (value * factor).max(0.0);
     Duration::try_from_secs_f64(seconds)
         .ok()
@@ -158,7 +162,7 @@ fn limit(text: &str) -> Result<Limit, String> {
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text
         .parse()
-        .map_err(|_| format!("`{text}` is no number of requests per second"))?;
+        .map_err(|_| format!("`{text}` is not a valid number of requests per second"))?;
     match (0.001..=1e6).contains(&rate) {
         true => Ok(rate),
         false => Err(format!(
@@ -466,7 +470,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_a_sentence() {
         for (text, expected) in [
-            ("h -w 5x", "`x` is no unit of a wait"),
+            ("h -w 5x", "`x` is not a valid unit of a wait"),
             ("h -l -0", "neither seconds (10) nor a count"),
             ("h -r 0,1", "0 is not from 1 to 1048576 bytes"),
             ("h -o P95_LATENCY", "is not an output selector; choose from"),

@@ -349,7 +349,7 @@ fn open(
         udp_ports,
     };
     protocol::write_line(&mut stream, &hello)?;
-    let what = || format!("what listens at {host} port {port} is no `causeway rtt serve`");
+    let what = || format!("what listens at {host} port {port} is not `causeway rtt serve`");
     let line = protocol::read_line(&mut stream, LINE_MAX)
         .with_context(what)?
         .with_context(what)?;

@@ -251,7 +251,7 @@ pub(crate) fn read_line(from: &mut impl Read, max: usize) -> io::Result<Option<S
     }
     String::from_utf8(line)
         .map(Some)
-        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "a line that is no text"))
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "a line that is not text"))
 }
 
 /// Writes a message as one line.

@@ -183,7 +183,7 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
             if !is_socket {
                 bail!(
-                    "{} is no socket; set `socket` to another path",
+                    "{} is not a socket; set `socket` to another path",
                     path.display()
                 );
             }

@@ -122,7 +122,7 @@ fn unreadable(error: &std::io::Error) -> String {
 
 fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-    let found = read.map_err(|error| format!("it is no certificate in PEM: {error}"))?;
+    let found = read.map_err(|error| format!("it is not a certificate in PEM: {error}"))?;
     match found.is_empty() {
         true => {
             Err("it holds no certificate; PEM begins with -----BEGIN CERTIFICATE-----".to_owned())

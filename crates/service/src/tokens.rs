@@ -130,7 +130,7 @@ fn check_name(name: &str) -> Result<(), String> {
     match (1..=NAME_MAX).contains(&name.len()) && name.chars().all(is_plain) {
         true => Ok(()),
         false => Err(format!(
-            "`{}` is no name; use up to {NAME_MAX} of letters, digits and ._-@",
+            "`{}` is not a valid name; use up to {NAME_MAX} of letters, digits and ._-@",
             name.escape_default()
         )),
     }
@@ -298,7 +298,10 @@ mod tests {
                 "line 1: write a name, a role",
             ),
             (vec![line("alice root")], "line 1: "),
-            (vec![line("al/ice admin")], "line 1: `al/ice` is no name"),
+            (
+                vec![line("al/ice admin")],
+                "line 1: `al/ice` is not a valid name",
+            ),
             (vec!["alice admin a5".to_owned()], "64 hexadecimal digits"),
             (
                 vec![format!("alice admin {}", "xy".repeat(32))],

@@ -269,7 +269,7 @@ fn read_file(path: &Path, visit: &mut impl FnMut(Record)) -> Result<bool> {
 
 fn foreign(path: &Path) -> String {
     format!(
-        "{} is no history of clients, or another version's; name another file, or move it away",
+        "{} is not a history of clients, or is one of another version; name another file, or move it away",
         path.display()
     )
 }
@@ -406,7 +406,7 @@ mod tests {
             let opened = HistoryFile::open(&path, 1 << 20).map(drop);
             for outcome in [opened, read(&path).map(drop)] {
                 let error = outcome.unwrap_err().to_string();
-                assert!(error.contains("is no history of clients"), "{error}");
+                assert!(error.contains("is not a history of clients"), "{error}");
             }
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }

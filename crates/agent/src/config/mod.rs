@@ -549,7 +549,7 @@ mode = "generic"
             (
                 "10.0.0.1",
                 "10.0.0",
-                "agent.toml:4: `10.0.0` is no IP address; write for example 192.0.2.1 or 2001:db8::1",
+                "agent.toml:4: `10.0.0` is not a valid IP address; write for example 192.0.2.1 or 2001:db8::1",
             ),
             (
                 "2001:db8::1",

@@ -212,7 +212,11 @@ load = true
                 "",
                 "`to` is missing under [agent.report]",
             ),
-            ("10.0.0.254:9472", "10.0.0.254", "is no address with a port"),
+            (
+                "10.0.0.254:9472",
+                "10.0.0.254",
+                "is not an address with a port",
+            ),
             (
                 "addresses = [\"10.0.0.1\"]\n",
                 "",

@@ -183,7 +183,7 @@ fn source(
             let address = text.parse().ok();
             let real = known.iter().find(|real| Some(real.address) == address);
             real.map(|real| real.address)
-                .ok_or_else(|| format!("`{text}` is no real of this vip; add it as one first"))
+                .ok_or_else(|| format!("`{text}` is not a real of this vip; add it as one first"))
         }));
     }
     Source {

@@ -75,7 +75,7 @@ fn faults_say_how_to_mend_them() {
         ),
         (
             source("from = [\"10.1.0.0/16\"], reals = [\"10.0.0.9\"]"),
-            "`10.0.0.9` is no real of this vip",
+            "`10.0.0.9` is not a real of this vip",
         ),
         (
             source("from = [\"10.1.0.0/16\", \"10.1.0.0/16\"], reals = [\"10.0.0.2\"]"),

@@ -213,7 +213,7 @@ fn resolver(text: &str) -> Result<SocketAddr, String> {
         .map(|address: IpAddr| (address, DNS_PORT).into());
     address.or_else(|_| text.parse()).map_err(|_| {
         format!(
-            "`{text}` is no name server; write its address, as in \"10.0.0.53\", or with a port"
+            "`{text}` is not a valid name server; write its address, as in \"10.0.0.53\", or with a port"
         )
     })
 }
@@ -225,7 +225,7 @@ fn url(text: &str) -> Result<String, String> {
     match matches!(scheme, Some("http" | "https")) && host.is_some_and(|host| !host.is_empty()) {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "`{text}` is no page; write for example \"http://127.0.0.1:8080/reals\""
+            "`{text}` is not the address of a page; write for example \"http://127.0.0.1:8080/reals\""
         )),
     }
 }

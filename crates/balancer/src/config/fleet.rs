@@ -156,7 +156,7 @@ fn name(
     text(value, faults, |name| match is_name(name) {
         true => Ok(name.to_owned()),
         false => Err(format!(
-            "`{name}` is no {key} of a fleet; use 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`"
+            "`{name}` is not a valid {key} of a fleet; use 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`"
         )),
     })
 }
@@ -210,7 +210,7 @@ fn store(place: &Spanned<RawFleetStore>, faults: &mut Faults<'_>) -> Option<Flee
         match prefix.starts_with('/') && !prefix.ends_with('/') {
             true => Ok(prefix.to_owned()),
             false => Err(format!(
-                "`{prefix}` is no prefix; begin it with `/` and end it without, for example /causeway"
+                "`{prefix}` is not a valid prefix; begin it with `/` and end it without, for example /causeway"
             )),
         }
     });
@@ -243,8 +243,11 @@ fn store(place: &Spanned<RawFleetStore>, faults: &mut Faults<'_>) -> Option<Flee
 }
 
 fn endpoint(text: &str) -> Result<String, String> {
-    let wrong =
-        || format!("`{text}` is no address of etcd; write for example https://etcd1.example:2379");
+    let wrong = || {
+        format!(
+            "`{text}` is not a valid address of etcd; write for example https://etcd1.example:2379"
+        )
+    };
     let rest = text
         .strip_prefix("https://")
         .or(text.strip_prefix("http://"));
@@ -304,7 +307,7 @@ mod tests {
             ("name = \"a\"", "[fleet] needs `store`"),
             (
                 "name = \"a/b\"\nstore = { dir = \"/f\" }",
-                "`a/b` is no name",
+                "`a/b` is not a valid name",
             ),
             (
                 "name = \"a\"\nstore = { dir = \"f\" }",
@@ -321,7 +324,7 @@ mod tests {
             ),
             (
                 "name = \"a\"\nstore = { etcd = [\"e1\"] }",
-                "`e1` is no address of etcd",
+                "`e1` is not a valid address of etcd",
             ),
             (
                 "name = \"a\"\nstore = { etcd = [\"http://e:1\"], user = \"u\" }",
@@ -333,7 +336,7 @@ mod tests {
             ),
             (
                 "name = \"a\"\nstore = { etcd = [\"http://e:1\"], prefix = \"a\" }",
-                "`a` is no prefix",
+                "`a` is not a valid prefix",
             ),
             (
                 "name = \"a\"\nstore = { dir = \"/f\" }\nlease = \"1s\"",

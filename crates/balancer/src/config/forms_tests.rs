@@ -171,7 +171,7 @@ fn faults_of_json_have_their_lines() {
         ),
         (
             "{\n  \"interface\": \"eth0\",\n  \"http\": null\n}",
-            "lb:3: null is no value; leave the key out",
+            "lb:3: null is not a value; leave the key out",
         ),
         (
             "{\n  \"interface\": \"eth0\",\n  \"interface\": \"eth1\"\n}",
@@ -179,15 +179,15 @@ fn faults_of_json_have_their_lines() {
         ),
         (
             "{\n  \"interface\": \"eth0\",\n}",
-            "lb:3: this is no JSON: key must be a string",
+            "lb:3: this is not valid JSON: key must be a string",
         ),
         (
             "{\n  \"interface\": \"\\ud800\"\n}",
-            "lb:2: this is no JSON: unexpected end of hex escape",
+            "lb:2: this is not valid JSON: unexpected end of hex escape",
         ),
         (
             "{ \"interface\": \"eth0\" } x",
-            "lb:1: this is no JSON: trailing characters",
+            "lb:1: this is not valid JSON: trailing characters",
         ),
     ] {
         assert_eq!(told(text), expected);

@@ -23,7 +23,7 @@ impl FromStr for HashKey {
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.len() == 32 && text.bytes().all(|c| c.is_ascii_hexdigit());
         match u128::from_str_radix(text, 16) {
-            Ok(0) => Err("a hash_key of zeros is no secret; make one with `openssl rand -hex 16`".to_owned()),
+            Ok(0) => Err("a hash_key of zeros is not secret; make one with `openssl rand -hex 16`".to_owned()),
             Ok(key) if digits => {
                 let key = key.swap_bytes();
                 Ok(Self([key as u64, (key >> 64) as u64]))

@@ -268,7 +268,7 @@ mod tests {
             (
                 "udp",
                 "probe = \"quic\", alpn = \"\"",
-                "`` is no protocol for ALPN; write for example \"h3\"",
+                "`` is not a valid ALPN protocol; write for example \"h3\"",
             ),
             (
                 "udp",
@@ -278,12 +278,12 @@ mod tests {
             (
                 "tcp",
                 "probe = \"http\", path = \"up\"",
-                "`up` is no path; write for example \"/health\"",
+                "`up` is not a valid path; write for example \"/health\"",
             ),
             (
                 "tcp",
                 "probe = \"http\", status = \"299-200\"",
-                "`299-200` is no status; use 100 to 599, as in 200, \"200-299\" or \"200 204 301-308\"",
+                "`299-200` is not a valid status; use 100 to 599, as in 200, \"200-299\" or \"200 204 301-308\"",
             ),
             (
                 "tcp",
@@ -298,7 +298,7 @@ mod tests {
             (
                 "tcp",
                 "probe = \"https\", ca = \"/dev/zero\"",
-                "file /dev/zero: it is no file of certificates",
+                "file /dev/zero: it is not a file of certificates",
             ),
             (
                 "tcp",
@@ -318,17 +318,17 @@ mod tests {
             (
                 "tcp",
                 "probe = \"script\", command = [\"true\"]",
-                "`true` is no absolute path",
+                "`true` is not an absolute path",
             ),
             (
                 "tcp",
                 "probe = \"script\", command = [\"/etc/passwd\"]",
-                "`/etc/passwd` is no program; make it executable",
+                "`/etc/passwd` is not an executable file; make it executable",
             ),
             (
                 "udp",
                 "name = \"a..b\"",
-                "`a..b` is no name in the DNS; write for example \"example.org\"",
+                "`a..b` is not a valid DNS name; write for example \"example.org\"",
             ),
         ] {
             assert_eq!(parse(protocol, health).unwrap_err(), expected);

@@ -120,14 +120,14 @@ impl Authorities {
         };
         if !path.is_absolute() {
             return Err(format!(
-                "`{name}` is no absolute path; write for example \"{SYSTEM_ROOTS}\", or \"system\" for that"
+                "`{name}` is not an absolute path; write for example \"{SYSTEM_ROOTS}\", or \"system\" for that"
             ));
         }
         let of_file = |error: String| format!("file {}: {error}", path.display());
         let about =
             fs::metadata(path).map_err(|error| of_file(format!("cannot be read: {error}")))?;
         if !about.is_file() || about.len() > CA_MAX {
-            return Err(of_file("it is no file of certificates".to_owned()));
+            return Err(of_file("it is not a file of certificates".to_owned()));
         }
         let text = fs::read_to_string(path)
             .map_err(|error| of_file(format!("cannot be read: {error}")))?;
@@ -177,7 +177,7 @@ impl FromStr for StatusRanges {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{text}` is no status; use 100 to 599, as in 200, \"200-299\" or \"200 204 301-308\""
+                "`{text}` is not a valid status; use 100 to 599, as in 200, \"200-299\" or \"200 204 301-308\""
             )
         };
         let status = |word: &str| {
@@ -369,10 +369,10 @@ fn command(
     let words = command.as_ref();
     let file = &words[0];
     let fault = match fs::metadata(file) {
-        _ if !file.starts_with('/') => "is no absolute path".to_owned(),
+        _ if !file.starts_with('/') => "is not an absolute path".to_owned(),
         Err(error) => format!("cannot be run: {error}"),
         Ok(about) if !about.is_file() || about.mode() & 0o111 == 0 => {
-            "is no program; make it executable".to_owned()
+            "is not an executable file; make it executable".to_owned()
         }
         Ok(about) if about.uid() != 0 || about.mode() & 0o022 != 0 => {
             "is not root's alone, who runs it; give it to root, and nobody else the right to write it".to_owned()
@@ -395,7 +395,7 @@ fn alpn(text: &str) -> Result<String, String> {
     match (1..=255).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic()) {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "`{text}` is no protocol for ALPN; write for example \"h3\""
+            "`{text}` is not a valid ALPN protocol; write for example \"h3\""
         )),
     }
 }
@@ -405,7 +405,7 @@ fn path(text: &str) -> Result<String, String> {
     match is_path {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "`{text}` is no path; write for example \"/health\""
+            "`{text}` is not a valid path; write for example \"/health\""
         )),
     }
 }
@@ -413,7 +413,7 @@ fn path(text: &str) -> Result<String, String> {
 fn host(text: &str) -> Result<String, String> {
     match !text.is_empty() && text.parse::<axum::http::uri::Authority>().is_ok() {
         true => Ok(text.to_owned()),
-        false => Err(format!("`{text}` is no host name")),
+        false => Err(format!("`{text}` is not a valid host name")),
     }
 }
 
@@ -425,7 +425,7 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     match bare.is_empty() || bare.len() <= NAME_MAX && bare.split('.').all(is_label) {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "`{text}` is no name in the DNS; write for example \"example.org\""
+            "`{text}` is not a valid DNS name; write for example \"example.org\""
         )),
     }
 }

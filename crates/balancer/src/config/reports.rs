@@ -183,7 +183,11 @@ real = [{ address = "10.0.0.1" }]
                 "",
                 "`listen` is missing under [agent_reports]",
             ),
-            ("10.0.0.254:9472", "10.0.0.254", "is no address with a port"),
+            (
+                "10.0.0.254:9472",
+                "10.0.0.254",
+                "is not an address with a port",
+            ),
             (
                 "keys = \"KEYS\"\n",
                 "",

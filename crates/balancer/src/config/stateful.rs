@@ -103,7 +103,7 @@ fn connections(value: Option<&Spanned<CountValue>>, faults: &mut Faults<'_>) -> 
     let Some(value) = value else { return 0 };
     let parsed = match value.as_ref() {
         CountValue::Number(number) => {
-            u64::try_from(*number).map_err(|_| format!("`{number}` is no count"))
+            u64::try_from(*number).map_err(|_| format!("`{number}` is not a valid count"))
         }
         CountValue::Text(text) => units::count(text),
     };

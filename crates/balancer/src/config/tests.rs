@@ -75,7 +75,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "eth0",
         "a/b",
-        "lb.toml:2: `a/b` is no interface name; it must have 1 to 15 characters without `/` and blanks",
+        "lb.toml:2: `a/b` is not a valid interface name; it must have 1 to 15 characters without `/` and blanks",
     ),
     (
         "interface =",
@@ -135,7 +135,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "\"1Mi\"",
         "\"1Gi\"",
-        "lb.toml:7: `Gi` is no multiple; use k, M, Ki or Mi",
+        "lb.toml:7: `Gi` is not a valid suffix; use k, M, Ki or Mi",
     ),
     (
         "\"1Mi\"",
@@ -145,12 +145,12 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "10.9.0.0/16",
         "10.9.0.0/33",
-        "lb.toml:10: `10.9.0.0/33` is no source; write for example 10.0.0.1 or 10.1.0.0/16",
+        "lb.toml:10: `10.9.0.0/33` is not a valid source; write for example 10.0.0.1 or 10.1.0.0/16",
     ),
     (
         "00:00:01",
         "00:00",
-        "lb.toml:11: `02:00:00:00:00` is no Ethernet address; write for example 02:00:00:00:00:01",
+        "lb.toml:11: `02:00:00:00:00` is not a valid Ethernet address; write for example 02:00:00:00:00:01",
     ),
     (
         "\"02:00:00:00:00:01",
@@ -165,12 +165,12 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "192.0.2.1",
         "192.0.2",
-        "lb.toml:14: `192.0.2` is no IP address; write for example 192.0.2.1 or 2001:db8::1",
+        "lb.toml:14: `192.0.2` is not a valid IP address; write for example 192.0.2.1 or 2001:db8::1",
     ),
     (
         "192.0.2.1",
         "224.0.0.1",
-        "lb.toml:14: `224.0.0.1` is no address of one host",
+        "lb.toml:14: `224.0.0.1` is not the address of a single host",
     ),
     (
         "192.0.2.1",
@@ -275,7 +275,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[control]",
         "hash_key = \"00000000000000000000000000000000\"\n[control]",
-        "lb.toml:3: a hash_key of zeros is no secret; make one with `openssl rand -hex 16`",
+        "lb.toml:3: a hash_key of zeros is not secret; make one with `openssl rand -hex 16`",
     ),
     (
         "[control]",
@@ -290,7 +290,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[control]",
         "[history]\nlength = \"2d\"\n[control]",
-        "lb.toml:4: `d` is no unit of time; use ns, us, ms, s, m or h",
+        "lb.toml:4: `d` is not a unit of time; use ns, us, ms, s, m or h",
     ),
     (
         "[encap]",
@@ -345,7 +345,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[control]",
         "[stateful]\ntoken_source = \"10.8.1.0/16\"\n[control]",
-        "lb.toml:4: `10.8.1.0/16` is no source of tokens; write a network of 16 bits, for example 10.8.0.0/16",
+        "lb.toml:4: `10.8.1.0/16` is not a valid source of tokens; write a network of 16 bits, for example 10.8.0.0/16",
     ),
 ];
 

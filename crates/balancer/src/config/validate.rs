@@ -241,13 +241,14 @@ fn prefix<A: FromStr>(text: &str, bits: u8, example: &str) -> Result<(A, u8), St
     match (A::from_str(address), length) {
         (Ok(address), Some(length)) => Ok((address, length)),
         _ => Err(format!(
-            "`{text}` is no source; write for example {example}"
+            "`{text}` is not a valid source; write for example {example}"
         )),
     }
 }
 
 pub(super) fn mac(text: &str) -> Result<MacAddress, String> {
-    let wrong = || format!("`{text}` is no Ethernet address; write for example 02:00:00:00:00:01");
+    let wrong =
+        || format!("`{text}` is not a valid Ethernet address; write for example 02:00:00:00:00:01");
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {

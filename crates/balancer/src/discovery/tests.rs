@@ -209,17 +209,20 @@ fn a_list_is_json_or_lines() {
     }
     assert_eq!(list(""), Ok(Vec::new()));
     for (text, expected) in [
-        ("[1, ", "it is no JSON: "),
-        ("{ \"servers\": [] }", "it is no list of reals"),
-        ("10.0.0.1 heavy", "`10.0.0.1 heavy` is no real"),
-        ("10.0.0.1 1 2", "`10.0.0.1 1 2` is no real"),
+        ("[1, ", "it is not valid JSON: "),
+        ("{ \"servers\": [] }", "it is not a list of reals"),
+        ("10.0.0.1 heavy", "`10.0.0.1 heavy` is not a valid real"),
+        ("10.0.0.1 1 2", "`10.0.0.1 1 2` is not a valid real"),
     ] {
         assert!(list(text).unwrap_err().starts_with(expected), "{text}");
     }
     let vip = &config(&text("")).vips[0];
     for (real, expected) in [
         (json!(7), "expected struct RawReal"),
-        (json!({ "address": "www.example.org" }), "is no IP address"),
+        (
+            json!({ "address": "www.example.org" }),
+            "is not a valid IP address",
+        ),
         (
             json!({ "address": "10.0.0.1", "wieght": 1 }),
             "did you mean `weight`?",
@@ -260,7 +263,7 @@ async fn a_file_is_read_whole_or_not_at_all() {
     std::fs::write(&path, "#".repeat(TEXT_MAX + 1)).expect("write");
     assert!(told(&vip).await.unwrap_err().contains("longer than 1 MiB"));
     let vip = vip_with("{ file = \"/dev/zero\" }");
-    assert!(told(&vip).await.unwrap_err().contains("it is no file"));
+    assert!(told(&vip).await.unwrap_err().contains("it is not a file"));
 }
 
 /// A server that answers each request with this.
@@ -288,7 +291,7 @@ async fn a_page_is_asked_for_reals() {
     };
     for (answer, expected) in [
         (with("200 OK", "[\"10.0.0.1\"]"), Ok("10.0.0.1")),
-        (with("200 OK", "<html>"), Err("is no IP address")),
+        (with("200 OK", "<html>"), Err("is not a valid IP address")),
         (with("500 Oh", "[]"), Err("status 500")),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[".to_owned(),
@@ -440,18 +443,24 @@ fn faults_say_how_to_mend_them() {
             "{ dns = \"a\", file = \"/b\" }",
             "`discover` has one of `dns`, `file`, `http`",
         ),
-        ("{ dns = \"a..b\" }", "`a..b` is no name in the DNS"),
+        ("{ dns = \"a..b\" }", "`a..b` is not a valid DNS name"),
         (
             "{ dns = \"a\", record = \"txt\" }",
             "no server is told by a record of type txt",
         ),
-        ("{ dns = \"a\", resolver = \"b\" }", "`b` is no name server"),
+        (
+            "{ dns = \"a\", resolver = \"b\" }",
+            "`b` is not a valid name server",
+        ),
         ("{ file = \"b\" }", "`b` is not an absolute path"),
         (
             "{ file = \"/b\", record = \"a\" }",
             "`record` has no meaning without dns",
         ),
-        ("{ http = \"ftp://x/\" }", "`ftp://x/` is no page"),
+        (
+            "{ http = \"ftp://x/\" }",
+            "`ftp://x/` is not the address of a page",
+        ),
         (
             "{ http = \"http://x/\", ca = \"system\" }",
             "`ca` has no meaning without an `http`",

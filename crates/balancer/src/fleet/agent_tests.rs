@@ -138,7 +138,7 @@ fn a_real_is_picked_once_its_agent_has_the_id() {
     world.settle();
     let mut stranger = Agent::new(9);
     stranger.talk(&world, 0);
-    assert_eq!(stranger.has(), (None, 2, Vec::new()), "it is no real");
+    assert_eq!(stranger.has(), (None, 2, Vec::new()), "it is not a real");
     assert_eq!(world.members[0].picks(), [1, 2]);
     assert_eq!(agent.has().0, world.members[0].routes().get(&2).copied());
     assert_eq!(waits_for_agents(&world), Vec::<String>::new());

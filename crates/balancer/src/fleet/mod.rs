@@ -807,7 +807,7 @@ impl Fleet {
         let record = book.and_then(|book| book.members.get(&member));
         let Some(record) = record.filter(|_| member != self.id) else {
             return Err(EngineError::NotFound(format!(
-                "`{name}` is no other member of fleet {}; `causeway fleet status` names them",
+                "`{name}` is not another member of fleet {}; `causeway fleet status` names them",
                 self.config.name
             )));
         };

@@ -374,7 +374,7 @@ async fn grpc_tells_a_services_state() {
             200,
             b"\0\xff\xff\xff\xff",
             OK,
-            Err("the answer is no message of grpc.health.v1"),
+            Err("the answer is not a message of grpc.health.v1"),
         ),
     ] {
         let target = grpc_says(status, message, trailers).await;

@@ -217,7 +217,7 @@ impl Decode for Decoder {
         let len = self.order.word(head, 1);
         if !len.is_multiple_of(4) || (len as usize) < FRAME_LEN {
             return Err(Fault(
-                "a block length that is no multiple of 4 or too small",
+                "a block length that is too small or not a multiple of 4",
             ));
         }
         let wanted = matches!(

@@ -48,7 +48,7 @@ pub enum CookieKeyError {
     #[error("a key is 32 hexadecimal digits; make one with `openssl rand -hex 16`")]
     Digits,
     /// All zero.
-    #[error("a key of zeros is no secret; make one with `openssl rand -hex 16`")]
+    #[error("a key of zeros is not secret; make one with `openssl rand -hex 16`")]
     Zero,
 }
 

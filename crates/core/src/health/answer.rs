@@ -76,7 +76,7 @@ pub fn grpc_request(service: &str) -> Vec<u8> {
 
 /// Whether a HealthCheckResponse says SERVING; `Err` says what is told instead.
 pub fn grpc_serves(message: &[u8]) -> Result<(), &'static str> {
-    const NONE: &str = "the answer is no message of grpc.health.v1";
+    const NONE: &str = "the answer is not a message of grpc.health.v1";
     let (head, body) = message.split_at_checked(GRPC_HEAD).ok_or(NONE)?;
     if head[0] != 0 || head[1..] != (body.len() as u32).to_be_bytes() {
         return Err(NONE);

@@ -178,7 +178,7 @@ impl Next {
             }
             "anon_inode:bpf-map" => Err(wrong("it is a map, but no program array".to_owned())),
             "anon_inode:bpf-prog" if is_xdp(&fd) => Ok(Self::Program(fd)),
-            "anon_inode:bpf-prog" => Err(wrong("it is no XDP program".to_owned())),
+            "anon_inode:bpf-prog" => Err(wrong("it is not an XDP program".to_owned())),
             _ => Err(wrong("it is neither program nor map".to_owned())),
         }
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a file's text to its raw keys, with all that serde refuses told at once.
+//! From a file's text to its raw keys; all that serde refuses is reported at once.
 
+use std::cell::LazyCell;
 use std::mem;
 use std::ops::Range;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
@@ -12,13 +14,14 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 use super::error::Faults;
 use super::json;
 use super::renamed::{self, Renamed};
+use super::tables::Tables;
 use super::{ConfigErrors, words};
 
 /// Faults that are looked for in one text: each takes reading it once more.
 const FAULTS_MAX: usize = 100;
 
 /// Reads a file's text as `R` and makes a `C` of it that cannot be wrong.
-pub fn parse<R: DeserializeOwned, C>(
+pub fn parse<R: DeserializeOwned + JsonSchema, C>(
     path: &Path,
     text: &str,
     renamed: &Renamed,
@@ -28,7 +31,7 @@ pub fn parse<R: DeserializeOwned, C>(
 }
 
 /// As [`parse`], of a document in which `prepare` puts out in full what the file says once.
-pub fn parse_prepared<R: DeserializeOwned, C>(
+pub fn parse_prepared<R: DeserializeOwned + JsonSchema, C>(
     path: &Path,
     text: &str,
     renamed: &Renamed,
@@ -47,14 +50,14 @@ pub fn parse_prepared<R: DeserializeOwned, C>(
 }
 
 /// As [`parse`], of a file that has all its keys in one table.
-pub fn parse_table<R: DeserializeOwned, C>(
+pub fn parse_table<R: DeserializeOwned + JsonSchema, C>(
     path: &Path,
     text: &str,
     (table, whose): (&str, &str),
     renamed: &Renamed,
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
-    // Else each key would be told to be unknown.
+    // Else each key would be reported as unknown.
     if is_readable(text) && !has_key(text, table) {
         let mut faults = Faults::new(text);
         faults.file(format!(
@@ -72,7 +75,9 @@ fn document<'t>(text: &'t str, faults: &mut Faults<'_>) -> Option<Spanned<DeTabl
         return parsed.map_err(|(at, message)| faults.at(at, message)).ok();
     }
     let parsed = DeTable::parse(text);
-    parsed.map_err(|error| note(&error, faults)).ok()
+    parsed
+        .map_err(|error| note(&error, first_line(error.message()), faults))
+        .ok()
 }
 
 /// Whether a text can be read at all.
@@ -101,11 +106,12 @@ pub fn top_level_text(text: &str, name: &str) -> Option<String> {
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
 /// is checked further: a misspelt key would be missing, too.
-fn read<R: DeserializeOwned>(
+fn read<R: DeserializeOwned + JsonSchema>(
     mut document: Spanned<DeTable<'_>>,
     renamed: &Renamed,
     faults: &mut Faults<'_>,
 ) -> Option<R> {
+    let tables: LazyCell<Tables> = LazyCell::new(Tables::of::<R>);
     for _ in 0..FAULTS_MAX {
         match R::deserialize(Deserializer::from(document.clone())) {
             Ok(raw) => return faults.is_empty().then_some(raw),
@@ -116,7 +122,7 @@ fn read<R: DeserializeOwned>(
                     Some(names) => names
                         .into_iter()
                         .for_each(|(at, message)| faults.at(at, message)),
-                    None => note(&error, faults),
+                    None => note(&error, explain(error.message(), &tables), faults),
                 }
                 if !take_out(document.get_mut(), &error.span()?) {
                     return None;
@@ -127,18 +133,21 @@ fn read<R: DeserializeOwned>(
     None
 }
 
-fn note(error: &Error, faults: &mut Faults<'_>) {
-    let message = explain(error.message());
+fn note(error: &Error, message: String, faults: &mut Faults<'_>) {
     match error.span() {
         Some(span) => faults.at(span, message),
         None => faults.file(message),
     }
 }
 
-/// Rewrites serde's list of fields as a suggestion, where one is near, and Rust's names of
-/// types as words.
-fn explain(message: &str) -> String {
-    let first = message.lines().next().unwrap_or_default();
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Rewrites serde's list of fields as a suggestion, where a field is near or another table
+/// has the key, and Rust's names of types as words.
+fn explain(message: &str, tables: &LazyCell<Tables>) -> String {
+    let first = first_line(message);
     let is_type = first.starts_with("invalid type");
     if let (true, Some((wrong, name))) = (is_type, first.split_once(", expected ")) {
         let word = match name {
@@ -156,14 +165,20 @@ fn explain(message: &str) -> String {
     }
     let quoted: Vec<&str> = first.split('`').skip(1).step_by(2).collect();
     match (first.strip_prefix("unknown field"), quoted.split_first()) {
-        (Some(_), Some((key, known))) => match words::nearest(key, known) {
-            Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-            None => match known {
-                [only] => format!("unknown key `{key}`; known here is {only} alone"),
+        (Some(_), Some((key, known))) => match (words::nearest(key, known), tables.home_of(key)) {
+            (None, Some(home)) => format!("unknown key `{key}` here; it belongs to {home}"),
+            (Some(near), None) => format!("unknown key `{key}`; did you mean `{near}`?"),
+            (Some(near), Some(home)) => {
+                format!(
+                    "unknown key `{key}` here; did you mean `{near}`? `{key}` belongs to {home}"
+                )
+            }
+            (None, None) => match known {
+                [only] => format!("unknown key `{key}`; the only key here is {only}"),
                 _ => format!("unknown key `{key}`; known here are {}", known.join(", ")),
             },
         },
-        _ => first.to_owned(),
+        _ => first,
     }
 }
 

@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
             }
             Some(b'"') => DeValue::String(Cow::Owned(self.part(piece)?)),
             Some(b't' | b'f') => DeValue::Boolean(self.part(piece)?),
-            Some(b'n') => return wrong("null is no value; leave the key out"),
+            Some(b'n') => return wrong("null is not a value; leave the key out"),
             // A number of JSON is one of TOML.
             _ => match DeValue::parse(piece.get()) {
                 Ok(number) => number.into_inner(),
@@ -131,5 +131,5 @@ impl<'de> Deserialize<'de> for Members<'de> {
 fn sentence(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let message = message.split(" at line ").next().unwrap_or_default();
-    format!("this is no JSON: {message}")
+    format!("this is not valid JSON: {message}")
 }

@@ -326,12 +326,12 @@ impl FromStr for KeysFile {
         let (current, wanted, other) = match raw.current {
             0 => (KeyEpoch::Zero, zero, one),
             1 => (KeyEpoch::One, one, zero),
-            n => return Err(format!("current = {n} is no epoch; use 0 or 1")),
+            n => return Err(format!("current = {n} is not a valid epoch; use 0 or 1")),
         };
         let number = raw.number.unwrap_or(FIRST_NUMBER + u64::from(raw.current));
         if number & 1 != u64::from(raw.current) || number == 0 || number >= 1 << 62 {
             return Err(format!(
-                "number = {number} is no number of a key of epoch {}; take the file of another balancer, or leave the line out on all",
+                "number = {number} is not a valid number for a key of epoch {}; take the file of another balancer, or leave the line out on all",
                 raw.current
             ));
         }
@@ -434,11 +434,11 @@ mod tests {
             ),
             (
                 "current = 2\n".to_owned(),
-                "current = 2 is no epoch; use 0 or 1",
+                "current = 2 is not a valid epoch; use 0 or 1",
             ),
             (
                 format!("current = 0\nnumber = 3\nkey0 = \"{KEY}\"\n"),
-                "number = 3 is no number of a key of epoch 0",
+                "number = 3 is not a valid number for a key of epoch 0",
             ),
             (
                 "current = 1\nkey1 = \"12\"\n".to_owned(),

@@ -22,7 +22,7 @@ pub fn migrate<'a>(
 ) -> Result<Migrated, String> {
     let document: Result<DocumentMut, _> = text.parse();
     let mut document =
-        document.map_err(|error| format!("it is no TOML: {}", error.message().trim()))?;
+        document.map_err(|error| format!("it is not valid TOML: {}", error.message().trim()))?;
     let (moved, own): (Vec<_>, Vec<_>) =
         renamed.into_iter().partition(|(_, new)| new.contains('.'));
     let (mut done, mut left) = (Vec::new(), Vec::new());
@@ -293,7 +293,7 @@ mod tests {
         assert!(
             migrate("a = ", RENAMED.iter().copied())
                 .unwrap_err()
-                .starts_with("it is no TOML")
+                .starts_with("it is not valid TOML")
         );
     }
 }

@@ -19,6 +19,7 @@ mod renamed;
 mod schema;
 mod shared;
 mod spanned;
+mod tables;
 pub mod units;
 mod values;
 mod words;

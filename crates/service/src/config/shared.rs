@@ -99,7 +99,7 @@ pub fn report_address(text: &str) -> Result<SocketAddr, String> {
     let address = SocketAddr::from_str(text).ok();
     address.filter(|address| address.port() != 0).ok_or_else(|| {
         format!(
-            "`{text}` is no address with a port; write for example 192.0.2.1:9471 or [2001:db8::1]:9471"
+            "`{text}` is not an address with a port; write for example 192.0.2.1:9471 or [2001:db8::1]:9471"
         )
     })
 }
@@ -110,7 +110,7 @@ pub fn token_source_v4(text: &str) -> Result<Ipv4Addr, String> {
         .and_then(|address| Ipv4Addr::from_str(address).ok());
     address
         .filter(|address| u32::from(*address) & 0xffff == 0 && !address.is_unspecified())
-        .ok_or_else(|| format!("`{text}` is no source of tokens; write a network of 16 bits, for example 10.8.0.0/16"))
+        .ok_or_else(|| format!("`{text}` is not a valid source of tokens; write a network of 16 bits, for example 10.8.0.0/16"))
 }
 
 pub fn token_source_v6(text: &str) -> Result<Ipv6Addr, String> {
@@ -119,7 +119,7 @@ pub fn token_source_v6(text: &str) -> Result<Ipv6Addr, String> {
         .and_then(|address| Ipv6Addr::from_str(address).ok());
     address
         .filter(|address| address.segments()[7] == 0 && address.segments()[0] != 0)
-        .ok_or_else(|| format!("`{text}` is no source of tokens; write a network of 16 bits, for example fd00:8::/112"))
+        .ok_or_else(|| format!("`{text}` is not a valid source of tokens; write a network of 16 bits, for example fd00:8::/112"))
 }
 
 /// `192.0.2.1:80`, `[2001:db8::1]:80`, and `:*` for every port.
@@ -145,10 +145,10 @@ pub fn vip_address(text: &str) -> Result<IpAddr, String> {
 pub fn host_address(text: &str) -> Result<IpAddr, String> {
     let address = IpAddr::from_str(text).map_err(|_| match SocketAddr::from_str(text) {
         Ok(_) => format!("`{text}` holds a port; give the address alone (reals get the VIP's port, direct server return cannot remap it)"),
-        Err(_) => format!("`{text}` is no IP address; write for example 192.0.2.1 or 2001:db8::1"),
+        Err(_) => format!("`{text}` is not a valid IP address; write for example 192.0.2.1 or 2001:db8::1"),
     })?;
     match address.is_multicast() || address.is_unspecified() {
-        true => Err(format!("`{text}` is no address of one host")),
+        true => Err(format!("`{text}` is not the address of a single host")),
         false => Ok(address),
     }
 }

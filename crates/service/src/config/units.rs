@@ -24,12 +24,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         }
         other => {
             return Err(format!(
-                "`{other}` is no unit of time; use ns, us, ms, s, m or h"
+                "`{other}` is not a unit of time; use ns, us, ms, s, m or h"
             ));
         }
     };
-    let value = f64::from_str(number)
-        .map_err(|_| format!("`{text}` is no duration; write for example \"100ms\" or \"2s\""))?;
+    let value = f64::from_str(number).map_err(|_| {
+        format!("`{text}` is not a valid duration; write for example \"100ms\" or \"2s\"")
+    })?;
     let ns = value * unit_ns;
     if !(0.0..=1e18).contains(&ns) {
         return Err(format!("`{text}` is out of range"));
@@ -46,13 +47,17 @@ pub fn count(text: &str) -> Result<u64, String> {
         "M" => 1_000_000,
         "Ki" => 1 << 10,
         "Mi" => 1 << 20,
-        other => return Err(format!("`{other}` is no multiple; use k, M, Ki or Mi")),
+        other => {
+            return Err(format!(
+                "`{other}` is not a valid suffix; use k, M, Ki or Mi"
+            ));
+        }
     };
     u64::from_str(&number.replace('_', ""))
         .ok()
         .and_then(|value| value.checked_mul(factor))
         .ok_or_else(|| {
-            format!("`{text}` is no count; write for example 1000000, \"256k\" or \"1Mi\"")
+            format!("`{text}` is not a valid count; write for example 1000000, \"256k\" or \"1Mi\"")
         })
 }
 
@@ -76,7 +81,11 @@ mod tests {
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert!(duration("100").unwrap_err().contains("has no unit"));
         assert!(duration("3 weeks").unwrap_err().contains("no unit of time"));
-        assert!(duration("ms").unwrap_err().contains("is no duration"));
+        assert!(
+            duration("ms")
+                .unwrap_err()
+                .contains("is not a valid duration")
+        );
         assert!(duration("-1s").is_err());
         assert!(
             duration("99999999999h")

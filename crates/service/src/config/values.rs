@@ -134,7 +134,7 @@ pub fn interface(
         match fits && !name.contains(|c: char| c == '/' || c.is_whitespace()) {
             true => Ok(name.to_owned()),
             false => Err(format!(
-                "`{name}` is no interface name; it must have 1 to {INTERFACE_NAME_MAX} characters without `/` and blanks"
+                "`{name}` is not a valid interface name; it must have 1 to {INTERFACE_NAME_MAX} characters without `/` and blanks"
             )),
         }
     })
@@ -175,7 +175,7 @@ pub fn http(
                 address.port()
             ),
             Err(_) => format!(
-                "`{address}` is no address with a port; write for example \"{default}\", or false for none"
+                "`{address}` is not an address with a port; write for example \"{default}\", or false for none"
             ),
         },
     };
@@ -187,7 +187,7 @@ pub fn http(
 pub fn count(value: &CountValue) -> Result<u64, String> {
     match value {
         CountValue::Number(number) => {
-            u64::try_from(*number).map_err(|_| format!("`{number}` is no count"))
+            u64::try_from(*number).map_err(|_| format!("`{number}` is not a valid count"))
         }
         CountValue::Text(text) => units::count(text),
     }
@@ -195,7 +195,8 @@ pub fn count(value: &CountValue) -> Result<u64, String> {
 
 /// An address with a prefix length, the rest of its bits zero.
 pub fn network(text: &str) -> Result<(IpAddr, u8), String> {
-    let wrong = || format!("`{text}` is no prefix; write for example 10.0.0.0/8 or 2001:db8::/32");
+    let wrong =
+        || format!("`{text}` is not a valid prefix; write for example 10.0.0.0/8 or 2001:db8::/32");
     let (address, length) = text.split_once('/').ok_or_else(wrong)?;
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let length: u8 = length.parse().map_err(|_| wrong())?;

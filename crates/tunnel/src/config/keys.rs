@@ -63,7 +63,7 @@ fn secret_of(text: &str) -> Result<[u8; 32], String> {
         *byte = u8::from_str_radix(pair, 16).map_err(|_| malformed())?;
     }
     match secret == [0; 32] {
-        true => Err(format!("zeros are no secret; {MAKE}")),
+        true => Err(format!("a key of zeros is not secret; {MAKE}")),
         false => Ok(secret),
     }
 }
@@ -114,7 +114,7 @@ mod tests {
             ),
             (
                 format!("send = 1\n[keys]\n1 = \"{}\"", "00".repeat(32)),
-                "key 1: zeros are no secret; make one with `openssl rand -hex 32`",
+                "key 1: a key of zeros is not secret; make one with `openssl rand -hex 32`",
             ),
             (
                 format!("send = 1\n[keys]\n1 = \"{good}\"\n2 = \"{good}\"\n3 = \"{good}\""),

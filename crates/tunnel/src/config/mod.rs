@@ -429,11 +429,11 @@ fn path(
 /// An address with a port that leaves room for those of all threads.
 fn endpoint(text: &str, threads: usize) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|_| {
-        format!("`{text}` is no address with a port; write for example 192.0.2.1:7000 or [2001:db8::1]:7000")
+        format!("`{text}` is not an address with a port; write for example 192.0.2.1:7000 or [2001:db8::1]:7000")
     })?;
     if address.ip().is_unspecified() || address.ip().is_multicast() {
         return Err(format!(
-            "`{text}` is no single address; a path needs one at each end"
+            "`{text}` is not a single address; a path needs one at each end"
         ));
     }
     let last = usize::from(address.port()) + threads - 1;
@@ -451,7 +451,7 @@ fn device_name(name: &str) -> Result<String, String> {
     match fits && !name.contains(|c: char| c == '/' || c.is_whitespace() || c == '%') {
         true => Ok(name.to_owned()),
         false => Err(format!(
-            "`{name}` is no device name; it must have 1 to 15 characters without `/`, `%` and blanks"
+            "`{name}` is not a valid device name; it must have 1 to 15 characters without `/`, `%` and blanks"
         )),
     }
 }
@@ -464,7 +464,7 @@ fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
         Some((address, length))
     });
     parsed.ok_or_else(|| {
-        format!("`{text}` is no address with a prefix length; write for example 10.5.0.1/24")
+        format!("`{text}` is not an address with a prefix length; write for example 10.5.0.1/24")
     })
 }
 

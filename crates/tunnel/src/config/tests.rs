@@ -63,7 +63,7 @@ fn each_fault_is_one_sentence_with_its_place() {
         (
             "10.5.0.1/24",
             "10.5.0.1",
-            "tunnel.toml:4: `10.5.0.1` is no address with a prefix length; write for example 10.5.0.1/24",
+            "tunnel.toml:4: `10.5.0.1` is not an address with a prefix length; write for example 10.5.0.1/24",
         ),
         (
             "threads = 2",
@@ -98,7 +98,7 @@ fn each_fault_is_one_sentence_with_its_place() {
         (
             "192.0.2.1:7010",
             "192.0.2.1",
-            "tunnel.toml:16: `192.0.2.1` is no address with a port; write for example 192.0.2.1:7000 or [2001:db8::1]:7000",
+            "tunnel.toml:16: `192.0.2.1` is not an address with a port; write for example 192.0.2.1:7000 or [2001:db8::1]:7000",
         ),
         ("id = 3", "id = 0", "tunnel.toml:14: path 0 is given twice"),
         (

@@ -42,7 +42,7 @@ impl std::str::FromStr for Stack {
 
     fn from_str(word: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|s| s.name() == word);
-        found.ok_or_else(|| anyhow::anyhow!("{word:?} is no QUIC stack of the lab"))
+        found.ok_or_else(|| anyhow::anyhow!("{word:?} is not a QUIC stack of the lab"))
     }
 }
 
@@ -100,7 +100,7 @@ impl Cid {
             "plain" => Algorithm::Plain,
             "siphash" => Algorithm::SipHash(key()?),
             "aes" => Algorithm::Aes128(key()?),
-            other => anyhow::bail!("{other:?} is no algorithm of connection ids"),
+            other => anyhow::bail!("{other:?} is not an algorithm of connection ids"),
         };
         let (server_id, nonce) = (self.server_id_len, self.nonce_len);
         let config = CidConfig::new(self.number, server_id, nonce, algorithm)?;

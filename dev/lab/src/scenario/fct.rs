@@ -153,7 +153,7 @@ impl Plan {
         };
         let size = |word: &String| {
             let size = word.parse().ok().filter(|size| (1..=200).contains(size));
-            size.with_context(|| format!("servers = {word:?} is no number from 1 to 200"))
+            size.with_context(|| format!("servers = {word:?} is not a number from 1 to 200"))
         };
         let plan = Self {
             schedulers: words("schedulers")?,

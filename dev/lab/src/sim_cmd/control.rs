@@ -72,7 +72,7 @@ fn constant(text: &str) -> Result<(String, f64), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     let value: f64 = value
         .parse()
-        .map_err(|_| format!("`{value}` is no number"))?;
+        .map_err(|_| format!("`{value}` is not a number"))?;
     apply(&mut ControlParams::default(), name, value)?;
     Ok((name.to_owned(), value))
 }

@@ -205,7 +205,7 @@ fn named<T: PartialEq>(
 fn service(text: &str) -> Result<(String, Option<IpAddr>, u16), String> {
     let wrong = || {
         format!(
-            "`{text}` is no service; write for example 192.0.2.1:80, [2001:db8::1]:443 or *:8080"
+            "`{text}` is not a valid service; write for example 192.0.2.1:80, [2001:db8::1]:443 or *:8080"
         )
     };
     let (address, port) = text.rsplit_once(':').ok_or_else(wrong)?;
@@ -288,7 +288,7 @@ fn threshold(spanned: &Spanned<RawThreshold>, faults: &mut Faults<'_>) -> Option
         match host.is_some_and(|host| !host.is_empty()) {
             true => Ok(address.to_owned()),
             false => Err(format!(
-                "`{address}` is no http:// address; for TLS let `exec` call curl"
+                "`{address}` is not an http:// address; for TLS let `exec` call curl"
             )),
         }
     });

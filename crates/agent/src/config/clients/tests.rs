@@ -86,7 +86,7 @@ fn each_fault_is_one_sentence_with_its_place() {
         (
             "192.0.2.1:80",
             "192.0.2.1",
-            "agent.toml:6: `192.0.2.1` is no service; write for example 192.0.2.1:80, [2001:db8::1]:443 or *:8080",
+            "agent.toml:6: `192.0.2.1` is not a valid service; write for example 192.0.2.1:80, [2001:db8::1]:443 or *:8080",
         ),
         (
             "10.0.0.0/8",
@@ -117,7 +117,7 @@ fn each_fault_is_one_sentence_with_its_place() {
         (
             "above = \"2s\"",
             "above = \"2s\"\nwebhook = \"https://x/\"",
-            "agent.toml:16: `https://x/` is no http:// address; for TLS let `exec` call curl",
+            "agent.toml:16: `https://x/` is not an http:// address; for TLS let `exec` call curl",
         ),
         (
             "slot = \"200ms\"",

@@ -109,7 +109,7 @@ fn run(context: &Context) -> Result<Value> {
     let chosen = match planted.as_str() {
         "" => chosen,
         "evict-live" => "pairs".to_owned(),
-        other => bail!("{other:?} is no planted fault; there is evict-live"),
+        other => bail!("{other:?} is not a planted fault; there is evict-live"),
     };
     let mut rows = Vec::new();
     for kind in choose(&chosen)? {

@@ -192,7 +192,7 @@ impl BifrostPlan {
         };
         let seconds = |name| -> Result<Duration> {
             let seconds = Duration::try_from_secs_f64(context.param(name)?);
-            seconds.with_context(|| format!("{name} is no length of time"))
+            seconds.with_context(|| format!("{name} is not a valid length of time"))
         };
         let rule = Rule {
             limit_pct: context.param("stolen_max_pct")?,

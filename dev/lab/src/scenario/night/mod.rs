@@ -66,7 +66,7 @@ pub(super) const NIGHT: Scenario = Scenario {
 fn run(context: &Context) -> Result<Value> {
     let planted: String = context.param("planted")?;
     if !["", "torn-state"].contains(&planted.as_str()) {
-        bail!("{planted:?} is no planted fault; there is torn-state");
+        bail!("{planted:?} is not a planted fault; there is torn-state");
     }
     let many: usize = context.param("kills")?;
     let deeds: String = context.param("deeds")?;
