@@ -17,4 +17,4 @@ mod run;
 
 pub use agent::{Agent, openapi};
 pub use config::AgentConfig;
-pub use run::{detach, run};
+pub use run::{run, unload};

@@ -15,7 +15,7 @@ use crate::clients::Clients;
 use crate::{AgentConfig, report};
 
 /// Takes the data plane down.
-pub fn detach(config: &AgentConfig) -> anyhow::Result<()> {
+pub fn unload(config: &AgentConfig) -> anyhow::Result<()> {
     let counting = Clients::detach(&config.pin_dir)?;
     let decapsulation = Decapsulator::detach(&config.pin_dir)?;
     let detached = match config.decapsulates() {
@@ -66,7 +66,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
         served
     })?;
     info!(
-        "stopped; the data plane goes on {} from {}; `causeway agent -c {} --detach` takes it down",
+        "stopped; the data plane goes on {} from {}; `causeway agent unload -c {}` takes it down",
         if started.is_some() {
             "decapsulating"
         } else {

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::bail;
 use causeway_agent::clients::{history, view};
-use causeway_agent::{AgentConfig, detach, run};
+use causeway_agent::{AgentConfig, run, unload};
 use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
 use causeway_report::table::{OutputFormat, TextTable};
-use causeway_service::config::units;
+use causeway_service::config::{ConfigErrors, units};
 use causeway_service::process::Process;
 use hyper::Uri;
 
@@ -27,6 +28,16 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
 
+    #[command(flatten)]
+    file: ConfigFile,
+
+    /// What `unload` was called: people took it for "run in the background"
+    #[arg(long, hide = true)]
+    detach: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct ConfigFile {
     /// Configuration file
     #[arg(
         short,
@@ -35,14 +46,18 @@ pub(crate) struct Args {
         default_value = "/etc/causeway/agent.toml"
     )]
     config: PathBuf,
-
-    /// Take the data plane down instead: tunnel packets go to the kernel again
-    #[arg(long)]
-    detach: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
+    /// Take the data plane down: remove its programs and pins
+    ///
+    /// After the daemon was stopped. Tunnel packets go to the kernel from then on. A stop, a
+    /// restart or an upgrade does not need it.
+    Unload {
+        #[command(flatten)]
+        file: ConfigFile,
+    },
     /// Show what a running agent counts
     Stats {
         /// Unix socket of the agent
@@ -85,7 +100,18 @@ enum Action {
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.detach {
+            bail!(
+                "`--detach` takes the data plane down, and is called `causeway agent unload` now; without an option, `causeway agent` runs in the foreground"
+            );
+        }
         match self.action {
+            Some(Action::Unload { file }) => {
+                return match AgentConfig::load(&file.config) {
+                    Ok(config) => unload(&config).map(|()| ExitCode::SUCCESS),
+                    Err(errors) => Ok(refused(&errors)),
+                };
+            }
             Some(Action::Stats {
                 socket,
                 api,
@@ -112,19 +138,16 @@ impl Args {
             None => {}
         }
         let process = Process::begin()?;
-        let config = match AgentConfig::load(&self.config) {
-            Ok(config) => config,
-            Err(errors) => {
-                eprintln!("{errors}");
-                return Ok(ExitCode::FAILURE);
-            }
-        };
-        match self.detach {
-            true => detach(&config)?,
-            false => run(process, self.config, config)?,
+        match AgentConfig::load(&self.file.config) {
+            Ok(config) => run(process, self.file.config, config).map(|()| ExitCode::SUCCESS),
+            Err(errors) => Ok(refused(&errors)),
         }
-        Ok(ExitCode::SUCCESS)
     }
+}
+
+fn refused(errors: &ConfigErrors) -> ExitCode {
+    eprintln!("{errors}");
+    ExitCode::FAILURE
 }
 
 fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {

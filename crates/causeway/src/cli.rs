@@ -297,6 +297,7 @@ mod tests {
         // They write files, run until they are stopped, draw, or say what they did in a sentence.
         let without = [
             "causeway agent",
+            "causeway agent unload",
             "causeway config migrate",
             "causeway config schema",
             "causeway conns move",

@@ -24,7 +24,7 @@ Examples:
   causeway agent stats
   causeway agent stats --clients                  # client latency, with [agent.clients]
   causeway agent history --for 1h -o csv
-  causeway agent --detach                         # after it was stopped: take the data plane down";
+  causeway agent unload                           # after it was stopped: take the data plane down";
 
 /// For `causeway tunnel --help`.
 pub(crate) const TUNNEL: &str = "\

@@ -133,6 +133,6 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Cli::command(), "causeway", &mut script);
         let script = String::from_utf8(script).unwrap();
-        assert!(script.contains("detach") && script.contains("--socket"));
+        assert!(script.contains("unload") && script.contains("--socket"));
     }
 }

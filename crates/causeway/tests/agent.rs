@@ -166,9 +166,9 @@ impl World {
         packets.parse().expect("a number")
     }
 
-    fn detach(&self) -> String {
+    fn unload(&self) -> String {
         let output = causeway()
-            .args(["agent", "--detach", "-c"])
+            .args(["agent", "unload", "-c"])
             .arg(self.file())
             .output()
             .expect("run causeway");
@@ -236,11 +236,19 @@ fn an_agent_decapsulates_also_while_it_is_away() {
         let agent = world.agent();
         assert_eq!(world.count("decapsulated"), 3);
         agent.terminate();
-        let said = world.detach();
-        assert!(said.starts_with("detached from srv0; "), "{said}");
+        let refused = causeway().args(["agent", "--detach"]).output();
+        let refused = refused.expect("run causeway");
+        let error = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && has_program());
+        assert!(
+            error.contains("is called `causeway agent unload` now"),
+            "{error}"
+        );
+        let said = world.unload();
+        assert!(said.starts_with("unloaded from srv0; "), "{said}");
         assert!(!has_program());
         assert!(!world.delivers());
-        assert!(world.detach().starts_with("nothing was attached"));
+        assert!(world.unload().starts_with("nothing was attached"));
     });
 }
 

@@ -77,7 +77,7 @@ pub enum DataPlaneError {
     Busy(PathBuf),
     /// Pins of a build with other structs.
     #[error(
-        "the data plane pinned in {} has layout {found}, this build has {ours}: they cannot share state. Take the old one down (`causeway lb unload --yes`, `causeway agent --detach`), then start again; connections in its table are lost",
+        "the data plane pinned in {} has layout {found}, this build has {ours}: they cannot share state. Take the old one down (`causeway lb unload --yes`, `causeway agent unload`), then start again; connections in its table are lost",
         .pin_dir.display()
     )]
     AbiVersion {
@@ -90,7 +90,7 @@ pub enum DataPlaneError {
     },
     /// A pinned map differs from what is wanted.
     #[error(
-        "the map {map} pinned in {} has {what} {pinned}, the configuration wants {wanted}: keep the old value, or take the data plane down (`causeway lb unload --yes`, `causeway agent --detach`) and start again; connections in its table are lost",
+        "the map {map} pinned in {} has {what} {pinned}, the configuration wants {wanted}: keep the old value, or take the data plane down (`causeway lb unload --yes`, `causeway agent unload`) and start again; connections in its table are lost",
         .pin_dir.display()
     )]
     Layout {
@@ -107,7 +107,7 @@ pub enum DataPlaneError {
     },
     /// The pins belong to another interface.
     #[error(
-        "the data plane pinned in {} runs on {pinned}, not on {wanted}: take it down first (`causeway lb unload --yes`, `causeway agent --detach`), or choose another pin_dir",
+        "the data plane pinned in {} runs on {pinned}, not on {wanted}: take it down first (`causeway lb unload --yes`, `causeway agent unload`), or choose another pin_dir",
         .pin_dir.display()
     )]
     OtherInterface {
@@ -171,7 +171,7 @@ pub enum DataPlaneError {
     },
     /// The running data plane has another mode.
     #[error(
-        "the data plane on {interface} runs in {running} mode; the mode cannot change under traffic: take it down first (`causeway lb unload --yes`, `causeway agent --detach`)"
+        "the data plane on {interface} runs in {running} mode; the mode cannot change under traffic: take it down first (`causeway lb unload --yes`, `causeway agent unload`)"
     )]
     OtherMode {
         /// The interface.

@@ -82,7 +82,7 @@ impl Detached {
         let pin_dir = pin_dir.display();
         match (self.was_attached, self.pins) {
             (true, pins) => {
-                format!("detached from {interface}; {pins} pins removed from {pin_dir}")
+                format!("unloaded from {interface}; {pins} pins removed from {pin_dir}")
             }
             (false, 0) => format!("nothing was attached: there are no pins in {pin_dir}"),
             (false, pins) => {

@@ -132,14 +132,14 @@ impl AgentProcess {
     pub fn detach(&mut self) -> Result<()> {
         self.child.kill_and_wait()?;
         let mut command = self.server.netns.command(&self.binary);
-        command.args(["agent", "--detach", "-c"]);
+        command.args(["agent", "unload", "-c"]);
         let output = command
             .arg(self.directory.path().join("agent.toml"))
             .output()
             .with_context(|| format!("cannot run {}", self.binary.display()))?;
         ensure!(
             output.status.success(),
-            "causeway agent --detach: {}",
+            "causeway agent unload: {}",
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(())

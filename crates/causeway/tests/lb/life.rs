@@ -49,7 +49,7 @@ fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
         }
         let unloaded = machine.unload();
         let said = String::from_utf8_lossy(&unloaded.stdout).into_owned();
-        assert!(said.starts_with("detached from eth0; "), "{said}");
+        assert!(said.starts_with("unloaded from eth0; "), "{said}");
         assert!(!machine.xdp_is_attached());
         assert!(!machine.path("bpf/lb").exists());
         let again = machine.unload();

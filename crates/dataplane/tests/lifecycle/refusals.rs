@@ -22,7 +22,7 @@ fn a_changed_table_size_is_refused_and_names_map_and_way_out() {
         );
         let text = error.to_string();
         assert!(
-            text.contains("flows4") && text.contains("--detach"),
+            text.contains("flows4") && text.contains("agent unload"),
             "{text}"
         );
         // The refusal has changed nothing.
@@ -48,7 +48,7 @@ fn pins_of_another_layout_are_refused() {
             matches!(error, DataPlaneError::AbiVersion { .. }),
             "{error:?}"
         );
-        assert!(error.to_string().contains("--detach"), "{error}");
+        assert!(error.to_string().contains("agent unload"), "{error}");
         // Pins that do not say what they are could be anything.
         std::fs::remove_file(&layout).expect("remove the layout");
         assert!(refusal(&options).to_string().contains("layout unknown"));
