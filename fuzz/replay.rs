@@ -53,7 +53,7 @@ fn mutate(bytes: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut Rng) {
     }
 }
 
-/// Runs a target's entry on each input and on so many mutations of it.
+/// Runs a target's entry on each input and on this many mutations of it.
 pub(crate) fn run(target: &str, variants: u64, entry: fn(&[u8])) {
     let inputs = corpus(target);
     assert!(inputs.len() >= 10, "{} inputs for {target}", inputs.len());

@@ -234,11 +234,11 @@ fn greeted(sealed: bool) -> ([End; 2], u64) {
 
 /// A conversation into which the input interferes. First byte: whether it is sealed.
 /// Then steps, each of a word and what it takes:
-/// 0 and a length: so many bytes go to the first end as they are;
+/// 0 and a length: this many bytes go to the first end as they are;
 /// 1 and a length: the same with the epoch of the conversation put in;
 /// 2 and a place: the peer's datagram at this place of those in flight gets through;
 /// 3, a place and a byte: the same, changed;
-/// 4 and a byte: so many times 100 us go by;
+/// 4 and a byte: this many times 100 us go by;
 /// 5 and two bytes: the peer sends a frame;
 /// 6 and two bytes: so does the first end;
 /// others: all in flight gets through, with 8 in them to a full vNIC, with 16 merged: each

@@ -51,7 +51,7 @@ pub struct ReportPlan {
 struct Running {
     /// As the file has it.
     file: AgentConfig,
-    /// What was heard of the fleet's book.
+    /// What was received of the fleet's book.
     heard: HeardBook,
     /// The file as the book has it.
     config: AgentConfig,
@@ -181,8 +181,8 @@ impl Agent {
         Ok(running.config.summary())
     }
 
-    /// Takes what a balancer tells of the fleet's book: on disk first, then into the data plane; what
-    /// is acknowledged is in both. Says whether anything is new.
+    /// Takes what a balancer sends of the fleet's book: on disk first, then into the data plane;
+    /// what is acknowledged is in both. Says whether anything is new.
     pub(crate) fn hear(&self, server: IpAddr, orders: AgentOrders) -> anyhow::Result<bool> {
         let mut running = lock(&self.running);
         let mut heard = running.heard.clone();
@@ -231,7 +231,7 @@ impl Agent {
         self.latencies.take()
     }
 
-    /// Takes note of what balancers are told.
+    /// Stores what balancers were sent.
     pub fn set_load(&self, load: ServerLoad) {
         *lock(&self.load) = load;
     }
@@ -313,8 +313,8 @@ impl Agent {
         self.clients.as_ref().map(lock).is_some()
     }
 
-    /// Looks after what keeps the data plane in the kernel until `stopped`: puts right what can
-    /// be, and tells what cannot.
+    /// Watches what keeps the data plane in the kernel until `stopped`: repairs what can be
+    /// repaired, and logs what cannot.
     pub fn hold(&self, stopped: &AtomicBool) {
         let Some(decapsulator) = &self.decapsulator else {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this server has heard of the fleet's book (`[agent.report] book`): VIPs, its ids, keys of
-//! cookies, balancers. It comes from any balancer, never from the store, and the last good of it
+//! What this server has received of the fleet's book (`[agent.report] book`): VIPs, its ids, keys
+//! of cookies, balancers. It comes from any balancer, never from the store, and the last good of it
 //! is on this server's disk: without a balancer in reach the agent goes on by that.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,7 +118,7 @@ impl HeardBook {
         fs::File::open(dir)?.sync_all()
     }
 
-    /// Takes what a balancer tells; whether anything is another for it. A balancer may lag.
+    /// Takes what a balancer sends; whether that changed anything. A balancer may lag.
     pub(crate) fn hear(&mut self, server: IpAddr, orders: AgentOrders) -> bool {
         let Some((agent, own)) = self.0.get_mut(&server) else {
             let mut agent = FleetAgent::new(server);
@@ -226,7 +226,7 @@ fn epoch_of(number: KeyNumber) -> KeyEpoch {
 }
 
 /// Secrets of reports come with the book, so that a server needs a file once. That of a file made
-/// later than what was heard is for a server that has missed rotations.
+/// later than what was received is for a server that has missed rotations.
 fn take_secrets(keys: &mut ReportKeys, server: IpAddr, heard: EpochSecrets, heard_later: bool) {
     let ReportSecrets::Own(own) = &mut keys.secrets else {
         return;

@@ -3,7 +3,7 @@
 //! into what the server answers, and measures client latency.
 //!
 //! [`AgentConfig`] is what a file says, [`Agent`] the state behind its API, [`run`] the
-//! daemon from start to end. It reports to balancers by datagrams, hears a fleet's book in their
+//! daemon from start to end. It reports to balancers by datagrams, receives a fleet's book in their
 //! answers, and otherwise knows nothing of them.
 
 mod agent;

@@ -50,10 +50,10 @@ pub struct AgentStats {
     /// Client latency; `None` where it is not measured.
     #[serde(default)]
     pub clients: Option<ClientsView>,
-    /// What balancers were told last of this server's load; `None` where none has been.
+    /// The load last reported to balancers; `None` if none has been.
     #[serde(default)]
     pub load: Option<LoadView>,
-    /// What was heard of the fleet's book; empty where none is heard.
+    /// What was received of the fleet's book; empty if none is followed.
     #[serde(default)]
     pub books: Vec<AgentBookView>,
 }
@@ -71,7 +71,7 @@ pub struct AgentBookView {
     pub keys: Vec<u64>,
     /// The server's ids.
     pub ids: Vec<AgentIdView>,
-    /// Where balancers hear it.
+    /// Where balancers receive its reports.
     pub balancers: Vec<String>,
 }
 
@@ -189,7 +189,7 @@ pub struct ServerTimeView {
     pub mean_s: Option<f64>,
     /// Transactions of which it is known.
     pub timed: f64,
-    /// Those of which it cannot be told: their clients asked before they had their answers.
+    /// Those for which it is unknown: their clients asked before they had their answers.
     pub overlapping: f64,
 }
 
@@ -243,7 +243,7 @@ pub struct ClientTotals {
     /// That, seconds.
     #[serde(default)]
     pub timed_s: f64,
-    /// Those of which it cannot be told: their clients asked before they had their answers.
+    /// Those for which it is unknown: their clients asked before they had their answers.
     #[serde(default)]
     pub overlapping: u64,
 }

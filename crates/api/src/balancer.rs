@@ -218,7 +218,7 @@ pub struct VipView {
     pub min_healthy: usize,
     /// Whether that many are.
     pub ready: bool,
-    /// Whether routers have been told of its address.
+    /// Whether its address is announced to routers.
     #[serde(default)]
     pub announced: bool,
     /// Packets since the VIP was made.
@@ -329,7 +329,7 @@ pub struct RealView {
     pub requests: u64,
     /// Response latency.
     pub latency: LatencyView,
-    /// Time until it has its whole weight again, if it has returned of late.
+    /// Time until it has its whole weight again, if it has returned recently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_start_s: Option<f64>,
     /// Latencies that were not counted because they are upper bounds.
@@ -409,7 +409,7 @@ pub struct LatencyView {
     /// How far to trust them: `none`, `low`, `medium`, `high`.
     #[serde(default)]
     pub quality: String,
-    /// One in so many connections is measured; 0: unknown, of an older daemon.
+    /// One in this many connections is measured; 0: unknown, of an older daemon.
     #[serde(default)]
     pub one_in: u32,
     /// What the server added, mean over the last ten seconds' samples with a known path.
@@ -460,7 +460,7 @@ pub enum Grade {
     /// There is none.
     #[default]
     None,
-    /// It rests on few samples, or on what cannot be told apart.
+    /// It rests on few samples, or on samples that are ambiguous.
     Low,
     /// Most are within 25 %.
     Medium,
@@ -598,7 +598,7 @@ pub struct FleetView {
     pub key_other: Option<u64>,
     /// All members.
     pub members: Vec<FleetMemberView>,
-    /// Servers whose agents are waited for, or hear the book unasked.
+    /// Servers whose agents are waited for, or get the book unasked.
     #[serde(default)]
     pub agents: Vec<FleetAgentView>,
     /// All ids in use or at rest.
@@ -627,7 +627,7 @@ impl std::fmt::Display for FleetPosition {
 pub struct FleetAgentView {
     /// The server's address.
     pub server: String,
-    /// The book that it goes by, as this balancer has heard.
+    /// The book that it follows, as last reported to this balancer.
     pub acknowledged: Option<FleetPosition>,
 }
 
@@ -699,9 +699,9 @@ pub struct PeersView {
 pub struct PeerView {
     /// Its `peers.listen`.
     pub address: String,
-    /// Whether its measurements count: it has been heard within the last second.
+    /// Whether its measurements count: its last datagram is at most a second old.
     pub live: bool,
-    /// How long ago it was heard last.
+    /// How long ago its last datagram came.
     pub heard_s: Option<f64>,
     /// Datagrams to it.
     pub sent: u64,

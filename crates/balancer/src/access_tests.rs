@@ -256,7 +256,7 @@ fn what_is_too_much_is_refused() {
     let head = format!("X-Long: {}", "x".repeat(100 << 10));
     let long = ["-H", &head, "-H", &head];
     assert_eq!(files.ask(&admin, &long, "/v1/status").0, 431);
-    // One host has so many connections and no more.
+    // One host may have this many connections and no more.
     let hold = |_| TcpStream::connect(files.address).unwrap();
     let held: Vec<TcpStream> = (0..16).map(hold).collect();
     let mut last = hold(16);

@@ -25,7 +25,7 @@ use super::slots::ConnectionSlots;
 /// Pause after an error, so that a lasting one does not keep a core busy.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long after the last question an agent tells of connections that open, and some more.
+/// How long after the last question an agent reports connections that open, with a margin.
 const OPENED_LATE: Duration = Duration::from_secs(3);
 
 /// What agents have reported; clones share it.
@@ -79,7 +79,7 @@ impl AgentReports {
         receiver.ask(received, keys.as_ref()?, now_ns)
     }
 
-    /// Tells agents of this book from now on.
+    /// Sends agents this book from now on.
     pub(crate) fn set_telling(&self, telling: Telling) {
         self.inner().telling = Some(telling);
     }
@@ -127,7 +127,7 @@ impl AgentReports {
         self.inner().receiver.latency(server, service, now_ns)
     }
 
-    /// How long ago a server's agent last told of the latency of its clients.
+    /// How long ago a server's agent last reported the latency of its clients.
     pub fn latency_age_ns(&self, server: IpAddr, now_ns: u64) -> Option<u64> {
         self.inner().receiver.latency_age_ns(server, now_ns)
     }

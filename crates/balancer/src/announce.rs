@@ -25,7 +25,7 @@ use crate::config::{Announce, OnStop};
 
 /// Time from a change to BIRD's hearing of it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// BIRD that did not take a change is told again after this.
+/// If BIRD did not take a change, it gets it again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A command that takes longer is ended.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ impl Announcements {
     }
 }
 
-/// What BIRD was told last.
+/// What BIRD got last.
 #[derive(Default)]
 struct Herald {
     /// `None` until there is a file to begin with.
@@ -89,7 +89,7 @@ impl Herald {
             (engine.config().announce.clone(), services(&engine), leaves)
         };
         let Some(announce) = announce else {
-            // Asked again one day, it begins anew: services are not watched until then.
+            // Started again later, it begins from nothing: services are not watched until then.
             self.announcer = None;
             if let Some((announce, ..)) = self.told.take() {
                 // The key is gone from the file: no announcements are wanted any more.

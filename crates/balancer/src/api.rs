@@ -104,8 +104,8 @@ impl Shared {
         }
     }
 
-    /// Writes down what is to outlive the daemon, if it has changed. That it cannot be written
-    /// is told; the daemon goes on.
+    /// Writes down what is to outlive the daemon, if it has changed. A failure to write is logged;
+    /// the daemon goes on.
     pub(crate) fn keep(&self) {
         let mut keeping = self.keeping();
         let kept = self.engine().kept();
@@ -857,7 +857,7 @@ struct LastReal {
     last: bool,
 }
 
-/// Removes a real; its flows are picked anew
+/// Removes a real; its flows are picked again
 #[utoipa::path(
     delete, path = "/v1/vips/{vip}/reals/{real}",
     params(("vip" = String, Path, description = "Name, or address:port"), ("real" = String, Path, description = "Address"), LastReal),

@@ -548,7 +548,7 @@ async fn the_sum_of_latencies_never_falls() {
     daemon.run(11, &[100.0; 4]);
     let slow = scrape().await;
     assert_eq!(slow, (55.0, 550.0));
-    // The mean falls while the histogram is not read anew.
+    // The mean falls while the histogram is not read again.
     daemon.run(5, &[1.0; 4]);
     let fast = scrape().await;
     assert!(
@@ -645,7 +645,7 @@ async fn answers_are_as_described() {
             continue;
         };
         let described = &get["responses"]["200"]["content"]["application/json"]["schema"];
-        // Stateful VIPs and fleets are in worlds of their own, and metrics are no JSON.
+        // Stateful VIPs and fleets are in worlds of their own, and metrics are not JSON.
         if ["/v1/connections", "/v1/fleet", "/metrics"].contains(&path.as_str()) {
             continue;
         }

@@ -182,7 +182,7 @@ pub(super) fn over(
     (config, left)
 }
 
-/// Tells what was set by hand for reals that a file has no more.
+/// Logs what was set by hand for reals that are no longer in the file.
 pub(super) fn tell_gone(file: &BalancerConfig, by_hand: &[SetByHand]) {
     for set in by_hand.iter().filter(|set| indices_of(file, set).is_none()) {
         info!(

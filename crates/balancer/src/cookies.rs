@@ -191,7 +191,7 @@ impl Engine {
             .with_context(|| format!("vip {}", vip.name))
     }
 
-    /// Takes cookies away from VIPs that shall have none any more.
+    /// Takes cookies away from VIPs that are to have none any more.
     pub(super) fn end_cookies(&mut self) -> anyhow::Result<()> {
         let without = |pool: &&Pool| pool.vip().cookie.is_none() && pool.vip().quic.is_empty();
         let mut without = self.pools.iter().filter(without);

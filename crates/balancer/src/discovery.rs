@@ -3,7 +3,7 @@
 //!
 //! They are applied like changes by the API: settings made by hand stay, and reals that are no
 //! longer in the answers drain first. The last answers are kept for the next daemon, which could
-//! not tell an empty pool from one that it has not asked for yet.
+//! not distinguish an empty pool from one that it has not asked for yet.
 
 mod dns;
 mod found;
@@ -34,14 +34,14 @@ pub(crate) use found::{FoundReal, FoundReals};
 
 /// How late a new configuration, an answer or the end of a drain is noticed.
 const NAP: Duration = Duration::from_millis(250);
-/// A file is looked at so often.
+/// How often a file is looked at.
 const FILE_EVERY: Duration = Duration::from_secs(1);
 /// A source that has not answered by then has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most of a file or a page that is read.
 const TEXT_MAX: usize = 1 << 20;
 
-/// What was answered, and after what time to ask again, if that was told.
+/// What was answered, and after what time to ask again, if the answer says.
 type Told = (Vec<Value>, Option<Duration>);
 
 /// Puts what has been found into a file's configuration.
@@ -229,7 +229,7 @@ impl Engine {
         kept
     }
 
-    /// How it stands with the reals that are told of.
+    /// The state of the reals that are discovered.
     pub(super) fn discovery(&self, vip: &VipConfig) -> Option<DiscoveryView> {
         let discover = vip.discover.as_ref()?;
         let found = self.found.get(&vip.endpoint()).cloned().unwrap_or_default();

@@ -74,7 +74,7 @@ pub struct Engine {
     pub(super) by_hand: Vec<SetByHand>,
     /// Its fleet, if it is a member of one.
     pub(super) fleet: Option<Membership>,
-    /// Reals that discovery tells of, by the VIP's address, port and protocol.
+    /// Reals that discovery found, by the VIP's address, port and protocol.
     pub(super) found: HashMap<String, FoundReals>,
     /// Reals that a former daemon found to be down.
     pub(super) former_down: HashSet<Down>,
@@ -100,13 +100,13 @@ pub struct Engine {
     pub(super) gone: HashSet<Vip>,
     /// What agents have reported.
     pub(super) reports: AgentReports,
-    /// What the balancers of the same VIPs tell.
+    /// What the balancers of the same VIPs report.
     pub(super) peers: PeerSteering,
     /// Settles who begins in rings of turns, for balancers not to begin alike.
     pub(super) seed: u64,
-    /// VIP addresses that routers have been told of.
+    /// VIP addresses that are announced to routers.
     announced: BTreeSet<IpAddr>,
-    /// Whether they took what they were told last; `None`: without `[announce]`.
+    /// Whether the routers took the last announcement; `None`: without `[announce]`.
     announce_up: Option<bool>,
     /// Whether the file was taken when it was read last, and when one was.
     reloads: Reloads,
@@ -239,12 +239,12 @@ impl Engine {
         self.offered = Some(way);
     }
 
-    /// Whether routers have been told of this VIP address.
+    /// Whether this VIP address is announced to routers.
     pub fn is_announced(&self, address: IpAddr) -> bool {
         self.announced.contains(&address)
     }
 
-    /// Whether routers took what they were told last; `None`: without `[announce]`.
+    /// Whether routers took the last announcement; `None`: without `[announce]`.
     pub fn announce_up(&self) -> Option<bool> {
         self.announce_up
     }
@@ -254,7 +254,7 @@ impl Engine {
         self.announce_up = up;
     }
 
-    /// Takes which VIP addresses routers have been told of.
+    /// Takes the VIP addresses that are announced to routers.
     pub fn set_announced(&mut self, announced: BTreeSet<IpAddr>) {
         self.announced = announced;
     }
@@ -293,7 +293,7 @@ impl Engine {
         &self.reports
     }
 
-    /// What the balancers of the same VIPs tell.
+    /// What the balancers of the same VIPs report.
     pub fn peers(&self) -> &PeerSteering {
         &self.peers
     }
@@ -324,7 +324,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses what a reload would refuse, as far as that can be told without a change.
+    /// Refuses what a reload would refuse, as far as that can be known without a change.
     pub fn check_reload(&self, config: &BalancerConfig) -> Result<(), EngineError> {
         let keys = config.needs_restart(&self.config);
         if !keys.is_empty() {
@@ -535,7 +535,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives reals that have returned of late more of their weight.
+    /// Gives reals that have returned recently more of their weight.
     fn warm(&mut self, interval_ns: u64) -> anyhow::Result<()> {
         for pool in &mut self.pools {
             if pool.warm(interval_ns) && pool.counts_connections() {

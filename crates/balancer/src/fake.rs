@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A data plane in memory, for tests: keeps what it is told, and counts what a
+//! A data plane in memory, for tests: keeps what is written to it, and counts what a
 //! test writes into it.
 
 use std::collections::{BTreeMap, HashMap};

@@ -154,7 +154,7 @@ impl Engine {
             }
         }
         self.checks.retain(|id, _| wanted.contains_key(id));
-        // Another window begins anew, as does what was not watched for a while.
+        // A changed window starts again, as does what was not watched for a while.
         self.silences.retain(|id, silence| {
             wanted
                 .get(id)
@@ -176,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// Tells the pools which members are fit, and the log what has changed. Rings
+    /// Passes to the pools which members are fit, and logs what has changed. Rings
     /// follow at once; if that fails, with the next interval.
     pub(super) fn apply_health(&mut self) {
         self.tell_votes();

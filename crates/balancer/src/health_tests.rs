@@ -18,8 +18,8 @@ fn text(scheduler: &str) -> String {
     )
 }
 
-/// Lets this many probes of each real go out; those to `failing` fail, those to
-/// `silent` hear nothing.
+/// Lets this many probes of each real go out; those to `failing` fail, those to `silent` get no
+/// answer.
 fn probes(bench: &mut Bench, count: usize, failing: &[RealId], silent: &[RealId]) {
     for _ in 0..count * 20 {
         bench.now.monotonic_ns += 50 * MS;
@@ -171,7 +171,7 @@ fn who_was_down_is_down_after_a_restart_until_probes_succeed() {
         let mut bench = Bench::new(&text(scheduler));
         probes(&mut bench, 3, &[2], &[]);
         assert_eq!(states(&bench)[2], HealthState::Down);
-        // The ring tells, but for rings that leave out reals with much load.
+        // The ring shows it, but for rings that leave out reals with much load.
         let kept = match by_ring {
             true => KeptState::default(),
             false => bench.engine.kept(),

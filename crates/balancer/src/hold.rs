@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looks after what keeps the data plane in the kernel: its interface may be made anew, and its
+//! Watches what keeps the data plane in the kernel: its interface may be recreated, and its
 //! pins may go.
 
 use tracing::{info, warn};
@@ -7,7 +7,7 @@ use tracing::{info, warn};
 use super::engine::Engine;
 
 impl Engine {
-    /// Has the data plane put right what it can, and tells what it cannot.
+    /// Has the data plane repair what it can, and logs what it cannot.
     pub(super) fn mend(&mut self) {
         let fault = match self.plane.mend() {
             Ok(changes) => {

@@ -38,7 +38,7 @@ pub struct KernelPlane {
 impl KernelPlane {
     /// Loads the data plane, or takes over the running one.
     pub fn start(config: &BalancerConfig) -> anyhow::Result<(Self, Started)> {
-        // Before anything is attached: what cannot forward shall not start.
+        // Before anything is attached: what cannot forward must not start.
         let resolver = Resolver {
             interface: config.interface.clone(),
         };

@@ -18,8 +18,8 @@ use crate::config::{Control, LatencySource, VipConfig};
 
 /// Time over which shares of samples are taken, where that brings enough of them.
 const COVERAGE_NS: f64 = 10e9;
-/// Samples below which they say nothing: where fewer come in that time, they are those of
-/// about so many.
+/// Samples below which shares say nothing: if fewer come in that time, shares are of about this
+/// many.
 const COVERAGE_SAMPLES: f64 = 20.0;
 /// The shares of samples with a known path below which a VIP goes by responses, and from
 /// which on by its servers again.
@@ -60,7 +60,7 @@ impl InForce {
         Self {
             source: match vip.latency {
                 LatencySource::Response => LatencySource::Response,
-                // Until agents have told something.
+                // Until agents have reported something.
                 LatencySource::Server | LatencySource::Client | LatencySource::Agent => {
                     LatencySource::Server
                 }
@@ -75,7 +75,7 @@ impl InForce {
     }
 }
 
-/// Samples of late, and those of them of which something is known.
+/// Recent samples, and those of them of which something is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Coverage {
     known: f64,
@@ -89,7 +89,7 @@ struct Bar {
 }
 
 impl Coverage {
-    /// After an interval with so many samples, doubled.
+    /// After an interval with this many samples, doubled.
     fn after(self, known_halves: u64, all_halves: u64, interval_ns: u64) -> Self {
         let enough = (COVERAGE_SAMPLES / self.all).min(1.0);
         let kept = (-(interval_ns as f64) / COVERAGE_NS).exp().max(enough);
@@ -109,10 +109,11 @@ impl Coverage {
     }
 }
 
-/// What a VIP's controller goes by in this interval. Where agents of all reals that get new
-/// connections tell, and the VIP wants that, it is the latency of clients, or what servers took;
-/// if one is silent, it is none's, for what its clients wait for cannot be compared with what
-/// others' servers take. Nor is it what agents say where clients ask for so many things at a
+/// What a VIP's controller goes by in this interval. If the agents of all reals that get new
+/// connections report, and the VIP wants that, it is the latency of clients, or what servers took;
+/// if one is silent, no agent's report is used, as what its clients wait for cannot be compared
+/// with what others' servers take. Agents' reports are not used either if clients ask for so many
+/// things at a
 /// time that hardly any can be timed. In its place, and by default, it is what servers add, as
 /// long as the path of most samples is known; else whole responses.
 ///
@@ -229,7 +230,7 @@ fn tell(pool: &Pool, source: LatencySource, silent: Option<usize>) {
     }
 }
 
-/// What an agent tells of a second of its server's transactions.
+/// What an agent reports of a second of its server's transactions.
 #[derive(Debug, Clone, Copy)]
 struct Told {
     /// Transactions with a known latency.
@@ -241,7 +242,7 @@ struct Told {
 }
 
 impl Told {
-    /// The latency of this kind; `None`: the agent does not tell it.
+    /// The latency of this kind; `None`: the agent does not report it.
     fn of(source: LatencySource, service: &ServiceLatency) -> Option<Self> {
         match source {
             LatencySource::Agent => service.server.map(|of| Self {
@@ -273,7 +274,7 @@ fn reported(
         .collect()
 }
 
-/// The first real that gets new connections and whose agent does not tell.
+/// The first real that gets new connections and whose agent does not report it.
 fn silent(pool: &Pool, told: &[Option<Told>]) -> Option<usize> {
     let mut members = pool.members().zip(told);
     members.position(|((real, member), told)| {
@@ -304,7 +305,7 @@ fn by_told(
             Reading {
                 latency_weight_halves: halves as u64,
                 latency_sum_halves_ns: (halves.trunc() * mean_ns) as u64,
-                // Agents tell of all clients.
+                // Agents report all clients.
                 requests: measured.counts.all_requests,
                 ..measured.counts
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a controller goes by, on a data plane in memory: what servers add to the path, whole
-//! responses, or what agents tell.
+//! responses, or what agents report.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::tests::{Bench, MS, WEB, report_keys};
 const KEY: &str = "77777777777777777777777777777777";
 const REALS: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
 
-/// A balancer that is to go by what agents tell, and the seconds of agents.
+/// A balancer that is to go by what agents report, and the seconds of agents.
 struct Told {
     bench: Bench,
     second: u64,
@@ -157,7 +157,7 @@ fn where_an_agent_is_silent_all_go_by_servers_and_it_shows() {
     let mut told = Told::new();
     told.run(5, [Some(1.2), Some(0.01), Some(0.01), Some(0.01)]);
     assert!(told.share(0) < 0.1);
-    // What was told holds for three seconds, then nothing of the clients' latency is left.
+    // A report holds for three seconds, then nothing of the clients' latency is left.
     told.run(2, [Some(1.2), Some(0.01), Some(0.01), None]);
     assert_eq!(told.last().0, "client");
     told.run(1, [Some(1.2), Some(0.01), Some(0.01), None]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the reals carry, for the schedulers that look at it.
 //!
-//! Open connections are counted in the data plane itself, one by one. Everything else
-//! is read each interval, or was told by the servers' agents, and is written there for
+//! Open connections are counted in the data plane itself, one by one. Everything else is read each
+//! interval, or was reported by the servers' agents, and is written there for
 //! power of two choices; the flows of the interval then add their estimated part, until
 //! the next reading.
 
@@ -14,7 +14,7 @@ use super::pool::Pool;
 use super::real_counters::{CONNECTION_AGE_NS, RealCounters};
 use crate::config::{LoadSource, Scheduler};
 
-/// Loads that are no counts reach the data plane in thousandths.
+/// Loads that are not counts reach the data plane in thousandths.
 const MILLI: f64 = 1000.0;
 /// Weight of the newest interval in a smoothed rate.
 const SMOOTHING: f64 = 0.5;
@@ -120,7 +120,7 @@ impl Engine {
     }
 }
 
-/// Tells the data plane, which counts connections, what each real is meant to have of them.
+/// Sets in the data plane, which counts connections, what share of them each real is meant to have.
 pub(super) fn weigh_connections(plane: &mut dyn DataPlane, pool: &Pool) -> anyhow::Result<()> {
     for ((_, member), weight) in pool.members().zip(pool.meant_ratio()) {
         let terms = LoadTerms {

@@ -101,7 +101,7 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
     assert_eq!(state.terms[&0].fall, 0);
 }
 
-/// A VIP that goes by what agents tell.
+/// A VIP that goes by what agents report.
 fn told(scheduler: &str, load: &str) -> (Bench, ReportKeys) {
     let digits = "7".repeat(32);
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -119,7 +119,7 @@ fn told(scheduler: &str, load: &str) -> (Bench, ReportKeys) {
     (Bench::new(&(clients + &vip)), report_keys(&digits))
 }
 
-/// Agents tell this of the four reals; `None`: nothing.
+/// Agents report this of the four reals; `None`: nothing.
 fn tell(bench: &Bench, keys: &ReportKeys, loads: [Option<(u32, u32)>; 4]) {
     for (n, load) in (1..).zip(loads) {
         let Some((cpu_milli, in_flight)) = load else {

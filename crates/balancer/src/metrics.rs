@@ -275,7 +275,7 @@ impl Page {
         Ok(())
     }
 
-    /// How it stands with reals that are told of.
+    /// The state of the reals that are discovered.
     fn discovery(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Value = fn(&DiscoveryView) -> f64;
         let families: [(&str, &str, Option<Unit>, Value); 4] = [

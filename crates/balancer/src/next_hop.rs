@@ -18,7 +18,7 @@ use crate::config::MacAddress;
 /// From one look to the next: a router that has another MAC address is followed within three
 /// of them and the kernel's own probes.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a look waits for a gateway to tell its MAC address.
+/// How long a look waits for a gateway to answer with its MAC address.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Looks once, without holding the engine meanwhile.

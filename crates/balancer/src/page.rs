@@ -66,7 +66,7 @@ pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
 }
 
 impl Asset {
-    /// Asked for anew each time, so that the page is the daemon's own after an upgrade, and
+    /// Asked for again each time, so that the page is the daemon's own after an upgrade, and
     /// sent only if it is another.
     fn answer(self, headers: &HeaderMap) -> Response {
         let tag = self.tag();

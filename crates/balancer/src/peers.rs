@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the balancers of the same VIPs tell each other (`[peers]`): each steers by what all have
+//! What the balancers of the same VIPs send each other (`[peers]`): each steers by what all have
 //! measured, and a real is up or down by a vote.
 
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ impl PeerLink {
         }
     }
 
-    /// What is lost is told again by the next round.
+    /// What is lost is sent again in the next round.
     fn send_to(&self, socket: &UdpSocket, to: SocketAddr, datagram: &[u8]) {
         if socket.send_to(datagram, to).is_err() {
             self.0.unsent.fetch_add(1, Ordering::Relaxed);
@@ -90,13 +90,13 @@ pub struct PeerSteering {
     reals: HashMap<RealId, OfPeers>,
 }
 
-/// What they tell of a real.
+/// What they report of a real.
 #[derive(Debug, Clone, Copy)]
 struct OfPeers {
     probes: bool,
     votes: Votes,
     active: u64,
-    /// As the log was told.
+    /// As it was logged.
     told: HealthState,
 }
 

@@ -16,7 +16,7 @@ const IDLE: Latencies<'_> = &|_| [None; 4];
 
 struct Fleet {
     benches: Vec<Bench>,
-    /// Members that no other one hears.
+    /// Members whose datagrams reach no other one.
     cut: HashSet<usize>,
 }
 

@@ -74,7 +74,7 @@ pub trait DataPlane: CookiePlane + Send {
     fn reals(&self) -> anyhow::Result<Vec<(RealId, Real)>>;
     /// Adds a real, or finds it and has packets reach it in this way.
     fn set_real(&mut self, real: Real) -> anyhow::Result<RealId>;
-    /// Removes a real, which must not be in a ring; its flows are picked anew.
+    /// Removes a real, which must not be in a ring; its flows are picked again.
     fn remove_real(&mut self, id: RealId) -> anyhow::Result<()>;
     /// Replaces the rings of VIPs; each at once, none of them empty for a moment.
     /// A VIP with an empty ring takes no new connections.
@@ -99,12 +99,12 @@ pub trait DataPlane: CookiePlane + Send {
     fn sampling(&self, real: RealId) -> anyhow::Result<Sampling>;
     /// Sets which of a real's connections are measured.
     fn set_sampling(&mut self, real: RealId, sampling: Sampling) -> anyhow::Result<()>;
-    /// Sets which connections of a VIP are measured at any of its reals; again is no work.
+    /// Sets which connections of a VIP are measured at any of its reals; a repeated call does
+    /// nothing.
     fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()>;
-    /// Looks whether the kernel still holds the data plane as it should, and puts right what can
-    /// be.
+    /// Checks that the kernel still holds the data plane as it should, and repairs what can be.
     fn mend(&mut self) -> anyhow::Result<HoldChanges>;
-    /// Prepares the sending of health probes; again is no harm.
+    /// Prepares the sending of health probes; may be called again.
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// Ends flows that have been silent for long: a share of them, for the time since the
     /// last call. `draining` are the reals that take no new flows.

@@ -23,9 +23,9 @@ const PLAN_AHEAD: usize = 4;
 const PLAN_MAX: usize = 16_384;
 /// Parts in which a real that returns gets its weight back. Each has a ring built.
 const WARM_PARTS: u32 = 10;
-/// Samples of an interval without a controller: ten seconds of them tell percentiles.
+/// Samples of an interval without a controller: ten seconds of them suffice for percentiles.
 const SAMPLES_TO_SHOW: f64 = 100.0;
-/// A ring is built anew when a weight is further from the one it was built
+/// A ring is rebuilt when a weight is further from the one it was built
 /// with, relative to the configured weight.
 const RING_TOLERANCE: f64 = 0.01;
 
@@ -39,7 +39,7 @@ pub struct Pool {
     decision: Option<Decision>,
     /// What the ring in the data plane was built from; `None` before the first.
     in_ring: Option<InRing>,
-    /// How the data plane has been told to sample its connections; `None`: not yet.
+    /// How the data plane was set to sample its connections; `None`: not yet.
     pub(super) sampling: Option<Sampling>,
     /// Weights of the ring of configured ones that the data plane has.
     in_plain: Option<Vec<(RealId, f64)>>,
@@ -186,8 +186,8 @@ impl Pool {
         self.take_weights();
     }
 
-    /// The weight that each member is meant to have now: a part of it for those that have
-    /// returned of late. If these are most of the pool, all have the whole: the few others
+    /// The weight that each member is meant to have now: a part of it for those that have returned
+    /// recently. If these are most of the pool, all have the whole: the few others
     /// would bear the load of those.
     fn meant(&self) -> Vec<f64> {
         let mut meant = self.meant_in_the_end();
@@ -224,7 +224,7 @@ impl Pool {
         })
     }
 
-    /// Lets time pass for members that have returned of late; whether weights changed.
+    /// Lets time pass for members that have returned recently; whether weights changed.
     pub(crate) fn warm(&mut self, interval_ns: u64) -> bool {
         if self.members.iter().all(|member| member.warms_ns == 0) {
             return false;
@@ -433,7 +433,7 @@ impl Pool {
             .collect()
     }
 
-    /// Whether turns begin anew with the ring.
+    /// Whether turns begin again with the ring.
     pub fn begins_anew(&self) -> bool {
         self.vip.scheduler == Scheduler::LeastLoaded
     }
@@ -443,7 +443,7 @@ impl Pool {
         !matches!(self.vip.scheduler, Scheduler::LeastLoaded | Scheduler::Awrr)
     }
 
-    /// Whether the ring tells what a controller had found out.
+    /// Whether the ring shows what a controller had found out.
     pub fn follows_latency(&self) -> bool {
         self.vip.control.law().is_some()
     }

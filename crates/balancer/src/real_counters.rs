@@ -20,8 +20,8 @@ const RECENT_NS: u64 = 10_000_000_000;
 /// Time after which a connection whose end was not seen counts as gone, on
 /// average. The balancer sees no response and no server-side close.
 pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
-/// Requests that a client keeps outstanding, for the grade of a real's latencies: its sums do
-/// not tell, so it is the most that the estimator tells apart.
+/// Requests that a client keeps outstanding, for the grade of a real's latencies: its sums do not
+/// show it, so it is the most that the estimator distinguishes.
 const WINDOW: u8 = 16;
 
 /// One real's counters, made into differences.
@@ -275,7 +275,7 @@ pub(crate) fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
     (weight_halves > 0).then(|| sum_halves_ns as f64 / weight_halves as f64 / 1e3)
 }
 
-/// Differences; a counter that fell belongs to a slot that was made anew. One that fell by more
+/// Differences; a counter that fell belongs to a slot that was created again. One that fell by more
 /// than half its range has gone round, as sums of half nanoseconds do: after seven months at
 /// 10,000 requests of 50 ms a second.
 pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
@@ -345,7 +345,7 @@ mod tests {
         let mut counters = RealCounters::new(before, Histogram::new(), Duration::ZERO);
         counters.advance(S, S, totals(0, 0, 2_000, (1 << 40) + 4));
         assert_eq!(counters.delta().good.sum_halves_ns, 8_000);
-        // A slot that was made anew.
+        // A slot that was created again.
         counters.advance(2 * S, S, totals(0, 0, 1_000, 2));
         assert_eq!(counters.delta().good.sum_halves_ns, 1_000);
     }

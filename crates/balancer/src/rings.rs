@@ -59,8 +59,8 @@ pub(crate) fn pick(vip: &VipConfig) -> Pick {
 
 /// Whether what comes without a memory of its real needs a ring beside the scheduler's: other
 /// balancers of the configuration have another one of that. A VIP whose clients have neither
-/// cookies nor ids goes by the hash of the first packet alone: then its own ring tells best
-/// where that went.
+/// cookies nor ids goes by the hash of the first packet alone: then its own ring shows best where
+/// that went.
 pub(crate) fn has_plain(vip: &VipConfig) -> bool {
     let has_tokens = vip.cookie.is_some() || !vip.quic.is_empty();
     pick(vip) != Pick::Hash || (has_tokens && vip.control.law().is_some())

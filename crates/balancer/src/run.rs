@@ -110,7 +110,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
         Ok(engine) => engine,
         Err(error) if started.took_over => return Err(error),
         Err(error) => {
-            // Nothing ran before; nothing half-made shall run now.
+            // Nothing ran before; nothing half-made must run now.
             LoadBalancer::detach(&config.pin_dir)?;
             return Err(error);
         }

@@ -91,7 +91,7 @@ struct ControlLoop {
 }
 
 impl ControlLoop {
-    /// Also gives what resolves if the loop ends without being told to.
+    /// Also gives a future that resolves if the loop ends without being asked to.
     fn start(shared: Arc<Shared>) -> anyhow::Result<(Self, impl Future<Output = anyhow::Error>)> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);

@@ -12,7 +12,7 @@ use causeway_api::balancer::{Connections, HeavyConnection, Notified};
 use causeway_core::agent_report::ConnectionNotice;
 use causeway_dataplane::{ConnTable, ConnTimeouts, Connection, Directory, Learned, RealId};
 
-/// A ring holds 1024 slots of a partition; so often it is filled up.
+/// A ring holds 1024 slots of a partition; this is how often it is filled up.
 const TICK: Duration = Duration::from_millis(20);
 /// Ticks in which every slot is looked at once: five seconds.
 const TICKS_OF_A_SWEEP: usize = 250;
@@ -38,8 +38,8 @@ struct Keeper {
 }
 
 impl ConnectionSlots {
-    /// Takes the table into care. For the first `learning` no slot is given out: those
-    /// of connections that agents tell of must be free.
+    /// Takes the table into care. For the first `learning` no slot is given out: those of
+    /// connections that agents report must be free.
     pub fn keep(
         table: ConnTable,
         directory: Directory,

@@ -31,7 +31,7 @@ pub struct KeptState {
     pub found: Vec<KeptReal>,
 }
 
-/// A real that was told of.
+/// A real that was discovered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptReal {
@@ -39,7 +39,7 @@ pub struct KeptReal {
     pub vip: String,
     /// Its keys.
     pub real: serde_json::Value,
-    /// When it was told of no more, nanoseconds since 1970.
+    /// When it was no longer in the answers, nanoseconds since 1970.
     pub gone_ns: Option<u64>,
 }
 

@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Does what follows a change that is in force, and can refuse it no more: what fails is
-    /// told, and tried again with each interval.
+    /// logged, and tried again with each interval.
     pub(super) fn finish(&mut self) {
         type Step = fn(&mut Engine) -> anyhow::Result<()>;
         let steps: [(&str, Step); 3] = [
@@ -271,7 +271,7 @@ impl Engine {
     }
 
     /// Reals that are probed, could be in the ring, and were not; or of which it is known
-    /// that they were down. If all reals were down, the ring had all, and tells nothing.
+    /// that they were down. If all reals were down, the ring had all, and shows nothing.
     fn were_out(&self, pool: &Pool, ring: &[RealId], present: &Present) -> HashSet<RealId> {
         let vip = pool.vip();
         if vip.health.is_none() {

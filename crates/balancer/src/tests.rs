@@ -94,7 +94,7 @@ impl Bench {
         self.run_at(intervals, latencies_ms, samples);
     }
 
-    /// The same with so many responses of a real at its latency.
+    /// The same with this many responses of a real at its latency.
     pub(crate) fn run_at(
         &mut self,
         intervals: usize,

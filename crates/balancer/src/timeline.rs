@@ -20,7 +20,7 @@ const KEPT: usize = 450;
 /// Steps that are remembered over all reals: about 50 MB.
 const KEPT_MAX: usize = 1 << 18;
 
-/// How many steps of each of so many reals are remembered.
+/// How many steps of each real are remembered, for this many reals.
 pub(crate) fn kept(reals: usize) -> usize {
     KEPT.min(KEPT_MAX / reals.max(1)).max(1)
 }

@@ -108,7 +108,7 @@ impl Limits {
 pub struct TransportConfig {
     /// How paths are chosen.
     pub schedule: Schedule,
-    /// Bytes of a flow after which its path is chosen anew.
+    /// Bytes of a flow after which its path is chosen again.
     pub group_bytes: u32,
     /// A flow switches its path only for one that is better by more than this.
     pub switch_gain_ns: u64,

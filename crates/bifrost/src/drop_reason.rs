@@ -41,7 +41,7 @@ reasons! {
     FrameLong = "frame-long",
     /// Frame: its lifetime is over, or a chunk of it was sent as often as allowed.
     Abandoned = "abandoned",
-    /// Frame: under way when the peer was started anew.
+    /// Frame: under way when the peer was restarted.
     PeerRestart = "peer-restart",
     /// Datagram: for a path that is not configured, or on another than it names.
     Path = "path",
@@ -64,7 +64,7 @@ reasons! {
     Redundant = "redundant",
     /// Chunk: of a frame that was delivered or skipped.
     Late = "late",
-    /// Chunk: of a frame that was segmented anew since, for a smaller MTU.
+    /// Chunk: of a frame that was segmented again since, for a smaller MTU.
     Resegmented = "resegmented",
     /// Chunk: beyond its flow's window.
     FlowWindow = "flow-window",

@@ -155,7 +155,7 @@ impl TransportEngine {
 
     /// The path's MTU is known to have changed (`EMSGSIZE`, `IP_MTU`), in bytes with IP
     /// header; raised to 1280 if smaller, lowered to the path's setting if larger. Frames
-    /// that were segmented larger are segmented anew. The engine finds out itself, more
+    /// that were segmented larger are segmented again. The engine finds out itself, more
     /// slowly, where this is not called, and when the MTU has become larger again.
     pub fn set_path_mtu(&mut self, now_ns: u64, id: PathId, mtu: u16) {
         if let Some(path) = self.paths.get_mut(id.index()) {
@@ -190,7 +190,7 @@ impl TransportEngine {
         self.lost.clear();
     }
 
-    /// Recomputes what every path lets through, and segments frames anew that are too
+    /// Recomputes what every path lets through, and segments frames again that are too
     /// large for it.
     fn update_max_chunk(&mut self, now_ns: u64) {
         let before = self.max_chunk;

@@ -302,7 +302,7 @@ impl Outbound {
         self.forget_dropped();
     }
 
-    /// Chunks may have at most `max_chunk` bytes: frames with longer ones are segmented anew.
+    /// Chunks may have at most `max_chunk` bytes: frames with longer ones are segmented again.
     pub(crate) fn resegment(&mut self, now_ns: u64, max_chunk: u16, released: &mut ReleaseQueue) {
         let mut anew = Vec::new();
         for at in self.frames.all() {

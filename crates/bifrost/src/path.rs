@@ -254,7 +254,7 @@ impl Path {
 
     /// An acknowledgement of packets up to `largest`, which have been sent. What it
     /// acknowledges is appended to `acked`, what it shows to be missing to `lost`. `timed`:
-    /// it tells the round-trip time.
+    /// it gives the round-trip time.
     pub(crate) fn on_ack(
         &mut self,
         now_ns: u64,
@@ -315,7 +315,7 @@ impl Path {
         let probe_ns = now_ns.saturating_sub(age_ns + 2000);
         self.sent.on_probe_answered(now_ns, probe_ns);
         if outcome.revived {
-            // It carries traffic again: its window is learnt anew.
+            // It carries traffic again: its window is learnt again.
             self.congestion = Congestion::new(self.mtu(), config.limits.path_window);
         }
         outcome

@@ -41,8 +41,7 @@ impl ReadAhead {
         }
     }
 
-    /// Bytes to read ahead while `frames` wait; `sends_in` tells what the paths send in a
-    /// time.
+    /// Bytes to read ahead while `frames` wait; `sends_in` says what the paths send in a time.
     pub(crate) fn bytes(
         &self,
         now_ns: u64,

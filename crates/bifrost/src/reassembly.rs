@@ -92,7 +92,7 @@ impl Reassembly {
     }
 
     /// Checks that a chunk belongs to a frame as it is segmented; drops what came before, if
-    /// the frame was segmented anew since.
+    /// the frame was segmented again since.
     ///
     /// # Errors
     /// The chunk is of no use.
@@ -110,7 +110,7 @@ impl Reassembly {
             if assembly.is_complete() {
                 return Err(DropReason::Redundant);
             }
-            // Segmented anew for a smaller MTU: what came before is of no use.
+            // Segmented again for a smaller MTU: what came before is of no use.
             self.empty(at, DropReason::Resegmented, released);
             let assembly = self.get_mut(at);
             assembly.size = data.size;

@@ -387,7 +387,7 @@ impl Reorder {
             let flow = &mut self.flows[usize::from(index)];
             if flow.held.is_empty() {
                 flow.timed = false;
-                // A wide gap once is no reason to keep its memory for each flow for ever.
+                // One wide gap does not justify keeping its memory for each flow for ever.
                 flow.held.shrink_to(IDLE_CAPACITY);
                 continue;
             }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Which path a frame takes. A flow stays on its path for a group of bytes; then, or
-//! when nothing of it is under way, or when its path cannot take more, the choice is
-//! made anew, and the flow switches only to a path that is better by more than the switch
-//! gain. With nothing under way it follows the peer's last packet, so that an
-//! acknowledgement can be piggybacked.
+//! when nothing of it is under way, or when its path cannot take more, the choice is made again,
+//! and the flow switches only to a path that is better by more than the switch gain. With nothing
+//! under way it follows the peer's last packet, so that an acknowledgement can be piggybacked.
 
 use crate::config::{Schedule, TransportConfig};
 use crate::path::Path;
@@ -78,7 +77,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Bytes after which a frame's path is chosen anew; `None`: it goes whole.
+    /// Bytes after which a frame's path is chosen again; `None`: it goes whole.
     pub(crate) fn piece_bytes(&self, path: &Path) -> Option<u64> {
         let bytes = path.sends_in(PIECE_NS);
         (bytes < self.config.group_bytes.into()).then_some(bytes)

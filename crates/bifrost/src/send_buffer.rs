@@ -292,7 +292,7 @@ impl SendBuffer {
         None
     }
 
-    /// Removes all frames, for a session that ends; flows begin anew.
+    /// Removes all frames, for a session that ends; flows begin again.
     pub(crate) fn clear(&mut self, mut released: impl FnMut(Release)) {
         for flow in &mut self.flows {
             let mut index = flow.first;
@@ -326,7 +326,7 @@ impl SendBuffer {
         all
     }
 
-    /// Segments the frame anew: chunks acknowledged and sent so far count for nothing. The
+    /// Segments the frame again: chunks acknowledged and sent so far count for nothing. The
     /// generation changes, so that what is in flight no longer speaks of it.
     pub(crate) fn resegment(&mut self, at: FrameRef, size: u16, chunks: u8) -> Option<FrameRef> {
         let frame = self.get_mut(at)?;

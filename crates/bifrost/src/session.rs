@@ -110,7 +110,7 @@ impl Session {
         if self.former.contains(&instance) {
             // Two hosts share an address by turns. The one that is back still has the state of
             // its session with us, and each pair of instances has keys of its own, for one
-            // session: packet numbers begin anew.
+            // session: packet numbers begin again.
             self.instance = mix(self.instance, instance).max(1);
             self.handshake_keys = HandshakeKeys::new(&self.keys, self.instance);
         }

@@ -315,7 +315,7 @@ impl DataHeader {
 
 impl AckHeader {
     /// Reads the acknowledgement and gives the bytes of its reports, for [`reports`].
-    /// Trailing bytes that are no report make it malformed.
+    /// Trailing bytes that are not a report make it malformed.
     ///
     /// # Errors
     /// Too short, too long, or a bitmap without its own largest number.

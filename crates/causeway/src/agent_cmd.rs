@@ -192,7 +192,7 @@ fn history_text(file: &Path, output: OutputFormat, last: Option<u64>) -> anyhow:
     })
 }
 
-/// One row per id; nothing for a server that hears no book.
+/// One row per id; nothing for a server that follows no book.
 fn books(stats: &AgentStats) -> String {
     let mut table = TextTable::new(&["SERVER", "BOOK", "KEY", "VIP", ">ID"]);
     for book in &stats.books {

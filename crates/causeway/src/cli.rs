@@ -140,7 +140,7 @@ impl Cli {
 }
 
 impl Command {
-    /// Whether the command is no daemon: it prints and ends.
+    /// Whether the command prints and ends, unlike a daemon.
     fn only_prints(&self) -> bool {
         match self {
             Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Shadow(_) | Self::Rtt(_) => {

@@ -171,7 +171,7 @@ impl Target {
         parse(&self.call(Method::POST, path, Some(text.into()))?)
     }
 
-    /// `DELETE path`, whose answer tells what was there.
+    /// `DELETE path`, whose answer says what was there.
     pub(crate) fn delete_for<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         parse(&self.call(Method::DELETE, path, None)?)
     }

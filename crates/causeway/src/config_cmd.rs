@@ -227,7 +227,7 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// Exit code where a change would be refused, or nothing can be told: as diff(1) has it.
+/// Exit code if a change would be refused, or the two cannot be compared: as diff(1) has it.
 const REFUSED: u8 = 2;
 
 fn diff(

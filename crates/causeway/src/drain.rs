@@ -15,7 +15,7 @@ use crate::vip_cmd::vip_path;
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A line so often where standard error is no terminal.
+/// How often a line is printed if standard error is not a terminal.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Ends with 0 once no connection is open, with 1 if some still are after `timeout`.

@@ -42,7 +42,7 @@ enum Action {
     /// After the daemon was stopped. Packets go to the kernel from then on, and connections are
     /// forgotten. A stop, a restart or an upgrade needs none of that.
     Unload {
-        /// Yes, no VIP shall be served here any more
+        /// Confirm that VIPs are no longer to be served here
         #[arg(long)]
         yes: bool,
     },

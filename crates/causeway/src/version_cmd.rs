@@ -17,7 +17,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Version {
     version: &'static str,
-    /// What it was built from, if the build was told.
+    /// What it was built from, if the build knew.
     build: Option<&'static str>,
     /// A data plane is taken over by builds of the same layout alone.
     layout: u32,

@@ -147,7 +147,7 @@ struct VipAdd {
     /// Whether connections get a connection slot each
     #[arg(long)]
     stateful: bool,
-    /// Whether servers are told the former owner of a slot with segments that nothing remembers
+    /// Whether segments that nothing remembers carry the slot's former owner to servers
     #[arg(long)]
     second_chance: bool,
     /// New flows per second of a client prefix, and how many at once
@@ -213,7 +213,7 @@ enum RealAction {
         /// End the draining
         #[arg(long, conflicts_with = "wait")]
         undo: bool,
-        /// Wait until no connection is open, and tell how far it is
+        /// Wait until no connection is open, and show the progress
         #[arg(long)]
         wait: bool,
         /// With --wait: for so long at most
@@ -294,7 +294,7 @@ fn parse_source(text: &str) -> Result<Value, String> {
     Ok(json!({ "from": [prefix], "reals": reals }))
 }
 
-/// How it stands with reals that are told of, in one sentence.
+/// The state of reals that are discovered, in one sentence.
 fn told(discovery: &DiscoveryView) -> String {
     let mut text = format!(
         "reals by {}: {} found, {} draining",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Words of the configuration as arguments: shells complete them, and help tells what they mean.
+//! Words of the configuration as arguments: shells complete them, and help says what they mean.
 
 use causeway_service::config::Words;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};

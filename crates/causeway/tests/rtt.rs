@@ -206,7 +206,7 @@ fn selectors_and_logs_are_what_scripts_expect() {
 }
 
 /// Over the loopback interface both samplers see every packet twice, once out and
-/// once in; that is no network, but each method has its values. Needs root.
+/// once in; that is not a network, but each method has its values. Needs root.
 #[test]
 fn every_method_measures_at_once() {
     let watched = "sampled,synack,timestamps,causal";
@@ -317,7 +317,7 @@ fn answers_that_do_not_come_in_time_are_waited_for_and_counted() {
     assert!(rr["p50_us"].as_f64() >= Some(100_000.0), "{rr}");
 }
 
-/// Any listener will do for its handshakes, and each interval is told as it ends.
+/// Any listener will do for its handshakes, and each interval is printed as it ends.
 #[test]
 fn handshakes_need_no_server_of_ours() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

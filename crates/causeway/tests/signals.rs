@@ -60,7 +60,7 @@ impl Start {
         (Daemon(child), log)
     }
 
-    /// Ends one start by `signal` as soon as the line is read. Tells how long that took.
+    /// Ends one start by `signal` as soon as the line is read. Returns how long that took.
     fn end_at_the_line(&self, signal: Signal) -> Duration {
         let began = Instant::now();
         let (mut daemon, mut log) = self.spawn();

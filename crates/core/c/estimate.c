@@ -25,7 +25,7 @@ causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
 	return any(out);
 }
 
-// The three estimators of a flow: what they know, and what they were told.
+// The three estimators of a flow: their states, and what they were given.
 struct three_states {
 	struct wc_state chain;
 	struct fixed_gap_state gap;
@@ -61,7 +61,7 @@ three_request(struct three_states *restrict s, const struct three_configs *restr
 	return found | any(&out[0]);
 }
 
-// A connection's end tells the first of them alone.
+// A connection's end matters to the first of them alone.
 static __attribute__((noinline, flatten)) u32
 three_end(struct three_states *restrict s, const struct est_packet *restrict p,
 	  struct est_samples *restrict out)

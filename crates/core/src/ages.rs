@@ -44,8 +44,8 @@ pub struct SlotAge {
 
 impl SlotAge {
     /// For how long there have been as many packets as now; `None` where there were fewer at
-    /// the last look, or this is the first. `now` is on any clock that does not go back; asked
-    /// less often than every 49 days, it tells too little.
+    /// the last look, or this is the first. `now` is on any clock that does not go back; asked less
+    /// often than every 49 days, it says too little.
     pub fn silent(&mut self, now: Duration, packets: u32) -> Option<Duration> {
         let now_ms = now.as_millis() as u32;
         if self.since_ms == 0 || self.packets != packets {

@@ -21,7 +21,7 @@ pub enum Readiness {
     Unready,
 }
 
-/// The addresses that are offered. Tell it often how the services stand.
+/// The addresses that are offered. Give it the state of the services often.
 #[derive(Clone, Debug, Default)]
 pub struct Announcer {
     /// Since when each address has been ready, ns.

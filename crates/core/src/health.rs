@@ -2,8 +2,8 @@
 //! Whether a real is fit to serve, from probes that succeed or fail.
 //!
 //! A [`Check`] is the state machine of one real. Its owner asks
-//! [`poll_probe`](Check::poll_probe) when it is time, sends what that says, and tells
-//! the outcome by [`handle_outcome`](Check::handle_outcome); a probe without outcome
+//! [`poll_probe`](Check::poll_probe) when it is time, sends what that says, and reports the outcome
+//! by [`handle_outcome`](Check::handle_outcome); a probe without outcome
 //! fails at its deadline, which [`handle_timeout`](Check::handle_timeout) looks after.
 //! [`poll_timeout`](Check::poll_timeout) gives the next moment at which there is
 //! something to do, [`poll_event`](Check::poll_event) what has changed.
@@ -79,9 +79,9 @@ impl fmt::Display for HealthState {
 /// A probe to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Tells its outcome from that of others.
+    /// Distinguishes its outcome from that of others.
     pub number: u64,
-    /// When it fails if nothing was heard, ns.
+    /// When it fails if there was no answer, ns.
     pub deadline_ns: u64,
 }
 
@@ -199,7 +199,7 @@ impl Check {
             deadline_ns: now_ns + self.params.timeout_ns,
         };
         self.out = Some(probe);
-        // After a stall the rhythm begins anew: what was missed is not made up for.
+        // After a stall the rhythm begins again: what was missed is not made up for.
         let due_ns = self.next_ns + self.params.interval_ns;
         self.next_ns = match due_ns > now_ns {
             true => due_ns,

@@ -198,7 +198,7 @@ struct Book {
     cookies: BTreeMap<VipId, cookies::Block>,
     /// The VIPs with reals for some clients.
     sources: BTreeMap<VipId, Vec<sources::Group>>,
-    /// The VIPs whose servers are told the former owners of slots.
+    /// The VIPs whose servers are sent the former owners of slots.
     owners: BTreeMap<VipId, former::Owners>,
 }
 
@@ -325,7 +325,7 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
-    /// What the program is told of the options by its tables.
+    /// Writes the options into the program's tables.
     fn store(&self, options: &LoadBalancerOptions) -> Result<()> {
         let _changing = self.book();
         let ends = options.tunnel_ends;
@@ -375,7 +375,7 @@ impl LoadBalancer {
     }
 
     /// Looks whether the program is still on its interface and everything still pinned, and
-    /// puts right what can be: an interface that is there anew gets the program, and what is
+    /// puts right what can be: an interface that is there again gets the program, and what is
     /// not pinned any more is pinned again. To be called now and then.
     ///
     /// # Errors

@@ -5,8 +5,8 @@
 //! The filters belong to the interface's `clsact` queueing discipline, which every
 //! supported kernel has (links for them came with 6.6). Like a pinned link they
 //! outlive the process, and a filter of the same priority and handle is replaced in
-//! one step: a segment meets the old program or the new one. The sockops program
-//! hangs on a link that is pinned beside the XDP program's.
+//! one step: a segment meets the old program or the new one. The sockops program is held by a link
+//! that is pinned beside the XDP program's.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ impl CookieFilters {
         })
     }
 
-    /// Sets those again that are not there, as on an interface that has been made anew; how
+    /// Sets those again that are not there, as on an interface that has been recreated; how
     /// many. Without an interface there is nothing to set.
     pub(crate) fn mend(&self) -> Result<usize> {
         let Ok(interface) = Interface::find(&self.interface) else {

@@ -127,7 +127,7 @@ impl Decapsulator {
         Ok((decapsulator, started))
     }
 
-    /// Takes the decapsulator pinned in `pin_dir` down. Nothing there is no error.
+    /// Takes the decapsulator pinned in `pin_dir` down. It is not an error if nothing is there.
     pub fn detach(pin_dir: &Path) -> Result<Detached> {
         plane::detach_with(pin_dir, BLUEPRINT.link, cookie_hooks::detach)
     }

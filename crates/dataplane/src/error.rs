@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong between Causeway and the kernel. Every message says what
-//! failed, where, and how to mend it.
+//! What can go wrong between Causeway and the kernel. Every message says what failed, where, and
+//! the remedy.
 //!
-//! A message tells its cause where the sentence wants it. The cause is therefore no
+//! A message names its cause where the sentence wants it. The cause is therefore no
 //! `source`: a caller that prints an error with all that lies behind it would print it twice.
 
 use std::io;

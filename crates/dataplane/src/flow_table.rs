@@ -11,7 +11,7 @@ use crate::skel::lb::OpenLbSkel;
 /// Flows in a bucket.
 pub const WAYS: u32 = FLOW_WAYS;
 
-/// Buckets for so many flows, with a quarter more slots than flows: fewer than one in
+/// Buckets for this many flows, with a quarter more slots than flows: fewer than one in
 /// a million of them then finds no slot (docs/design/data-plane.md).
 pub fn buckets(flows: u32) -> u32 {
     let slots = u64::from(flows) * 5 / 4;

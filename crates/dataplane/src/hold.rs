@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What keeps a data plane in the kernel, looked after while its process runs.
 //!
-//! An interface that is made anew has no program, and a link to the old one never works
+//! An interface that is recreated has no program, and a link to the old one never works
 //! again. Pins may be removed by hand, or go with their file system: then the kernel takes
 //! everything down when the process ends. Both are put right from what the process holds.
 
@@ -32,7 +32,7 @@ pub(crate) struct Hold {
 /// What a look at a data plane has put right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldChanges {
-    /// The interface that the program has been attached to anew.
+    /// The interface that the program has been attached to again.
     pub attached: Option<Interface>,
     /// Pins that were gone and have been made again.
     pub pinned: usize,

@@ -47,7 +47,7 @@ pub struct MirrorOptions {
     pub verdicts: u64,
     /// Bytes of a frame that are copied; in [`SNAP_RANGE`].
     pub snap: u16,
-    /// One packet in so many, by chance; at least 1.
+    /// One packet in this many, by chance; at least 1.
     pub one_in: u32,
     /// Packets a second at most, by all CPUs together; at least 15.
     pub rate_pps: u32,
@@ -328,7 +328,7 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         let held = self.ctl.get(&0).ok().flatten().unwrap_or_default();
         if held.owner == self.settings.owner {
-            // A program that cannot be told stops by itself after the lease.
+            // A program that cannot be reached stops by itself after the lease.
             let _ = self.ctl.put(&0, &MirrorCtl::default());
             let _ = self.outer.remove(&0);
         }

@@ -2,9 +2,9 @@
 //! The directory of a BPF file system in which one data plane is pinned.
 //!
 //! Pins are what survives a restart: the maps, the link that holds the program on
-//! the interface, and `layout`, a map that tells which build's structs the others
-//! hold. A process that works with the pins holds a lock on the directory; the
-//! kernel lets go of it when the process ends, however it ends.
+//! the interface, and `layout`, a map that says which build's structs the others hold. A process
+//! that works with the pins holds a lock on the directory; the kernel lets go of it when the
+//! process ends, however it ends.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -29,14 +29,14 @@ pub const LAYOUT: u32 = 12;
 /// The pin that holds [`LAYOUT`] and the kind of data plane.
 const LAYOUT_PIN: &str = "layout";
 
-/// In its place once all pins are being removed: what is left of them is no data plane, as a
+/// In its place once all pins are being removed: what is left of them is not a data plane, as a
 /// kill may have come in between.
 const REMOVED: u32 = 0;
 
 /// How long a start waits for a predecessor to die.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Which data plane a directory holds: pins of one are no use to the other.
+/// Which data plane a directory holds: pins of one are of no use to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {

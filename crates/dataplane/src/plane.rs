@@ -19,7 +19,7 @@
 //! # Migration
 //! A changed table size, or a build with another layout, cannot reuse the maps.
 //! That is an error that names the map and leaves the old data plane at work. The
-//! way out is to take it down and start anew: flows then find no
+//! way out is to take it down and restart: flows then find no
 //! entry, and the ring sends all whose pool did not change to the real they had.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ use crate::map::io_error;
 use crate::pins::{Kind, PinDir};
 use crate::xdp::{self, AttachedMode, Link, XdpMode};
 
-/// What an interface has that is not told otherwise.
+/// What an interface has by default.
 const ETHERNET_MTU: u32 = 1500;
 
 /// What happened at a start.
@@ -318,8 +318,8 @@ impl Plane {
     }
 }
 
-/// Takes down whatever data plane is pinned in `pin_dir`. Nothing there is no
-/// error. The link goes first, so that no program runs with half its maps.
+/// Takes down whatever data plane is pinned in `pin_dir`. It is not an error if nothing is there.
+/// The link goes first, so that no program runs with half its maps.
 pub(crate) fn detach(pin_dir: &Path, link: &str) -> Result<Detached> {
     detach_with(pin_dir, link, |_, _| Ok(()))
 }
@@ -415,8 +415,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What the kernel takes for such a map from the start on, where so many CPUs are
-    /// possible (kernel/bpf/arraymap.c and hashtab.c).
+    /// What the kernel takes for such a map from the start on, where this many CPUs are possible
+    /// (kernel/bpf/arraymap.c and hashtab.c).
     pub(crate) fn bytes(&self, cpus: u32) -> u64 {
         /// Links and hash of an element of a hash table.
         const ELEMENT: u64 = 48;
@@ -499,14 +499,14 @@ fn check_rights() -> Result<()> {
     }
 }
 
-/// The calling thread's effective capabilities; `None` if procfs does not tell.
+/// The calling thread's effective capabilities; `None` if procfs does not say.
 fn effective_capabilities() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// libbpf prints to standard error unless told otherwise.
+/// libbpf prints to standard error by default.
 fn libbpf_to_tracing() {
     fn print(level: PrintLevel, text: String) {
         let text = text.trim_end();

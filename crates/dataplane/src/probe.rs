@@ -53,7 +53,7 @@ impl ProbeEgress {
     }
 
     /// Puts the program on the interface again where it is not there any more: it may have been
-    /// made anew, or the filter been removed by hand.
+    /// recreated, or the filter been removed by hand.
     pub fn mend(&mut self, interface: &str) -> Result<()> {
         // What is not there needs no probes.
         let Ok(found) = Interface::find(interface) else {

@@ -32,7 +32,7 @@ pub struct SamplerOptions {
     pub interface: String,
     /// The server's TCP port.
     pub port: u16,
-    /// Sample 1 packet in so many; 0: none.
+    /// Sample 1 packet in this many; 0: none.
     pub one_in: u32,
     /// Take every packet of the port, and mark those that sampling would take.
     pub follow: bool,

@@ -6,8 +6,8 @@
 //! it. The links are pinned, so that counting goes on while no agent runs, and
 //! `tc qdisc del` does not reach them. Else by filters of the `clsact` queueing discipline.
 //!
-//! A hook is lost when its interface is made anew or when the program is detached by hand.
-//! Nothing else hangs on it and it changes no packet, so that it is put back.
+//! A hook is lost when its interface is recreated or when the program is detached by hand.
+//! Nothing else depends on it and it changes no packet, so that it is put back.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -4,7 +4,7 @@
 //!
 //! Maps and hooks are pinned, so that counting goes on without a reader: one that comes
 //! back within the ring's length has lost nothing. A start with other settings, or of a
-//! build with other structs, drops what was counted and begins anew; nothing but
+//! build with other structs, drops what was counted and begins again; nothing but
 //! measurement depends on it.
 
 use std::mem::MaybeUninit;
@@ -65,12 +65,12 @@ pub struct SynMeterOptions {
 }
 
 impl SynMeterOptions {
-    /// Services that are told apart, the others as one.
+    /// Services that are counted apart, the others as one.
     pub fn services(&self) -> u32 {
         self.services.len() as u32 + u32::from(self.others)
     }
 
-    /// Groups of clients that are told apart: the prefixes, and all others.
+    /// Groups of clients that are counted apart: the prefixes, and all others.
     pub fn prefixes(&self) -> u32 {
         self.prefixes.len() as u32 + 1
     }
@@ -299,7 +299,7 @@ impl SynMeter {
         Ok(())
     }
 
-    /// Takes down the counting that is pinned in `pin_dir`. Nothing there is no error.
+    /// Takes down the counting that is pinned in `pin_dir`. It is not an error if nothing is there.
     pub fn detach(pin_dir: &Path) -> Result<Detached> {
         let Some(pins) = PinDir::open_existing(pin_dir)? else {
             return Ok(Detached::default());
@@ -379,8 +379,8 @@ impl SynMeter {
         Ok(attempts.collect())
     }
 
-    /// Whether the client of the attempt of this tuple that began then was heard of after
-    /// all, as far as the tables still know: a tuple comes again.
+    /// Whether the client of the attempt of this tuple that began then did send more, as far as the
+    /// tables still know: a tuple comes again.
     pub fn is_answered(&self, key: &FlowKey6, first_syn_ns: u64) -> Result<bool> {
         for table in [&self.half_open, &self.connections] {
             if let Some(entry) = table.get(key)?

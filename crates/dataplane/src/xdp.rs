@@ -79,7 +79,7 @@ pub(crate) fn occupant(interface: &Interface) -> Result<Option<Occupant>> {
 pub struct XdpState {
     /// The program on it: its number, its name, and how it runs.
     pub program: Option<(u32, String, AttachedMode)>,
-    /// Whether the driver runs programs, on kernels that tell (6.3 and later).
+    /// Whether the driver runs programs, on kernels that say so (6.3 and later).
     pub is_native: bool,
     /// Whether it gives them frames of several buffers, on the same kernels.
     pub takes_fragments: bool,
@@ -89,7 +89,7 @@ impl XdpState {
     /// Asks the kernel.
     ///
     /// # Errors
-    /// If it does not tell.
+    /// If it does not say.
     pub fn of(interface: &Interface) -> Result<Self> {
         let occupant = occupant(interface)?;
         let mut query = libbpf_sys::bpf_xdp_query_opts {

@@ -136,7 +136,7 @@ fn filters_do_where_links_are_not() {
         let start = Sampler::start_with_filters;
         let (_, seen, _) = exchange(&server, "10.4.0.2:9472", &options(1, false), start);
         assert_eq!(data(&seen, true).len(), REQUESTS);
-        // Dropped, it has left the interface; the next one starts anew.
+        // Dropped, it has left the interface; the next one begins from nothing.
         let (_, seen, _) = exchange(&server, "10.4.0.2:9472", &options(1, false), start);
         assert_eq!(data(&seen, false).len(), REQUESTS);
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Random changes of VIPs, reals and rings, with restarts in between, against a
-//! model of what the tables ought to hold.
+//! model of what the tables should hold.
 
 mod sandbox;
 
@@ -68,7 +68,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// What the tables ought to hold.
+/// What the tables should hold.
 #[derive(Default)]
 struct Model {
     vips: BTreeMap<VipId, Vip>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was read, in Causeway's words, before it is written: services are mended so that they fit
+//! What was read, in Causeway's words, before it is written: services are changed so that they fit
 //! the grammar, and what several have in common is written once.
 
 use std::collections::{HashMap, HashSet};
@@ -242,7 +242,7 @@ impl Service {
         );
     }
 
-    /// Makes it fit the grammar; what has to go is told. `false`: it cannot be a VIP.
+    /// Makes it fit the grammar; what has to go is reported. `false`: it cannot be a VIP.
     fn mend(&mut self) -> bool {
         if self.address.is_unspecified() || self.address.is_multicast() {
             let what = format!("{} is not the address of a single VIP", self.address);
@@ -532,7 +532,7 @@ impl Draft {
         self.name();
     }
 
-    /// Names tell VIPs apart: what several are called gets their ports, and a number.
+    /// Names distinguish VIPs: a name that several have gets their ports, and a number.
     fn name(&mut self) {
         let mut uses: HashMap<String, usize> = HashMap::new();
         for name in self.services.iter().filter_map(|s| s.name.clone()) {
@@ -598,7 +598,7 @@ impl Draft {
         text
     }
 
-    /// Tables hold so many of each from the start.
+    /// Tables hold this many of each from the start.
     fn limits(&self) -> String {
         let vips = self.services.len();
         let reals: usize = self.services.iter().map(|s| s.reals.len()).sum();

@@ -36,7 +36,7 @@ pub(crate) fn read(text: &str) -> Result<Draft, Unreadable> {
             continue;
         }
         joined += line;
-        // An apostrophe of the list is no quote.
+        // An apostrophe of the list is not a quote.
         let text = std::mem::take(&mut joined).replace("Vip's", "Vips");
         let words = words(&text, &['#']);
         if words.is_empty() {
@@ -89,7 +89,7 @@ impl Line<'_> {
             name.starts_with("katran")
         };
         let at = self.words.iter().position(|word| is_program(word));
-        // Under another name it is known by what it is told.
+        // Under another name it is recognised by its arguments.
         let is_action =
             |word: &String| ["-A", "-E", "-D", "-a", "-e", "-d"].contains(&word.as_str());
         let is_told = self.words.iter().any(is_action)

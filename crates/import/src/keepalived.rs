@@ -290,7 +290,7 @@ fn sorry_server(line: &Block, template: &mut Template, left: &mut Left) {
     template.sorry = Some(server);
 }
 
-/// Tells what a line of a virtual or real server has no equal for.
+/// Reports what of a virtual or real server has no equal.
 fn unlike(child: &Block, left: &mut Left) {
     let instead = match child.word(0) {
         "ops" => {

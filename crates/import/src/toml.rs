@@ -18,7 +18,7 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// A line that is no setting; control characters may not stand there.
+/// A line that is not a setting; control characters may not stand there.
 pub(crate) fn comment(text: &str) -> String {
     let plain: String = text
         .chars()

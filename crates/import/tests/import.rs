@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files of other load balancers, written as Causeway's: each result is read back by the balancer,
-//! which tells what the file would do.
+//! which says what the file would do.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn all(origin: SourceFormat, name: &str, beside: &ImportContext) -> (Imported, B
     (imported, config)
 }
 
-/// The lines of what is told, with the first words of what it says.
+/// The lines of what is reported, with the first words of each message.
 fn told(imported: &Imported) -> Vec<String> {
     for remark in &imported.remarks {
         // The file says it, too.

@@ -57,7 +57,7 @@ pub struct MeasureArgs {
     #[arg(long)]
     pub(crate) percentiles: bool,
 
-    /// For sampled and sampled-client: one packet in so many is used
+    /// For sampled and sampled-client: one packet in this many is used
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) sample_one_in: u32,
 

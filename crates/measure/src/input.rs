@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the bytes of a capture come from: a file or standard input, plain or
-//! compressed. The compression is told by the first bytes, never by the name.
+//! compressed. The compression is recognised by the first bytes, never by the name.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const DELAY: Duration = Duration::from_millis(500);
 const RENEWED_PER_S: u8 = 5;
 
-/// The line; silent when standard error is no terminal.
+/// The line; silent when standard error is not a terminal.
 pub(crate) struct Progress {
     position: Arc<AtomicU64>,
     len: Option<u64>,

@@ -165,7 +165,7 @@ impl Totals {
         }
     }
 
-    /// Forgets the distributions, for callers that bring them anew each time.
+    /// Forgets the distributions, for callers that bring them again each time.
     pub(crate) fn forget_latencies(&mut self) {
         let totals = self.groups.values_mut().chain(self.rest.values_mut());
         totals.for_each(|total| total.latencies = Latencies::default());

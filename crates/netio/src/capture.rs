@@ -32,7 +32,7 @@ pub enum CaptureError {
     /// No such interface.
     #[error(transparent)]
     NoInterface(#[from] NoInterface),
-    /// A system call failed. The sentence tells the cause, which is therefore no `source`.
+    /// A system call failed. The sentence names the cause, which is therefore not a `source`.
     #[error("cannot {doing}: {cause}")]
     Failed {
         /// What was tried.
@@ -60,7 +60,7 @@ const RETIRE_MS: u32 = 50;
 /// Bytes of a packet that are kept: all headers, tunnels and options.
 pub const SNAP_LEN: u32 = 256;
 
-/// `BPF_RET | BPF_K`: accept so many bytes.
+/// `BPF_RET | BPF_K`: accept this many bytes.
 const RETURN: u16 = 0x06;
 
 /// One captured packet.
@@ -226,7 +226,7 @@ impl Capture {
             )
         };
         check(got).map_err(|e| CaptureError::failed("read the capture's counters", e))?;
-        // The kernel's counters start anew with each reading.
+        // The kernel's counters begin at 0 with each reading.
         self.counts.received += u64::from(stats.tp_packets);
         self.counts.dropped += u64::from(stats.tp_drops);
         Ok(self.counts)
@@ -337,7 +337,7 @@ fn frame(block: &[u8], at: usize) -> Option<(Frame<'_>, bool, usize)> {
     /// `TPACKET_ALIGN`: the address follows the header at a multiple of 16.
     const ADDRESS: usize = HEADER.next_multiple_of(16);
     let head = block.get(at..at + HEADER)?;
-    // SAFETY: so many bytes are there, and any bytes are a value of the struct.
+    // SAFETY: this many bytes are there, and any bytes are a value of the struct.
     let head = unsafe { head.as_ptr().cast::<libc::tpacket3_hdr>().read_unaligned() };
     let address = block.get(at + ADDRESS..at + ADDRESS + size_of::<libc::sockaddr_ll>())?;
     // SAFETY: as above.

@@ -39,7 +39,7 @@ pub struct Offload {
     pub changeable: bool,
 }
 
-/// A device as its driver describes it. What a driver does not tell is empty.
+/// A device as its driver describes it. What a driver does not report is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverInfo {
     /// The driver's name.
@@ -62,7 +62,7 @@ impl DriverInfo {
     /// Asks the driver of a device in the calling thread's network namespace.
     ///
     /// # Errors
-    /// No such device. A driver that does not answer a question is no error.
+    /// No such device. A driver that does not answer a question is not an error.
     pub fn of(device: &str) -> io::Result<Self> {
         let ask = Asker::new(device)?;
         let mut info = Self::default();
@@ -204,7 +204,7 @@ mod tests {
             ("rx-lro", of(false, true)),
         ];
         assert_eq!(known, expected.map(|(n, o)| (n.to_owned(), o)).into());
-        // Fewer blocks than names: those are not told.
+        // Fewer blocks than names: those are left out.
         assert_eq!(offloads(&names, &bits[..4]).len(), 2);
     }
 

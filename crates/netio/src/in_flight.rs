@@ -24,7 +24,7 @@ const RECEIVED_AT: usize = 52;
 /// Connections to these addresses of this network namespace whose client waits.
 ///
 /// # Errors
-/// If the kernel does not tell: it has no CONFIG_INET_DIAG, say.
+/// If the kernel does not answer: it has no CONFIG_INET_DIAG, say.
 pub fn in_flight(addresses: &BTreeSet<IpAddr>) -> io::Result<u32> {
     let families = [(libc::AF_INET, false), (libc::AF_INET6, true)];
     let mut count = 0;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::sock_diag::SOURCE_AT;
 
-    /// Until so many of the connections to this address wait.
+    /// Until this many of the connections to this address wait.
     fn settles_at(address: IpAddr, expected: u32) {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut seen = u32::MAX;

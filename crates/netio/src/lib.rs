@@ -48,8 +48,8 @@ pub fn monotonic_ns() -> u64 {
     now.map_or(0, |now| std::time::Duration::from(now).as_nanos() as u64)
 }
 
-/// A number for this boot of the machine: monotonic times of another say nothing here. 0
-/// where the kernel does not tell.
+/// A number for this boot of the machine: monotonic times of another say nothing here. 0 where the
+/// kernel does not say.
 #[must_use]
 pub fn boot_id() -> u64 {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -54,7 +54,7 @@ pub struct Listening {
 /// The listening TCP sockets of this network namespace; it needs no right to their processes.
 ///
 /// # Errors
-/// If the kernel does not tell: it has no CONFIG_INET_DIAG, say.
+/// If the kernel does not answer: it has no CONFIG_INET_DIAG, say.
 pub fn listening() -> io::Result<Vec<Listening>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {

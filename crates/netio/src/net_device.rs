@@ -42,7 +42,7 @@ pub struct NetDevice {
 /// All of them.
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If the kernel does not answer.
 pub fn net_devices() -> io::Result<Vec<NetDevice>> {
     let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
     dump(request, |message| match message {

@@ -17,7 +17,7 @@ pub(crate) const HEADER_LEN: usize = 16;
 /// Sends a dump request and collects what `pick` takes of the answer. Entries that
 /// this build cannot decode are passed over: a newer kernel may have them.
 ///
-/// The kernel is told to be strict: it then dumps what the request's header and attributes
+/// The socket asks the kernel to be strict: it then dumps what the request's header and attributes
 /// select, and not the whole table.
 pub(crate) fn dump<T>(
     request: RouteNetlinkMessage,

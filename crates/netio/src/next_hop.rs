@@ -76,7 +76,7 @@ pub struct Gue {
     pub port: u16,
     /// Whether the UDP checksum over IPv4 is filled in; 0 is sent otherwise.
     pub checksum_v4: bool,
-    /// The same over IPv6, where a receiver must be told to take 0 (RFC 6935).
+    /// The same over IPv6, where a receiver must be set to take 0 (RFC 6935).
     pub checksum_v6: bool,
 }
 
@@ -188,8 +188,8 @@ pub enum NextHopError {
 type Result<T> = std::result::Result<T, NextHopError>;
 
 /// The interface's gateway, MTU and addresses, put together. Sources have no
-/// entropy; the first address of each family is taken. Waits up to `patience` for
-/// the gateway to tell its MAC address.
+/// entropy; the first address of each family is taken. Waits up to `patience` for the gateway to
+/// answer with its MAC address.
 pub fn resolve_next_hop(interface: &str, patience: Duration) -> Result<NextHop> {
     let info = interface_info(interface)?;
     let gateways = find_gateways(&info, &[], patience)?;
@@ -513,7 +513,7 @@ fn neighbour(index: u32, address: IpAddr) -> Result<Option<(Mac, NeighbourState)
 }
 
 /// Makes the kernel ask a neighbour whether it still has its MAC address. Failures do not
-/// matter: the neighbour table tells the outcome.
+/// matter: the neighbour table has the outcome.
 fn probe(index: u32, address: IpAddr) {
     let mut request = neighbour_message(index, address);
     request.header.state = NeighbourState::Probe;
@@ -523,7 +523,7 @@ fn probe(index: u32, address: IpAddr) {
 }
 
 /// Makes the kernel resolve `address` on the interface by sending it a datagram.
-/// Failures do not matter: the neighbour table tells the outcome.
+/// Failures do not matter: the neighbour table has the outcome.
 fn provoke(interface: &InterfaceInfo, address: IpAddr) {
     let (domain, target) = match address {
         IpAddr::V4(v4) => (Domain::Inet, SocketAddr::from((v4, DISCARD_PORT))),

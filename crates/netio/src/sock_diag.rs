@@ -26,7 +26,7 @@ pub(crate) const SOURCE_AT: usize = 8;
 /// state is among the bits of `states`. `extensions` are the attributes that are wanted.
 ///
 /// # Errors
-/// If the kernel does not tell: it has no CONFIG_INET_DIAG, say.
+/// If the kernel does not answer: it has no CONFIG_INET_DIAG, say.
 pub(crate) fn dump(
     family: i32,
     states: u32,

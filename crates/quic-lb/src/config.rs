@@ -31,7 +31,7 @@ impl CidKey {
     }
 }
 
-/// Text that is no key.
+/// Text that is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a key is 32 hexadecimal digits; make one with `openssl rand -hex 16`")]
 pub struct CidKeyError;

@@ -62,7 +62,7 @@ impl Issuer {
         if self.left == 0 {
             let mut octets: [u8; MAX_LEN] = rng.random();
             let len = self.config().id_len();
-            // It tells its own length (draft, section 3.2).
+            // It has its own length in it (draft, section 3.2).
             octets[0] = UNROUTABLE | (len - 1) as u8;
             return ConnectionId::new(&octets[..len]);
         }

@@ -29,7 +29,7 @@
 //! is Causeway's: the draft's four-pass network with SipHash-1-3 in the place of AES,
 //! for balancers whose processors have no AES instructions in reach of their data plane.
 //! It hides server ids from observers as long as SipHash-1-3 is a pseudo-random
-//! function, and it is no standard: use AES where a box of another maker has to decode.
+//! function, and it is not a standard: use AES where a box of another maker has to decode.
 //!
 //! None of them makes ids unforgeable. A client that holds a valid id can send packets to
 //! the server that it names; a server drops those that are not of its connections.

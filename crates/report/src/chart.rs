@@ -21,7 +21,7 @@ const LEFT: f64 = 74.0;
 const RIGHT: f64 = WIDTH - 30.0;
 const TOP: f64 = 32.0;
 const BOTTOM: f64 = HEIGHT - 50.0;
-/// Points of a line; more cannot be told apart.
+/// Points of a line; more cannot be seen apart.
 const MAX_POINTS: usize = 600;
 /// A series beyond these has the first colour again, dashed.
 const COLOURS: usize = 6;
@@ -223,7 +223,7 @@ fn text(x: f64, y: f64, anchor: &str, class: &str, text: &str) -> Markup {
     }
 }
 
-/// Lines of at most so many characters, broken at blanks.
+/// Lines of at most this many characters, broken at blanks.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -116,7 +116,7 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 }
 
 /// netperf's `-w`: a number with `s`, `m` (milliseconds), `ms`, `u` or `us`; a bare
-/// number is milliseconds; a negative one is no wait.
+/// number is milliseconds; a negative one means no wait.
 fn wait(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic());
     let (number, unit) = text.split_at(split.unwrap_or(text.len()));
@@ -225,7 +225,7 @@ pub struct ClientArgs {
     )]
     pub methods: Vec<MethodArg>,
 
-    /// Open loop: so many requests a second on each stream, whatever the responses
+    /// Open loop: this many requests a second on each stream, whatever the responses
     /// do; latencies count from when a request should have been sent
     #[arg(long, value_name = "PER_SECOND", value_parser = rate, conflicts_with_all = ["wait", "burst"])]
     pub rate: Option<f64>,
@@ -274,8 +274,9 @@ pub struct ClientArgs {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Length of an interval of the log, of the report's curves, and of the lines that a table
-    /// is told by while it runs: with -D, or where the standard error is a terminal [default: 1s]
+    /// Length of an interval of the log, of the report's curves, and of the lines that are printed
+    /// before a table while it runs: with -D, or where the standard error is a terminal [default:
+    /// 1s]
     #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
     pub interval: Option<Duration>,
 
@@ -299,7 +300,7 @@ pub struct ClientArgs {
     #[arg(long)]
     pub split: bool,
 
-    /// The sampler takes one packet in so many, each direction by itself
+    /// The sampler takes one packet in this many, each direction by itself
     #[arg(short = 'N', long = "sample", value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub sample: u32,
 
@@ -330,7 +331,7 @@ impl ClientArgs {
         self.interval.unwrap_or(Duration::from_secs(1))
     }
 
-    /// Whether intervals are told as they end, beside a table that follows.
+    /// Whether intervals are printed as they end, beside a table that follows.
     pub(crate) fn is_live(&self, terminal: bool) -> bool {
         let table = self.output == Output::Table && self.keyval.is_none();
         table && (self.interval.is_some() || terminal)

@@ -121,7 +121,7 @@ struct Running<'a> {
     records: Arc<Records>,
     log: Option<HdrLog>,
     points: Vec<Point>,
-    /// Each interval is told on the standard error as it ends.
+    /// Each interval is printed on the standard error as it ends.
     live: bool,
 }
 

@@ -31,8 +31,8 @@ pub struct Unobserved {
 }
 
 impl Observing {
-    /// Starts a sampler that forgets segments after `memory_ns`; `tell` is called
-    /// for each latency. Returns when the sampler is on its interface.
+    /// Starts a sampler that forgets segments after `memory_ns`; `tell` is called with each
+    /// latency. Returns when the sampler is on its interface.
     ///
     /// # Errors
     /// Those of [`Sampler::start`].

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// The protocol's version: both ends must have the same.
 pub(crate) const VERSION: u32 = 1;
-/// Where the server listens unless told otherwise.
+/// Where the server listens by default.
 pub const PORT: u16 = 9472;
 /// The longest line that either end reads: a report with its histograms.
 pub(crate) const LINE_MAX: usize = 1 << 20;
@@ -52,7 +52,7 @@ pub struct Welcome {
     /// The server's kernel.
     #[serde(default)]
     pub kernel: String,
-    /// 1 in so many packets is sampled there; 0: none.
+    /// 1 in this many packets is sampled there; 0: none.
     #[serde(default)]
     pub sample: u32,
     /// Why not; then all else is empty.

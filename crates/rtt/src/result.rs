@@ -41,7 +41,7 @@ pub struct Conditions {
     pub busy_us: u64,
     pub kernel: String,
     pub server_kernel: Option<String>,
-    /// 1 in so many packets is sampled here, and at the server; 0: none.
+    /// 1 in this many packets is sampled here, and at the server; 0: none.
     pub sample: u32,
     pub server_sample: u32,
     pub brand: String,

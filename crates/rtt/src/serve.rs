@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway rtt serve`: answers requests, and tells what its own kernel and
-//! application have seen of them.
+//! `causeway rtt serve`: answers requests, and reports what its own kernel and application have
+//! seen of them.
 //!
 //! Any client may connect: connections, sessions, line lengths and message sizes
 //! have bounds, a silent client is disconnected, and a session's streams end with
@@ -54,7 +54,7 @@ pub(crate) struct ServeArgs {
     #[arg(short, long, value_name = "INTERFACE")]
     pub interface: Option<String>,
 
-    /// What to measure on the interface; clients that ask for it are told
+    /// What to measure on the interface; clients that ask for it get it
     #[arg(
         short,
         long = "method",
@@ -66,7 +66,7 @@ pub(crate) struct ServeArgs {
     )]
     pub methods: Vec<Watched>,
 
-    /// The sampler takes one packet in so many, each direction by itself
+    /// The sampler takes one packet in this many, each direction by itself
     #[arg(short = 'N', long = "sample", value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536), requires = "interface")]
     pub sample: u32,
 

@@ -37,7 +37,7 @@ const STRANGERS: usize = 1024;
 pub(crate) struct Sessions {
     service: Duration,
     unread: bool,
-    /// 1 in so many packets is sampled; 0: none.
+    /// 1 in this many packets is sampled; 0: none.
     sample: u32,
     /// What is measured on the interface.
     watched: Vec<RttMethod>,
@@ -59,7 +59,7 @@ struct Peers {
     strangers: VecDeque<Value>,
 }
 
-/// One of the things of which only so many may be at once.
+/// One of the things of which there may only be a fixed number at once.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -127,7 +127,7 @@ impl Sessions {
         }
     }
 
-    /// 1 in so many packets is sampled; 0: none.
+    /// 1 in this many packets is sampled; 0: none.
     pub(crate) fn sample(&self) -> u32 {
         self.sample
     }

@@ -28,7 +28,7 @@ const BODY_MAX: usize = 2 << 20;
 const SHOWN_MAX: usize = 300;
 /// Connections of one client at a time.
 const CONNECTIONS_OF_ONE: usize = 16;
-/// What carries no change, though it is no GET.
+/// What carries no change, though it is not a GET.
 const QUESTIONS: [&str; 2] = ["/v1/check", "/v1/diff"];
 
 /// The role that an API's routes need.
@@ -164,7 +164,7 @@ impl Access {
         let Peer::Host(address) = peer else {
             return Err(Refusal::NoToken);
         };
-        // Else the time of the answer would tell a client whether a guess was right.
+        // Else the time of the answer would show a client whether a guess was right.
         if let Some(wait) = lock(&self.0.failures).wait(address.ip(), now) {
             return Err(Refusal::Wait(wait));
         }
@@ -222,7 +222,7 @@ pub(crate) fn guarded(router: Router, access: Access, rules: Rules) -> Router {
                     ),
                 );
             }
-            // Before the body is asked for (`Expect`); one of no told length is cut off below.
+            // Before the body is asked for (`Expect`); one without a length is cut off below.
             if length_of(&request) > BODY_MAX as u64 {
                 return problem(
                     StatusCode::PAYLOAD_TOO_LARGE,

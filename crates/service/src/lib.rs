@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the daemons of Causeway share: the process around each (signals, sockets, systemd's
-//! notifications), the reading of configuration files with all faults told at once, the
+//! notifications), the reading of configuration files with all faults reported at once, the
 //! answers and metrics that every API has. It knows what a daemon is, and not what any one
 //! of them does; it calls nothing of the data plane.
 

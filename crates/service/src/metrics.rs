@@ -27,8 +27,8 @@ pub fn page<const N: usize>(
     Ok(page)
 }
 
-/// This process, by the names that Prometheus' client libraries have for it. What the kernel
-/// does not tell is left out.
+/// This process, by the names that Prometheus' client libraries have for it. What the kernel does
+/// not report is left out.
 #[derive(Debug)]
 struct Process;
 
@@ -99,7 +99,7 @@ fn open_descriptors() -> Option<f64> {
     Some(count.saturating_sub(1) as f64)
 }
 
-/// The kernel tells it in ticks since it was booted (proc(5), field 22 of `stat`).
+/// The kernel reports it in ticks since it was booted (proc(5), field 22 of `stat`).
 fn start_time_s() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name, which is in brackets, may hold anything.

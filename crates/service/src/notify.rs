@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! sd_notify(3): tells systemd what the daemon is doing. Without
+//! sd_notify(3): reports to systemd what the daemon is doing. Without
 //! `NOTIFY_SOCKET` every call does nothing.
 
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ pub fn stopping() {
     send("STOPPING=1");
 }
 
-/// How often systemd wants to hear that the daemon works (`WatchdogSec=`), halved as
+/// How often systemd wants a sign that the daemon works (`WatchdogSec=`), halved as
 /// sd_watchdog_enabled(3) advises; `None` if it does not.
 pub(crate) fn watchdog_period() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();

@@ -78,7 +78,8 @@ impl Listeners {
     ) -> anyhow::Result<Self> {
         let unix = bind_unix(socket)?;
         let inode = inode_of(socket).unwrap_or_default();
-        // The Unix socket is what steers: a squatted port is no reason to do without.
+        // The Unix socket is what steers: a port taken by another program is no reason to do
+        // without it.
         let tcp = http.and_then(|address| {
             let bound = bind_tcp(address);
             bound
@@ -278,7 +279,7 @@ pub struct Routers {
 pub struct Work<R, W, F> {
     /// What SIGHUP calls; it says what now holds.
     pub reload: R,
-    /// Whether the work goes on: systemd's watchdog hears of it.
+    /// Whether the work goes on, for systemd's watchdog.
     pub works: W,
     /// Gives a reason to end.
     pub failed: F,
@@ -412,7 +413,7 @@ async fn by_tls(
     })
 }
 
-/// Answers connections, until told to stop; then what was asked by then. One that sends
+/// Answers connections until asked to stop; then what was asked by then. One that sends
 /// no request, or takes no answer, is closed: any local user may come by TCP, and a
 /// descriptor that is held is one that probes and rings do not get.
 async fn answer<L, S, F>(

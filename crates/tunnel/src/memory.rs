@@ -399,7 +399,7 @@ mod tests {
         };
         let refused = [
             resent,
-            // Cut anew: begins within a piece, goes beyond its end, is padded beyond it.
+            // Cut again: begins within a piece, goes beyond its end, is padded beyond it.
             segment(slot, 1300, 1300, 0),
             segment(slot, 1418, 1419, 0),
             segment(slot, 1418, 1400, 19),

@@ -113,7 +113,7 @@ impl ShardHandle {
 }
 
 impl Shard {
-    /// Runs until it is told to stop.
+    /// Runs until it is asked to stop.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
         let mut receiver = UdpReceiver::new();
         let mut outbox = Outbox::default();
@@ -294,7 +294,7 @@ impl Shard {
         }
     }
 
-    /// Takes back what is free, and tells what happened.
+    /// Takes back what is free, and logs what happened.
     fn take_releases_and_events(&mut self) {
         while let Some(release) = self.engine.poll_release() {
             self.memory.release(release.slot, release.count);

@@ -135,7 +135,7 @@ impl Vnic {
     }
 }
 
-/// The ring is full: the engine is told for each frame, and has it retransmitted.
+/// The ring is full: the engine gets a refusal for each frame, and has it retransmitted.
 fn refuse_all(now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) {
     while let Some(delivery) = engine.poll_deliver() {
         let token = delivery.token;

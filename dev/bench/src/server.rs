@@ -149,7 +149,7 @@ impl<'o> Segments<'o> {
         self.skel.progs.bench_pass.as_fd().as_raw_fd()
     }
 
-    /// Gives so many connections their clocks, as they were at first.
+    /// Gives this many connections their clocks, as they were at first.
     fn lend(&mut self, connections: u32) -> Result<(), BenchError> {
         let mut listed = 0;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
@@ -335,7 +335,7 @@ fn at_once(
     })
 }
 
-/// Two CPUs of this thread's, if it has so many.
+/// Two CPUs of this thread's, if it has two.
 fn two_cpus() -> Result<Option<[usize; 2]>, BenchError> {
     let own = sched_getaffinity(Pid::from_raw(0)).map_err(BenchError::Namespace)?;
     let mut cpus = (0..CpuSet::count()).filter(|&cpu| own.is_set(cpu).unwrap_or(false));

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::netns::Netns;
 
-/// A thread that works until it is told to stop; dropped, it is told and joined.
+/// A thread that works until it is asked to stop; dropping it asks and joins it.
 #[derive(Debug)]
 pub struct Background<T = ()> {
     stop: Arc<AtomicBool>,

@@ -24,7 +24,7 @@ use crate::netns::Netns;
 const ANSWER_BYTES: usize = 4000;
 /// How long a connected client waits for an answer.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// A client whose connection broke begins anew no sooner than this.
+/// A client whose connection broke begins again no sooner than this.
 const RETRY_BACKOFF: Duration = Duration::from_millis(50);
 
 /// How a transaction ended.
@@ -56,7 +56,7 @@ pub struct Transaction {
 pub struct ImpatientClientsConfig {
     /// The server.
     pub target: SocketAddrV4,
-    /// How many begin anew as soon as they are done; or as many as there are at most
+    /// How many begin again as soon as they are done; or as many as there are at most
     /// at a time, with `arrivals`.
     pub clients: usize,
     /// Requests of a connection, one after another.
@@ -65,7 +65,7 @@ pub struct ImpatientClientsConfig {
     pub connect_timeouts: Vec<Duration>,
     /// All clients pause after the first for the second.
     pub on_off: Option<(Duration, Duration)>,
-    /// Instead of clients that begin anew: arrivals per second by chance, during the
+    /// Instead of clients that begin again: arrivals per second by chance, during the
     /// on time and during the off time.
     pub arrivals: Option<(f64, f64)>,
     /// How long they begin transactions.

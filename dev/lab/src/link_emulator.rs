@@ -31,7 +31,7 @@ use crate::netns::Netns;
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 /// Largest IP packet.
 const MAX_PACKET: usize = 65_536;
-/// How often the thread looks whether it shall end.
+/// How often the thread looks whether it is to end.
 const TICK_NS: u64 = 100_000_000;
 
 /// What a line does to packets.

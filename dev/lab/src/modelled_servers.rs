@@ -37,7 +37,7 @@ use crate::topology::Node;
 const REQUEST_MAX: usize = 4096;
 /// Time between two pieces of a spread answer.
 const SPREAD_STEP: Duration = Duration::from_millis(200);
-/// Limit of an accept queue that shall not be the limit.
+/// Limit of an accept queue that is not to be the bottleneck.
 const BACKLOG: i32 = 4096;
 /// Largest answer.
 const SIZE_MAX: usize = 1 << 20;
@@ -90,7 +90,7 @@ impl ModelledServers {
         Self::start_uneven(nodes, port, &vec![1.0; nodes.len()])
     }
 
-    /// The same, and each works so many times as long on a request.
+    /// The same, and each takes `factors` times as long for a request.
     pub fn start_uneven(nodes: &[Node], port: u16, factors: &[f64]) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -205,7 +205,7 @@ fn parse(head: &str) -> Option<ModelledRequest> {
     parse_path(head.strip_prefix("GET ")?.split(' ').next()?)
 }
 
-/// What a path asks for; `None` for one that is no path of these servers.
+/// What a path asks for; `None` for one that is not a path of these servers.
 pub(crate) fn parse_path(path: &str) -> Option<ModelledRequest> {
     let mut parts = path.strip_prefix('/')?.split('/');
     let (kind, size, time) = (parts.next()?, parts.next()?, parts.next()?);

@@ -135,7 +135,7 @@ impl Path {
         Ok(())
     }
 
-    /// Starts `causeway rtt serve` on the server, its sampler on eth0, on one CPU if told.
+    /// Starts `causeway rtt serve` on the server, its sampler on eth0, on one CPU if asked.
     pub fn serve(
         &self,
         binary: &FilePath,

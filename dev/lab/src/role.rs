@@ -8,7 +8,7 @@
 //! Parent and child speak in lines. The child's first line of input is its
 //! configuration, each further one a command; it answers each with one line that
 //! begins with [`MARK`]. Other output is for people. The end of its input
-//! ends the child. Servers that are no Rust (the one built on quic-go) speak the
+//! ends the child. Servers that are not written in Rust (the one built on quic-go) speak the
 //! same way.
 
 use std::ffi::OsString;

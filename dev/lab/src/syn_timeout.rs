@@ -3,7 +3,7 @@
 //! retries as a long one.
 //!
 //! The first timeout is a second in every Linux (RFC 6298), and no setting changes it. A
-//! sockops program may (`BPF_SOCK_OPS_TIMEOUT_INIT`). It hangs on the root of the control
+//! sockops program may (`BPF_SOCK_OPS_TIMEOUT_INIT`). It is attached to the root of the control
 //! groups, as the lab's threads are in none of their own, and goes by the network
 //! namespace: of every other connection on the machine it asks nothing more.
 

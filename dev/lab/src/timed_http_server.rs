@@ -25,7 +25,7 @@ use crate::clock;
 use crate::load::poll::{Interest, Poll};
 use crate::netns::Netns;
 
-/// How often the thread looks whether it shall end.
+/// How often the thread looks whether it is to end.
 const TICK_NS: u64 = 100_000_000;
 /// Largest body.
 const MAX_BODY: usize = 1 << 20;
@@ -47,7 +47,7 @@ pub enum Discipline {
     Serial,
 }
 
-/// A factor on service times: lognormal around 1, drawn anew after exponential
+/// A factor on service times: lognormal around 1, drawn again after exponential
 /// times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Drift {
@@ -299,7 +299,7 @@ impl Server {
         Ok(())
     }
 
-    /// Writes as much as the socket takes, and asks to be told when it takes more.
+    /// Writes as much as the socket takes, and asks for an event when it takes more.
     fn flush(&mut self, index: usize, connection: &mut Connection) -> io::Result<()> {
         while !connection.output.is_empty() {
             let (front, _) = connection.output.as_slices();

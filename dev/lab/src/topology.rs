@@ -258,7 +258,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Makes the balancer's link anew, as after [`DEVICE`] has been deleted there.
+    /// Recreates the balancer's link, as after [`DEVICE`] has been deleted there.
     pub fn renew_balancer_link(&mut self) -> Result<()> {
         let mut s = String::new();
         write_back_port(&mut s, "lb", &self.balancer)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rows of the accuracy matrix, short: recorder, line, servers and judge do what
-//! they say. How good the estimates are is for long runs to tell. Needs root.
+//! they say. How good the estimates are is for long runs to show. Needs root.
 
 use anyhow::{Context, Result, ensure};
 use causeway_lab::sandbox::{self, Sandbox};

@@ -20,7 +20,7 @@ use super::category::Category;
 struct Judged {
     category: usize,
     last_syn_ns: u64,
-    /// How its last SYN was a retry: which one, so many seconds after the first.
+    /// Its last SYN as a retry: its number, and its seconds after the first SYN.
     last: (u8, f64),
     /// The second in which it gave up, on the monotonic clock.
     second: u64,
@@ -59,8 +59,8 @@ impl GaveUp {
 
     /// Looks at the attempts that wait, once a second. Gives back those that the kernel can
     /// forget: a SYN that comes of one from then on is a first one. With a history, those
-    /// stay that gave up after the second `keep_after`. `answered` tells of an attempt that
-    /// waits no more whether it was; if not, its tuple came again, or it gave way to others.
+    /// stay that gave up after the second `keep_after`. `answered` says of an attempt that no
+    /// longer waits whether it was; if not, its tuple came again, or it was evicted.
     pub(super) fn review(
         &mut self,
         waiting: Vec<Waiting>,
@@ -123,7 +123,7 @@ impl GaveUp {
         let standing = category.observer.standing();
         let last_s = s(attempt.last_syn_ns);
         let waited_s = match (attempt.stage, judge.judge(last_s, s(now_ns), standing.loss)) {
-            // Nobody was there when it was answered: too late, or of no client of ours.
+            // Answered when no client was waiting: too late, or of no client of ours.
             (Stage::Left(at_ns), _) => match judge.left(last_s, s(at_ns)) {
                 Some(waited_s) => waited_s,
                 None => return true,
@@ -149,7 +149,7 @@ impl GaveUp {
         false
     }
 
-    /// Nothing more will be heard of it: that is in the totals for good.
+    /// No more events follow for it: it stays in the totals.
     fn count(&mut self, of: Judged, categories: &mut [Category]) -> Judged {
         if let Some(category) = categories.get_mut(of.category)
             && !of.counted
@@ -173,8 +173,8 @@ fn loss(of: &Judged, categories: &[Category]) -> f64 {
     category.map_or(0.0, |of| of.observer.standing().loss)
 }
 
-/// Of a flood nobody gives up. It is known for one only when its first SYNs are overdue, so
-/// that a verdict may be a moment older.
+/// SYNs of a flood never count as clients that gave up. A flood is recognised only when its first
+/// SYNs are overdue, so that a verdict may be a moment older.
 fn is_of_flood(attempt: &Waiting, categories: &[Category]) -> bool {
     let category = categories.get(attempt.category as usize);
     attempt.retry == 0 && category.is_some_and(|of| of.observer.standing().flood > 0.0)
@@ -332,7 +332,7 @@ mod tests {
             for history in [false, true] {
                 let mut bench = Bench::new();
                 bench.judge = Judge::new(mix.as_ref().unwrap(), all.to_vec());
-                // Forgotten attempts begin anew with the next SYN.
+                // A forgotten attempt counts as new at its next SYN.
                 let mut first_s = 0.0;
                 let mut known = true;
                 let mut sent = 0;
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(bench.counts()[0], (1.0, 9.0));
         assert_eq!(bench.look(24.0, &[left_at(10.13)], Some(109)), 1);
         assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
-        // Of somebody who looks for open ports nothing but a RST comes, at once.
+        // A port scanner answers with a RST at once, and with nothing else.
         let scan = Waiting {
             stage: Stage::Left(FIRST + S / 100),
             ..attempt(2, 0.0, 0)

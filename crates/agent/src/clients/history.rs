@@ -216,7 +216,7 @@ impl HistoryFile {
         let mut file = File::create(&next).with_context(doing)?;
         file.write_all(FORMAT).with_context(doing)?;
         match fs::rename(&self.path, older(&self.path)) {
-            // Somebody took it away.
+            // It was removed.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             renamed => renamed.with_context(doing)?,
         }
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// A slip of the pen in the configuration must cost nobody a file.
+    /// A typing mistake in the configuration must not destroy a file.
     #[test]
     fn a_file_of_something_else_is_left_alone() {
         let place = tempfile::tempdir().unwrap();

@@ -39,8 +39,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Which retry was the last one of those who gave up tells of their patience where nearly
-    /// all clients follow one schedule: by another one the same retry comes at another time.
+    /// The last retry of clients that gave up shows their patience only if nearly all clients
+    /// follow one schedule: on another schedule the same retry comes at another time.
     fn split_patience(&self, mix: &Mix, loss: f64) -> Result<Option<Mix>> {
         let share = |name: &str| -> f64 {
             let same = mix.classes().iter().filter(|class| class.name == name);

@@ -52,7 +52,7 @@ const LEARN_EVERY_S: u64 = 30;
 /// How long ago what clients were like counts for a third of what they are like now.
 const LEARN_MEMORY_S: f64 = 3600.0;
 
-/// Reads, estimates, remembers and tells.
+/// Reads, estimates, remembers and reports.
 pub struct Clients {
     meter: SynMeter,
     config: ClientsConfig,
@@ -260,7 +260,7 @@ impl Clients {
         }
         let observer = &mut self.categories[number].observer;
         observer.feed(&settled, &fresh)?;
-        // Whoever floods does not come again, and would pass for clients without patience.
+        // Sources of a flood do not retry, and would look like clients that give up at once.
         if observer.standing().flood == 0.0 {
             for (offered, accepted) in tries {
                 let by_retry = offered.into_iter().zip(accepted);

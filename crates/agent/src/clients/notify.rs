@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Telling somebody: the log, a program, a web address. On a thread of its own, so that
-//! nobody who is slow to listen holds up the measurement; what waits is bounded.
+//! Notifications: to the log, a program, a web address. They have a thread of their own, so that a
+//! slow receiver does not delay the measurement; the queue is bounded.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Events that may wait; more are dropped with a warning.
 const WAITING: usize = 64;
 
-/// What is told: the body of a webhook and the standard input of a program.
+/// What is sent: the body of a webhook and the standard input of a program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Event {
     /// Name of the threshold.
@@ -48,7 +48,7 @@ pub(super) struct Recipients {
     pub exec: Vec<String>,
 }
 
-/// The way to the thread that tells. Dropped, it ends when all is told.
+/// Handle of the thread that notifies. Once dropped, the thread ends when all is sent.
 #[derive(Debug)]
 pub(super) struct Notifier {
     events: SyncSender<(Event, Recipients)>,

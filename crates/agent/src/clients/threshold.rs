@@ -38,7 +38,7 @@ impl Watch {
         &self.threshold
     }
 
-    /// Takes in a mean, `None` where nobody came: that neither begins nor ends anything.
+    /// Takes in a mean, `None` if no client came: that neither begins nor ends anything.
     /// `now_s` must not go back.
     pub(super) fn step(&mut self, now_s: f64, mean_s: Option<f64>) -> Option<Change> {
         let mean_s = mean_s?;

@@ -154,7 +154,7 @@ impl AgentConfig {
     }
 
     /// Whether packets come here by tunnels, or carry cookies; else clients alone are measured,
-    /// for which nothing hangs on XDP.
+    /// which needs no XDP program.
     pub fn decapsulates(&self) -> bool {
         self.clients.is_none() || self.cookies.is_some() || !self.addresses.is_empty()
     }
@@ -188,7 +188,7 @@ impl AgentConfig {
         self.cookies.as_ref()?.inner_mtu
     }
 
-    /// Whether it goes by the fleet's book, which balancers tell.
+    /// Whether it follows the fleet's book, which balancers send.
     pub fn hears_book(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.book)
     }
@@ -301,7 +301,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         cookies: cookies.as_ref().and_then(Option::as_ref),
         clients: clients.as_ref(),
     };
-    // What a fault elsewhere has left out is no fault here.
+    // What is missing because of a fault elsewhere is not a fault here.
     let is_whole = raw.cookie.is_none() == sources.cookies.is_none()
         && raw.clients.is_none() == clients.is_none();
     let report = raw.report.as_ref().filter(|_| is_whole);

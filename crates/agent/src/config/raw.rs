@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::words::{AcceptQueuePolicy, RetrySchedule};
 
-/// The file of `causeway agent`. A table of its own tells it from a balancer's.
+/// The file of `causeway agent`. A table of its own distinguishes it from a balancer's.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAgentFile {

@@ -24,7 +24,7 @@ pub struct AgentReportConfig {
     pub to: Vec<SocketAddr>,
     /// What reports are signed with.
     pub keys: ReportKeys,
-    /// Whether this server goes by the fleet's book, which balancers tell.
+    /// Whether this server follows the fleet's book, which balancers send.
     pub book: bool,
     /// Whether connections are reported as they open and close.
     pub connections: bool,
@@ -189,7 +189,7 @@ load = true
         let with_cookies = with_cookies.replace("9472\"]\nkeys = \"KEYS\"", "9472\"]");
         let with_cookies = parse(&with_cookies).unwrap();
         assert!(with_cookies.report.as_ref().unwrap().connections);
-        // Whom to tell may change at any time, what of only with the agent's restart.
+        // Where to report may change at any time, what to report only with the agent's restart.
         let elsewhere = parse(&FILE.replace("9472", "9474")).unwrap();
         assert_eq!(elsewhere.needs_restart(&config), None);
         let less = parse(&FILE.replace("load = true", "load = false")).unwrap();

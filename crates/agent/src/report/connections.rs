@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::agent::Agent;
 
-/// How long after its question a balancer is told of connections that open. It asks
+/// How long after its question a balancer gets reports of connections that open. It asks
 /// every second for as long as it wants to know.
 const LEARN_WINDOW: Duration = Duration::from_millis(2_500);
 
@@ -49,7 +49,7 @@ impl<'a> Connections<'a> {
         (self.notices(&changes.opened), self.notices(&changes.ended))
     }
 
-    /// Balancers that are told of connections that open.
+    /// Balancers that get reports of connections that open.
     pub(super) fn learning(&mut self) -> Vec<SocketAddr> {
         self.asked.retain(|_, at| at.elapsed() < LEARN_WINDOW);
         self.asked.keys().copied().collect()

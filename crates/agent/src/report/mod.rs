@@ -88,7 +88,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// A reload may change whom to tell, not what of.
+    /// A reload may change where to report, not what.
     fn run(mut self) {
         while let Some(plan) = self.agent.report_plan() {
             self.wait(&plan);
@@ -115,7 +115,7 @@ impl<'a> Reporter<'a> {
     }
 
     /// Where this server stands in the fleet's book, once a second and after each step of it:
-    /// balancers that are further tell it more.
+    /// balancers that are ahead send it more.
     fn report_book(&mut self, plan: &ReportPlan) {
         let lately = self
             .followed_at
@@ -245,7 +245,7 @@ impl<'a> Reporter<'a> {
                     let response = vec![Body::Response(number)];
                     let datagram = self.sender.datagram(server, response, keys);
                     self.sockets.send(&[balancer], &datagram);
-                    // It has not been heard there yet.
+                    // No balancer there has received it yet.
                     self.followed_at = None;
                 }
                 Answer::Book(server, part) => self.take_part(plan, server, part),

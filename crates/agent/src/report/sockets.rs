@@ -16,8 +16,8 @@ const LOOKS_MAX: usize = 1024;
 pub(super) struct Sockets(BTreeMap<bool, UdpSocket>);
 
 impl Sockets {
-    /// Sends a datagram to these balancers. One that is not there is told again soon, or
-    /// goes by what it sees itself.
+    /// Sends a datagram to these balancers. One that is not there gets the next one soon, or relies
+    /// on what it sees itself.
     pub(super) fn send(&mut self, to: &[SocketAddr], datagram: &[u8]) {
         for balancer in to {
             let ipv6 = balancer.is_ipv6();

@@ -13,7 +13,7 @@ use super::words::OnStop;
 const DELAY: Duration = Duration::from_secs(3);
 const DELAY_MAX: Duration = Duration::from_secs(3600);
 
-/// How the routers hear of VIPs that are ready.
+/// How VIPs that are ready are announced to routers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announce {
     /// File that BIRD includes.

@@ -40,7 +40,7 @@ pub struct FlowLimitConfig {
     pub prefix6: u8,
 }
 
-// The rate comes from a file and is no NaN.
+// The rate comes from a file and is not NaN.
 impl Eq for FlowLimitConfig {}
 
 impl FlowLimitConfig {

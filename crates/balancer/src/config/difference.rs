@@ -20,7 +20,7 @@ use super::{
 
 impl BalancerConfig {
     /// What changes with `self` in the place of `former`: keys outside of VIPs, then each VIP with
-    /// its reals. VIPs are told apart by address, port and protocol.
+    /// its reals. VIPs are identified by address, port and protocol.
     pub fn changes(&self, former: &Self) -> Vec<Change> {
         let mut changes = Changes::default();
         changes.file(former, self);

@@ -112,7 +112,7 @@ fn a_change_names_its_place_and_both_values() {
                 "Changed - - history.length: 600s > 300s",
             ],
         ),
-        // A secret is not told.
+        // A secret is not shown.
         (
             "0a0b0c",
             "ffffff",

@@ -23,18 +23,19 @@ const REALS: RangeInclusive<i64> = 1..=4096;
 const REALS_DEFAULT: usize = 100;
 const DNS_PORT: u16 = 53;
 
-/// Where a VIP's reals are told of.
+/// Where a VIP's reals are discovered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Discover {
     /// Where reals are asked for.
     pub origin: RealsOrigin,
-    /// How often, or after a failure; what is told with a time is asked again after that.
+    /// How often, or how soon after a failure; an answer that comes with a lifetime is asked for
+    /// again after that.
     pub interval: Duration,
     /// An answer with more is refused.
     pub max_reals: usize,
     /// Part of the VIP's reals that one answer may take away, of 1.
     pub max_removed: f64,
-    /// How long a real that is told of no more keeps its connections.
+    /// How long a real that is no longer in the answers keeps its connections.
     pub drain: Duration,
 }
 
@@ -173,7 +174,7 @@ fn origin(
     }
 }
 
-/// What the system trusts: here something is believed that is told.
+/// What the system trusts: answers must be authenticated here.
 fn text_of_system(raw: &RawDiscover, faults: &mut Faults<'_>) -> Option<Authorities> {
     let place = raw.http.as_ref()?.span();
     Authorities::read("system")

@@ -36,7 +36,7 @@ pub struct FleetConfig {
     pub lease: Duration,
     /// How long routers may go on sending to a balancer that withdraws.
     pub settle: Duration,
-    /// Whether the agents of all reals hear the book, and are waited for.
+    /// Whether the agents of all reals get the book, and are waited for.
     pub agents: bool,
 }
 

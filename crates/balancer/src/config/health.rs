@@ -75,7 +75,7 @@ pub(super) fn health(
     })
 }
 
-/// Clients' silence is told by the requests that the data plane sees, in TCP alone.
+/// Clients' silence shows in the requests that the data plane sees, in TCP alone.
 fn passive(raw: &RawHealth, protocol: Protocol, measure: bool, faults: &mut Faults<'_>) -> bool {
     let Some(passive) = raw.passive.as_ref().filter(|passive| *passive.as_ref()) else {
         return false;

@@ -114,7 +114,7 @@ pub fn real_from_json(vip: &VipConfig, real: Value) -> Result<RealConfig, String
         .ok_or_else(|| "the request has no real".to_owned())
 }
 
-/// Validates reals of `vip` that discovery tells of. The error is one sentence.
+/// Validates reals of `vip` that discovery found. The error is one sentence.
 pub fn reals_from_json(vip: &VipConfig, reals: Vec<Value>) -> Result<Vec<RealConfig>, String> {
     let mut whole = vip_to_json(vip);
     // Those may be about reals of the file.

@@ -135,7 +135,7 @@ pub struct BalancerConfig {
     pub law: Law,
     /// Keys of cookies; `None`: no VIP has cookies.
     pub cookies: Option<Cookies>,
-    /// How routers hear of VIPs that are ready, if they do.
+    /// How VIPs that are ready are announced to routers, if they are.
     pub announce: Option<Announce>,
     /// Where agents report; `None`: nowhere.
     pub agent_reports: Option<AgentReportsConfig>,
@@ -202,8 +202,7 @@ pub struct VipConfig {
     pub affinity: Affinity,
     /// Whether connections get slots of their own.
     pub stateful: bool,
-    /// Whether servers are told the former owner of a slot with segments that nothing
-    /// remembers.
+    /// Whether segments that nothing remembers carry the slot's former owner to servers.
     pub second_chance: bool,
     /// Whether latency moves the weights.
     pub control: Control,
@@ -225,9 +224,9 @@ pub struct VipConfig {
     pub sources: Vec<Source>,
     /// How QUIC connection ids carry a server's id; empty: they do not.
     pub quic: Vec<CidRoute>,
-    /// Where more reals are told of.
+    /// Where more reals are discovered.
     pub discover: Option<Discover>,
-    /// The servers, in the file's order, then those that are told of.
+    /// The servers, in the file's order, then those that discovery found.
     pub reals: Vec<RealConfig>,
 }
 
@@ -248,7 +247,7 @@ pub struct RealConfig {
     pub id: Option<u16>,
     /// Is being worked on: as `drain`, and not probed.
     pub maintenance: bool,
-    /// It was told of, and stands not in the file.
+    /// It was discovered, and is not in the file.
     pub found: bool,
 }
 

@@ -74,7 +74,7 @@ fn pool_of<'p, 't>(
     faults: &mut Faults<'_>,
 ) -> Option<&'p DeTable<'t>> {
     let named = vip.get("pool")?;
-    // What is no text is refused where all keys are read.
+    // What is not text is refused where all keys are read.
     let name = named.get_ref().as_str()?;
     if let Some(pool) = pools.get(name) {
         return table(Some(pool));
@@ -106,7 +106,7 @@ fn ports_of<'t>(
 
 fn with_port<'t>(vip: &DeTable<'t>, port: Spanned<DeValue<'t>>) -> DeTable<'t> {
     let mut vip = vip.clone();
-    // Names tell VIPs apart.
+    // Names distinguish VIPs.
     if let (Some(DeValue::String(name)), DeValue::Integer(number)) =
         (vip.get_mut("name").map(Spanned::get_mut), port.get_ref())
     {

@@ -253,7 +253,7 @@ pub(super) struct RawVip {
     pub real: Vec<Spanned<RawReal>>,
 }
 
-/// Where reals are told of.
+/// Where reals are discovered.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDiscover {

@@ -42,8 +42,8 @@ pub(super) fn reports(
     })
 }
 
-/// The keys of reports in the file that is named, or in the cookies'; `missing` is told where there
-/// is neither.
+/// The keys of reports in the file that is named, or in the cookies'; `missing` is the error if
+/// there is neither.
 pub(super) fn report_keys(
     named: Option<&Spanned<String>>,
     cookies: Option<&Cookies>,

@@ -14,9 +14,8 @@ use super::{ForwardingMode, VipConfig};
 
 /// Connection slots: more would take 3 GB and more.
 const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
-/// Agents are heard every second, so a balancer knows what is open after two; traffic
-/// shall come to it well before the end, so that it also hears of what its predecessor
-/// opens until then.
+/// Agents report every second, so a balancer knows what is open after two; traffic must come to it
+/// well before the end, so that reports of what its predecessor opens until then still count.
 const LEARN_PERIOD: Duration = Duration::from_secs(10);
 const LEARN_PERIOD_MAX: Duration = Duration::from_secs(600);
 /// Second-tier balancers: each takes a part of the 32,768 slots of a partition.

@@ -212,7 +212,7 @@ fn tunnel_sources(raw: &RawEncap, faults: &mut Faults<'_>) -> BTreeSet<Prefix> {
     sources.iter().filter_map(read).collect()
 }
 
-/// An IPv6 packet of 1280 bytes must fit the tunnel: no sender can be told less.
+/// An IPv6 packet of 1280 bytes must fit the tunnel: no "packet too big" may ask for less.
 fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[VipConfig], faults: &mut Faults<'_>) {
     let needs = |vip: &VipConfig| IPV6_MTU_MIN + vip.forwarding.overhead(true);
     let tunnelled = |vip: &&VipConfig| vip.address.is_ipv6() && vip.forwarding.encapsulates();

@@ -206,7 +206,7 @@ fn vip(
     })
 }
 
-/// Servers can be told a slot's former owner, and can tell what they know.
+/// Servers can be sent a slot's former owner, and can say which connections they know.
 fn second_chance(
     raw: &RawVip,
     protocol: Protocol,
@@ -325,7 +325,7 @@ fn load_source(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> L
     load.unwrap_or(LoadSource::Connections)
 }
 
-/// A first tier needs none: what is not told by timestamps goes by hash.
+/// A first tier needs none: what timestamps do not decide goes by hash.
 fn flow_table(
     raw: &RawVip,
     scheduler: Scheduler,

@@ -11,10 +11,10 @@ words! {
         Server = "server",
         /// From request to response, the path included, as the balancer measures it.
         Response = "response",
-        /// Client latency, connection attempts included, as the reals' agents tell.
+        /// Client latency, connection attempts included, as the reals' agents report it.
         Client = "client",
-        /// What the server takes, from a request to the last byte of its response, as the
-        /// reals' agents tell. It needs no timestamps, and cookies do not blur it.
+        /// What the server takes, from a request to the last byte of its response, as the reals'
+        /// agents report it. It needs no timestamps, and cookies do not blur it.
         Agent = "agent",
     }
 }
@@ -104,14 +104,14 @@ words! {
 }
 
 impl LatencySource {
-    /// Whether agents tell it.
+    /// Whether agents report it.
     pub fn is_told(self) -> bool {
         matches!(self, Self::Client | Self::Agent)
     }
 }
 
 impl LoadSource {
-    /// Whether agents tell it.
+    /// Whether agents report it.
     pub fn is_told(self) -> bool {
         matches!(self, Self::Cpu | Self::InFlight)
     }

@@ -8,12 +8,12 @@ use std::net::IpAddr;
 
 use crate::config::{Discover, RealConfig};
 
-/// A real that was told of.
+/// A real that was discovered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoundReal {
-    /// As it was told.
+    /// As the answer had it.
     pub(crate) real: RealConfig,
-    /// When it was told of no more, nanoseconds since 1970.
+    /// When it was no longer in the answers, nanoseconds since 1970.
     pub(crate) gone_ns: Option<u64>,
 }
 

@@ -60,7 +60,7 @@ fn view(bench: &Bench) -> DiscoveryView {
 fn reals_come_and_drain_before_they_go() {
     let mut bench = Bench::new(&text("real = [{ address = \"10.0.0.1\" }]"));
     tell(&mut bench, 1, &[1, 2, 3]);
-    // The file's own holds, whatever is told of it.
+    // The file's own weight holds, whatever discovery says of it.
     assert_eq!(in_force(&bench), [(1, false), (2, false), (3, false)]);
     tell(&mut bench, 10, &[1, 3, 4]);
     assert_eq!(
@@ -76,7 +76,7 @@ fn reals_come_and_drain_before_they_go() {
     assert_eq!(in_force(&bench).len(), 4);
     bench.engine.expire_found(70 * SECOND).unwrap();
     assert_eq!(in_force(&bench), [(1, false), (3, false), (4, false)]);
-    // One that is told of again drains no more.
+    // One that is in the answers again no longer drains.
     tell(&mut bench, 80, &[1, 3]);
     tell(&mut bench, 90, &[1, 3, 4]);
     bench.engine.expire_found(1000 * SECOND).unwrap();

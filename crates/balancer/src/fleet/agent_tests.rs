@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Agents beside members: what they are told, and what waits for them.
+//! Agents beside members: what they are sent, and what waits for them.
 
 use causeway_core::agent_report::{
     AgentOrders, Body, BookParts, Boot, Question, ReportKeys, ReportSecrets, ReportSender,
@@ -40,7 +40,7 @@ impl Agent {
         }
     }
 
-    /// Tells a member where it is, and hears what that says.
+    /// Reports its position to a member, and takes the answer.
     fn talk(&mut self, world: &World, at: usize) {
         let reports = world.members[at].engine().reports().clone();
         let mut response = None;
@@ -113,7 +113,7 @@ fn a_key_is_issued_once_every_agent_accepts_it() {
     agents[0].talk(&world, 0);
     world.settle();
     assert_eq!(waits_for_agents(&world), ["10.0.0.2"]);
-    // It is heard by the second balancer alone.
+    // The second balancer alone gets its reports.
     agents[1].talk(&world, 1);
     world.settle();
     assert_eq!(world.members[0].view().key_issued, 3);

@@ -41,13 +41,13 @@ pub(super) struct AckText {
     pub cluster: String,
     /// The book that its data plane follows.
     pub position: Option<PositionText>,
-    /// Digests of the keys that it has, which tell nothing of them.
+    /// Digests of the keys that it has, which reveal nothing of them.
     #[serde(default)]
     pub keys: BTreeMap<KeyNumber, String>,
     /// It gets no packets since it left, if it had come into service there.
     #[serde(default)]
     pub left: Option<PositionText>,
-    /// Where it hears agents, and what its tunnels come from.
+    /// Where it listens for agents, and the sources of its tunnels.
     #[serde(default)]
     pub paths: AgentPaths,
 }

@@ -41,7 +41,7 @@ struct BookFile {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LeaseFile {
-    /// Of the machine, whose clock begins anew with each.
+    /// Of the machine, whose clock starts again with each boot.
     boot: String,
     until_ns: u64,
 }
@@ -91,7 +91,7 @@ impl DirStore {
         Ok(Some(book))
     }
 
-    /// Of each store another, that one which was removed is told from its successor.
+    /// Different for each store, so that a removed one is distinguished from its successor.
     fn cluster(&self) -> io::Result<String> {
         let path = self.dir.join("id");
         match text_of(&path)? {

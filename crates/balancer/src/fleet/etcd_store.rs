@@ -44,7 +44,7 @@ pub(crate) struct EtcdStore {
     lease: Option<String>,
     /// That of the last reading.
     revision: u64,
-    /// Tells of changes, with the connection that it comes by.
+    /// Reports changes, with the connection that it comes by.
     watch: Option<(Sender, Incoming)>,
 }
 
@@ -250,7 +250,7 @@ impl Store for EtcdStore {
     fn renew(&mut self, member: &str, ttl: Duration) -> Result<(), StoreError> {
         if let Some(lease) = self.lease.take() {
             let answer = self.of_cluster("lease/keepalive", &json!({ "ID": lease }))?;
-            // Of one that is over there is no time left.
+            // A lease that is over has no time left.
             if number(&answer["result"]["TTL"]) > 0 {
                 match self.put_alive(member, &lease) {
                     Ok(()) => {
@@ -298,7 +298,7 @@ impl Store for EtcdStore {
         let outcome = self
             .runtime
             .block_on(async { timeout(at_most, changed).await });
-        // A watch that has ended begins anew, after another reading.
+        // A watch that has ended is started again, after another reading.
         if outcome != Ok(false) {
             self.watch = Some((sender, body));
         }

@@ -29,7 +29,7 @@ pub(crate) struct Following {
     pub keys: Option<Keys>,
 }
 
-/// Whether routers may be told of VIPs.
+/// Whether VIPs may be announced to routers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Service {
     /// A balancer that the fleet does not know yet: it goes on as it did without.
@@ -166,7 +166,7 @@ impl Engine {
         states.into_iter().map(set).collect()
     }
 
-    /// Takes what is set by hand here into force, and has the book told of it.
+    /// Puts what is set by hand here into force, and has it written to the book.
     ///
     /// It holds here at once, store or none: a real whose id not all know is not picked even so.
     pub(crate) fn want_by_hand(
@@ -210,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// Whether routers may be told of VIPs.
+    /// Whether VIPs may be announced to routers.
     pub(crate) fn service(&self) -> Service {
         self.fleet
             .as_ref()
@@ -278,7 +278,7 @@ pub(super) fn is_of_fleet(vip: &VipConfig) -> bool {
     (vip.cookie.is_some() || !vip.quic.is_empty()) && !vip.is_first_tier()
 }
 
-/// Whether the agents of all reals hear the book, and are waited for.
+/// Whether the agents of all reals get the book, and are waited for.
 fn has_agents(file: &BalancerConfig) -> bool {
     file.fleet.as_ref().is_some_and(|fleet| fleet.agents)
 }

@@ -20,7 +20,7 @@ pub(super) struct Kept {
     pub is_new: bool,
     /// Whether an operator has had it leave.
     pub left: bool,
-    /// What of the file's VIPs the book has been told.
+    /// What of the file's VIPs was written to the book.
     pub file: Option<FleetVips>,
 }
 

@@ -2,8 +2,8 @@
 //! What makes a balancer a member of a fleet: the rules of `core`, with a store, a clock, a disk
 //! and the engine around them.
 //!
-//! [`Fleet::round`] is all that it does again and again: renew the lease, read the store, tell
-//! the rules, do what they say. It takes the time as an argument; [`FleetRunner`] calls it, on a
+//! [`Fleet::round`] is all that it does again and again: renew the lease, read the store, pass it
+//! to the rules, do what they say. It takes the time as an argument; [`FleetRunner`] calls it, on a
 //! thread of its own, as a store may be slow. The engine is held only while it follows a book.
 
 #[cfg(test)]
@@ -80,7 +80,7 @@ pub(crate) struct Fleet {
     /// Until when the lease is held, by this machine's clock.
     held_until_ns: u64,
     renewed_ns: Option<u64>,
-    /// When it left, until it has told so.
+    /// When it left, until it has said so.
     left_ns: Option<u64>,
     /// Whether it has left and is announced still, after all others.
     prefers_others: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Fleet {
     watched: BTreeMap<FleetRest, u64>,
     /// Keys by their numbers: of the file, and former ones that are accepted still.
     keys: BTreeMap<KeyNumber, CookieKey>,
-    /// Where agents are heard here, and what this member has said of that.
+    /// Where this member listens for agents, and what it has said of that.
     paths: AgentPaths,
     said_paths: Option<AgentPaths>,
     faults: Faults,
@@ -110,11 +110,11 @@ struct Reading {
     digests: BTreeMap<BalancerId, BTreeMap<KeyNumber, String>>,
     /// Members that have left, with where they had come into service.
     left: BTreeMap<BalancerId, Position>,
-    /// Where agents are heard, by member.
+    /// Where members listen for agents.
     paths: BTreeMap<BalancerId, AgentPaths>,
 }
 
-/// What is wrong, for people: each is told when it begins and when it ends.
+/// What is wrong, for people: each is logged when it begins and when it ends.
 #[derive(Debug, Default)]
 struct Faults {
     store: Option<String>,
@@ -216,13 +216,13 @@ impl Fleet {
                 let keys = fleet.keys_of(&book, file);
                 let keys =
                     keys.map_err(|fault| format!("the last good book of the fleet: {fault}"))?;
-                // What is to be told of it is told at the first reading.
+                // What is to be written about it is written at the first reading.
                 fleet.member.handle(FleetEvent::Applied(book.position));
                 Some(Following { book, keys })
             }
             None => fleet.book_of_store(file),
         };
-        // What was set by hand while the store was away is still to be told.
+        // What was set by hand while the store was away has still to be written.
         let mut membership = Membership {
             service: fleet.service(),
             ..Membership::default()
@@ -259,7 +259,7 @@ impl Fleet {
     /// at once.
     pub(crate) fn round(&mut self, engines: &impl HasEngine, now_ns: u64) -> bool {
         self.progress = false;
-        // What agents say is taken before the store is read: they are told no later book.
+        // Agents' reports are taken before the store is read: they are sent no later book.
         let agents = {
             let engine = engines.engine();
             self.take_keys(&engine.file);
@@ -315,7 +315,7 @@ impl Fleet {
         for (name, text) in &held.acks {
             let id = id_of(name);
             read.names.insert(id, name.clone());
-            // What was said in another store tells nothing of this one's book.
+            // What was said in another store says nothing about this one's book.
             let said = serde_json::from_str::<AckText>(text).ok();
             let Some(said) = said.filter(|said| said.cluster == held.cluster) else {
                 continue;
@@ -393,7 +393,7 @@ impl Fleet {
         self.faults.hold(outcome.err());
     }
 
-    /// Tells the rules of members that get no packets any more.
+    /// Passes members that get no packets any more to the rules.
     fn see_absent(&mut self, book: &FleetBook, now_ns: u64) {
         let mut absent = BTreeMap::new();
         for (id, record) in &book.members {
@@ -416,7 +416,7 @@ impl Fleet {
         self.absent = absent;
     }
 
-    /// Tells the rules what has rested for long enough.
+    /// Passes what has rested for long enough to the rules.
     fn see_rests(&mut self, engines: &impl HasEngine, now_ns: u64) {
         let rests = self.member.evidence().rests.clone();
         self.watched.retain(|rest, _| rests.contains_key(rest));
@@ -678,7 +678,7 @@ impl Fleet {
         name.unwrap_or_else(|| format!("{id:016x}"))
     }
 
-    /// Whether routers may be told of VIPs.
+    /// Whether VIPs may be announced to routers.
     fn service(&self) -> Service {
         match (
             self.member.in_service(),
@@ -703,7 +703,7 @@ impl Fleet {
         }
     }
 
-    /// What agents are told: nothing new while the data plane follows no whole book.
+    /// What agents are sent: nothing new while the data plane follows no whole book.
     fn telling(&self, engine: &Engine) -> Option<Telling> {
         let book = self.member.book()?;
         let follows = self.member.follows() == Some(book.position);
@@ -816,12 +816,12 @@ impl Fleet {
         Ok(format!("fleet {} goes on without {name}", self.config.name))
     }
 
-    /// Tells others that this balancer gets no packets, once that is so.
+    /// Announces in the store that this balancer gets no packets, once that is so.
     fn tell_left(&mut self, now_ns: u64) {
         let Some(left_ns) = self.left_ns.filter(|_| self.kept.left) else {
             return;
         };
-        // Routers have had the time to prefer others, and then to hear of the withdrawal.
+        // Routers have had the time to prefer others, and then to take the withdrawal.
         let withdrawn_ns = self.terms.gone_from(left_ns);
         if now_ns < self.terms.gone_from(withdrawn_ns) {
             return;
@@ -840,7 +840,7 @@ impl Fleet {
     fn wait(&mut self, at_most: Duration) -> bool {
         match self.store.wait(at_most) {
             Ok(changed) => changed,
-            // The next round tells.
+            // The next round says.
             Err(_) => {
                 std::thread::sleep(at_most);
                 true
@@ -863,12 +863,12 @@ impl Engine {
     }
 }
 
-/// Tells one key from another and nothing of either.
+/// Distinguishes keys and reveals nothing of them.
 fn key_digest(number: KeyNumber, key: &CookieKey) -> String {
     Digest::of("cookie-key").number(number).secret(key).finish()
 }
 
-/// What has changed in a file since the book was told of it.
+/// What has changed in a file since it was last written to the book.
 fn changes_of_file(
     told: &BTreeMap<Arc<str>, FleetVip>,
     own: &BTreeMap<Arc<str>, FleetVip>,

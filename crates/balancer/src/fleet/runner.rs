@@ -14,9 +14,9 @@ use crate::engine::EngineError;
 
 /// How long an operator's word may wait for the store.
 const PATIENCE: Duration = Duration::from_secs(9);
-/// How soon an operator, or a file that is read again, is heard.
+/// How soon an operator's command, or a file that is read again, is handled.
 const HEAR_EVERY: Duration = Duration::from_millis(200);
-/// How often the store is read though it tells of no change: it may be another.
+/// How often the store is read though it reports no change: it may be another.
 const READ_EVERY: Duration = Duration::from_secs(2);
 
 /// What an operator says.

@@ -16,7 +16,7 @@ pub(crate) struct StoreError(pub String);
 /// What a store holds of a fleet at one instant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Which store it is: another one for each that begins empty, as far as the store tells.
+    /// Which store it is: different for each that begins empty, as far as the store says.
     pub cluster: String,
     /// The book's text, with what [`Store::replace`] compares.
     pub book: Option<(u64, String)>,

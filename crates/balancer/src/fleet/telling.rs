@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What agents are told of the book, and what they have come to.
+//! What agents are sent of the book, and the position that they have reached.
 //!
-//! A member tells what its own data plane follows, and hears every agent itself: agents report
-//! to all balancers. Nothing of it goes through the store.
+//! A member sends what its own data plane follows, and gets every agent's reports itself: agents
+//! report to all balancers. Nothing of it goes through the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,14 +17,14 @@ use super::following::is_of_fleet;
 use crate::config::BalancerConfig;
 use crate::engine::Engine;
 
-/// Where a balancer hears agents, and what its tunnels come from.
+/// Where a balancer listens for agents, and the sources of its tunnels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AgentPaths {
     reports: BTreeSet<SocketAddr>,
     tunnels: BTreeSet<(IpAddr, u8)>,
 }
 
-/// What agents are told.
+/// What agents are sent.
 #[derive(Debug)]
 pub(crate) struct Telling {
     book: Arc<FleetBook>,
@@ -57,7 +57,7 @@ impl Telling {
         }
     }
 
-    /// What the book is to one server. One without an id in it hears no secret: so a server that
+    /// What one server gets of the book. One without an id in it gets no secret: so a server that
     /// was stolen is shut out by removing it, and rotating.
     pub(crate) fn orders(&self, server: IpAddr, keys: &ReportKeys) -> AgentOrders {
         let own = self.book.of_agent(server);

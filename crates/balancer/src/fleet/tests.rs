@@ -38,7 +38,7 @@ pub(super) struct Member {
     daemon: Option<(Fleet, Mutex<Engine>)>,
 }
 
-/// A fleet, whose clock stands still unless it is told.
+/// A fleet, whose clock stands still unless a test moves it.
 pub(super) struct World {
     store: TempDir,
     etcd: Option<Etcd>,
@@ -154,7 +154,7 @@ fn last_of(address: IpAddr) -> u8 {
 }
 
 impl World {
-    /// A fleet that has been founded by the first of so many members.
+    /// A fleet that has been founded by the first of this many members.
     fn new(members: usize, reals: &[u8]) -> Self {
         Self::of(members, reals, "", false)
     }
@@ -420,7 +420,7 @@ fn what_is_set_by_hand_reaches_all_and_holds_at_once_without_the_store() {
     assert!(dropped.unwrap().is_empty(), "it is as the file has it");
     world.settle();
     assert!(world.members[1].engine().kept().by_hand.is_empty());
-    // VIPs and reals come by the file, whose word the book is told.
+    // VIPs and reals come from the file, which is written to the book.
     let refused = world.members[0].engine().remove_vip("web").unwrap_err();
     assert!(refused.to_string().contains("change the file and reload"));
 }
@@ -458,7 +458,7 @@ fn keys_go_by_phases_and_only_with_the_secret() {
         (view.key_issued, view.key_other, view.hold),
         (3, Some(2), None)
     );
-    // A file that lacks the former key too early takes it from nobody.
+    // A file that lacks the former key too early does not take it from any member.
     world.members[0].has_keys(&keys_text(3, false, [None, Some('6')]));
     world.reload(0, &[1]);
     world.settle();

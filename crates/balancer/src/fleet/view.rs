@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a fleet stands, for people.
+//! The state of a fleet, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -78,7 +78,7 @@ impl Fleet {
         members
     }
 
-    /// The servers whose agents are waited for, or hear the book unasked.
+    /// The servers whose agents are waited for, or get the book unasked.
     fn agents(&self, book: &FleetBook) -> Vec<FleetAgentView> {
         let mut servers = book.agents();
         servers.extend(self.read.acks.agents.keys());

@@ -35,8 +35,8 @@ pub(super) async fn redis(order: &ProbeOrder) -> Result<String> {
     }
 }
 
-/// Asks to come in as `user`, as `pg_isready` does: who is asked for a password, or is told
-/// that he may not come in, knows that the server serves.
+/// Asks to come in as `user`, as `pg_isready` does: a request for a password, or a refusal, shows
+/// that the server serves.
 pub(super) async fn postgres(order: &ProbeOrder, user: &str) -> Result<String> {
     let mut stream = connect(order).await?;
     stream.write_all(&startup(user)).await?;

@@ -35,7 +35,7 @@ async fn by_udp(order: &ProbeOrder, query: &[u8], id: [u8; 2]) -> Result<u8> {
     let socket = UdpSocket::bind(any_address(order)).await?;
     aim_at(&socket, order.real)?;
     socket.connect(order.target).await?;
-    // The port, new for each probe, is what tells answers apart; the id is a second word.
+    // The port, new for each probe, is what distinguishes answers; the id is a second check.
     socket.send(query).await?;
     let mut answer = [0; HEAD];
     loop {

@@ -55,7 +55,7 @@ fn keys(keys: serde_json::Value) -> ProbeConfig {
     vip.expect("a vip").health.expect("health").probe
 }
 
-/// A server that says this to each client, having heard something, and closes.
+/// A server that sends this to each client once it has received something, and closes.
 async fn says(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let target = listener.local_addr().expect("its address");
@@ -589,7 +589,7 @@ async fn quic_completes_a_handshake() {
     for host in [None, Some("a.example:8443")] {
         let done = probe(target, quic(host, "h3")).await;
         assert_eq!(done, Ok("handshake complete".to_owned()));
-        // The server is told, though this side does not wait for that.
+        // The server gets the close, though this side does not wait for that.
         let reason = ended.recv().await.expect("the end of the connection");
         assert!(
             matches!(reason, quinn::ConnectionError::ApplicationClosed(_)),

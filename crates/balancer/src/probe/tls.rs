@@ -128,8 +128,8 @@ pub(super) async fn quic(
     let address = order.target.ip().to_string();
     let name = server_name(host.unwrap_or(&address))?;
     let connecting = endpoint.connect_with(config, order.target, &name.to_str())?;
-    // The server hears of the end, too; its own tasks see to that, for three times the
-    // path's timeout, which is no part of the outcome.
+    // The server gets the close, too; tasks of the connection see to that, for three times the
+    // path's timeout, which is not part of the outcome.
     connecting.await?.close(0_u32.into(), b"");
     Ok("handshake complete".to_owned())
 }

@@ -341,7 +341,7 @@ impl TransportEngine {
             // Only a peer that has received of this instance can know its number.
             self.begin_session(now_ns, probe.instance);
         } else if !known {
-            // It may have gone since it sent this: an answer tells that it has not. Its
+            // It may have gone since it sent this: an answer shows that it has not. Its
             // own answer goes behind, so that it proves itself before it sends data.
             let path = self.paths.get_mut(index);
             if let Some(size) = path.and_then(|path| path.challenge(now_ns)) {
@@ -385,7 +385,7 @@ impl TransportEngine {
                 return Err(DropReason::Epoch);
             }
             self.begin_session(now_ns, probe.instance);
-            // Before any data: this probe tells the peer that we know its instance.
+            // Before any data: this probe shows the peer that we know its instance.
             if let Some(path) = self.paths.get(index) {
                 self.control.push_front(Control::Probe {
                     path: index as u8,
@@ -414,7 +414,7 @@ impl TransportEngine {
     }
 
     /// The peer has proved to be `instance`, which it was not until now: everything
-    /// begins anew.
+    /// begins again.
     fn begin_session(&mut self, now_ns: u64, instance: u64) {
         let restarted = self.session.begin(now_ns, instance);
         self.outbound.clear(&mut self.released);

@@ -95,8 +95,8 @@ impl Congestion {
         self.lost += chunks;
     }
 
-    /// `acked.0` chunks of `acked.1` bytes were acknowledged. The one that `sample_ns` tells
-    /// of left when `ahead` bytes were in flight, itself included.
+    /// `acked.0` chunks of `acked.1` bytes were acknowledged. The one that `sample_ns` is of left
+    /// when `ahead` bytes were in flight, itself included.
     pub(crate) fn on_ack(
         &mut self,
         now_ns: u64,

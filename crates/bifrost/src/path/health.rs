@@ -25,7 +25,7 @@ const CHALLENGE_NS: u64 = 1_000_000;
 /// After a shrink without notice, the configured MTU is tried this often.
 const RAISE_NS: u64 = 10_000_000_000;
 
-/// The state of a path, its MTU, and what probes tell of both.
+/// The state of a path, its MTU, and what probes show of both.
 #[derive(Debug)]
 pub(crate) struct PathHealth {
     state: PathState,

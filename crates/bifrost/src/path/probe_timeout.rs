@@ -3,10 +3,9 @@
 //! The first timeout of a path probes before it retransmits. A peer that waits for a CPU
 //! acknowledges nothing for milliseconds, and looks from here as a path does that has lost
 //! a packet. So the first timeout has this path and all others probed (as RFC 9002, section
-//! 6.2, whose probes carry data). An answer on this path tells what is missing. A datagram
-//! of the peer on another path tells that the peer is awake and this path silent: then the
-//! packet is lost. Without either, the peer could not be told anything, and the third
-//! timeout counts as a loss.
+//! 6.2, whose probes carry data). An answer on this path shows what is missing. A datagram of the
+//! peer on another path shows that the peer is awake and this path silent: then the packet is lost.
+//! Without either, the peer could not be reached at all, and the third timeout counts as a loss.
 
 use super::rtt::RttEstimator;
 use crate::config::Rto;

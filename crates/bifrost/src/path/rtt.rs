@@ -5,7 +5,7 @@
 
 use crate::config::Rto;
 
-/// After this long a path's lowest RTT is measured anew.
+/// After this long a path's lowest RTT is measured again.
 const LOWEST_SPAN_NS: u64 = 5_000_000_000;
 /// Then is the time to look for it: before the span has passed since it was seen.
 const LOWEST_FADES_NS: u64 = 4_000_000_000;
@@ -146,7 +146,7 @@ impl RttEstimator {
         self.recent.get(now_ns).unwrap_or(self.lowest_ns)
     }
 
-    /// The path itself has become longer: its lowest RTT is learnt anew.
+    /// The path itself has become longer: its lowest RTT is learnt again.
     pub(crate) fn forget_lowest(&mut self, now_ns: u64) {
         let recent = self.recent_ns(now_ns);
         self.long = WindowedMin::new(LOWEST_SPAN_NS);
@@ -206,7 +206,7 @@ mod tests {
             rtt.sample(step, 60_000_000);
         }
         assert!(rtt.spread_ns() > 60_000_000, "{rtt:?}");
-        // Nor does the first one, if a second tells otherwise.
+        // Nor does the first one, if a second contradicts it.
         let mut rtt = RttEstimator::new();
         rtt.sample(1, 60_000_000);
         assert_eq!(rtt.smoothed_ns(), 60_000_000);

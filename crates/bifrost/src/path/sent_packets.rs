@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! What one path has in flight, by packet number. Numbers are never used twice, so an
-//! acknowledgement tells exactly which transmission arrived, and how long it took.
+//! acknowledgement shows exactly which transmission arrived, and how long it took.
 //!
 //! Chunks of a frame that leave together are one entry, a run, and what has become of
 //! each of them is a bit: bulk is pushed and acknowledged by the run.

@@ -134,7 +134,7 @@ pub(super) fn check(plan: &Plan, world: &World) -> Result<Summary, String> {
 }
 
 /// Frames that are not delivered must have been abandoned, skipped, or been with an
-/// endpoint that was started anew.
+/// endpoint that was restarted.
 fn may_be_lost(sender: &Lives, receiver: &Lives) -> u64 {
     let dropped = |tunnel: &TunnelMetrics| {
         [

@@ -378,7 +378,7 @@ impl Host {
         Ok(())
     }
 
-    /// The endpoint is started anew: its memory is gone, its guests stay.
+    /// The endpoint is restarted: its memory is gone, its guests stay.
     pub(super) fn restart(&mut self, engine: TransportEngine, paths: usize) {
         let old = std::mem::replace(&mut self.engine, engine);
         self.record.former.push(metrics(&old, paths));

@@ -58,7 +58,7 @@ cases! {
     Duplicates = "duplicates",
     /// The clock on the wire wraps; sequence numbers do in every case.
     Wraps = "wraps",
-    /// An endpoint is started anew.
+    /// An endpoint is restarted.
     Restart = "restart",
     /// Guests' flows share the few numbers that there are for flows.
     Collision = "collision",
@@ -112,7 +112,7 @@ pub(crate) enum Fault {
     Stall(usize, u64),
     /// Host.
     Restart(usize),
-    /// Host, path, the MTU that it hears of.
+    /// Host, path, the MTU that is reported to it.
     Mtu(usize, usize, u16),
     /// Host, path, whether its link is up.
     LinkState(usize, usize, bool),

@@ -28,7 +28,7 @@ pub(crate) use selection::Selection;
 
 /// The packets of a moment wait for so long.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// VIPs and reals may change so often.
+/// How often VIPs and reals are read again: they may change.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
 /// Capture packets of a running balancer, before and after it, with its verdicts

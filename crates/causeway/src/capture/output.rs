@@ -49,7 +49,7 @@ impl Output {
         }
     }
 
-    /// A file with its head; `-` is standard output, if that is no terminal.
+    /// A file with its head; `-` is standard output, if that is not a terminal.
     pub(super) fn pcapng(file: &Path, device: &str, snaplen: u16) -> Result<Self> {
         let sink: Box<dyn Write> = match file == Path::new("-") {
             true if io::stdout().is_terminal() => bail!(

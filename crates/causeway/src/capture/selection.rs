@@ -33,7 +33,7 @@ pub(crate) struct Selection {
     /// Copy at most N packets a second; the others are counted
     #[arg(long, value_name = "N", default_value_t = RATE, value_parser = clap::value_parser!(u32).range(15..=1_000_000))]
     rate: u32,
-    /// Stop after so many packets
+    /// Stop after this many packets
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Stop after this long

@@ -32,7 +32,7 @@ pub(crate) struct Host {
     #[serde(skip)]
     pub(crate) version: (u32, u32),
     pub(crate) cpus: u32,
-    /// Whether the kernel tells its types (BTF).
+    /// Whether the kernel publishes its types (BTF).
     pub(crate) btf: bool,
     /// `net.core.bpf_jit_enable`.
     pub(crate) jit: Option<u64>,
@@ -69,7 +69,7 @@ pub(crate) struct Nic {
     pub(crate) offloads: Vec<String>,
     /// Those of them that cannot be turned off.
     pub(crate) fixed_offloads: Vec<String>,
-    /// Whether the driver runs XDP programs; `None`: the kernel does not tell.
+    /// Whether the driver runs XDP programs; `None`: the kernel does not say.
     pub(crate) native_xdp: Option<bool>,
     /// Whether it gives them frames that take several buffers; the same.
     pub(crate) fragments_xdp: Option<bool>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway doctor`: what on this machine stands in a daemon's way, with the command that mends
-//! it. Looks, and changes nothing.
+//! `causeway doctor`: what on this machine stands in a daemon's way, with the command that fixes
+//! it. It changes nothing.
 
 mod look;
 mod rules;

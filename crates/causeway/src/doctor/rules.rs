@@ -43,7 +43,7 @@ pub(crate) struct Finding {
     pub(crate) rule: &'static str,
     /// What is wrong, and what comes of it.
     pub(crate) says: String,
-    /// The command that mends it.
+    /// The command that fixes it.
     pub(crate) mend: String,
 }
 

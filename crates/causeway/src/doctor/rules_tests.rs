@@ -58,13 +58,13 @@ fn wants(role: Role) -> Wants {
     wants
 }
 
-/// The rules that speak, with level and mend.
+/// The findings, with level and remedy.
 fn told(wants: &Wants, seen: &Seen) -> Vec<(Level, &'static str, String)> {
     let found = findings(wants, seen).into_iter();
     found.map(|one| (one.level, one.rule, one.mend)).collect()
 }
 
-/// What a balancer is told of a machine of this driver, changed so.
+/// What `doctor` says to a balancer of a machine with this driver, changed so.
 fn with(driver: &str, change: impl FnOnce(&mut Seen)) -> Vec<(Level, &'static str, String)> {
     let mut seen = machine(driver);
     change(&mut seen);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway ipvs`: ipvsadm's flags, for a running balancer.
 //!
-//! Changes last as long as those of `causeway vip` and `causeway real`. What has no equal is told
-//! in one sentence, with exit code 2, and nothing is changed.
+//! Changes last as long as those of `causeway vip` and `causeway real`. What has no equal is
+//! refused in one sentence, with exit code 2, and nothing is changed.
 
 mod list;
 
@@ -173,7 +173,7 @@ struct Listing {
     nosort: bool,
 }
 
-/// What has no equal: understood, so that it is told why.
+/// What has no equal: understood, so that the refusal can say why.
 #[derive(Debug, clap::Args)]
 struct Without {
     #[arg(short = 'm', long, hide = true)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two balancers with one book, and the agent of a server that hears it from them: three daemons
+//! Two balancers with one book, and the agent of a server that gets it from them: three daemons
 //! as operators run them.
 
 use super::*;

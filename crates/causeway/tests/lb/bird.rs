@@ -82,7 +82,7 @@ fn bird_announces_a_vip_that_is_ready() {
             "{}",
             routes(machine)
         );
-        // A stop is no reason to send clients elsewhere: what is forwarded stays forwarded.
+        // A stop does not send clients elsewhere: what is forwarded stays forwarded.
         daemon.signal(Signal::SIGTERM);
         assert!(daemon.wait(), "{}", machine.log());
         let kept = routes(machine);

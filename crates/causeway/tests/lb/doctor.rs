@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway doctor` on a machine with one thing wrong at a time: it is named, and the command
-//! that is told mends it.
+//! `causeway doctor` on a machine with one thing wrong at a time: it is named, and the command in
+//! the finding fixes it.
 
 use super::*;
 

@@ -103,7 +103,7 @@ fn a_vip_is_added_with_all_that_a_file_can_say() {
         assert_eq!(vip["reals"][0]["mac"], "02:00:00:00:00:03");
         assert_eq!(vip["reals"][0]["weight"], 2);
         assert_eq!(vip["sources"][0]["from"][0], "203.0.113.0/24");
-        // Health is told from the first probes on.
+        // Health is known from the first probes on.
         let health = || machine.json(&["vip", "show", "shop"])["reals"][0]["health"].clone();
         let deadline = Instant::now() + PATIENCE;
         while !health().is_object() {

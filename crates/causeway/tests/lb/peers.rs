@@ -14,7 +14,7 @@ use super::*;
 /// Where the datagram begins in a frame: Ethernet, IPv4, UDP.
 const PAYLOAD: usize = 14 + 20 + 8;
 
-/// One of the two, which is told what to do and tells what it has done.
+/// One of the two, which takes commands and answers what it has done.
 struct End {
     told: Receiver<u32>,
     tells: Sender<u32>,
@@ -90,7 +90,7 @@ impl Client {
     }
 }
 
-/// Plays clients whose real answers in 2 ms, and some whose real takes 60, until told to stop.
+/// Plays clients whose real answers in 2 ms, and some whose real takes 60, until `stop`.
 fn play(stop: &AtomicBool) {
     let wire = Wire::on("peer0");
     let client = |n: u16| Client {
@@ -115,7 +115,7 @@ fn play(stop: &AtomicBool) {
     }
 }
 
-/// Waits until `holds` of what the command tells, which is given back.
+/// Waits until `holds` of what the command prints, which is given back.
 fn wait_until(machine: &Machine, arguments: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -132,7 +132,7 @@ fn wait_until(machine: &Machine, arguments: &[&str], holds: impl Fn(&Value) -> b
     }
 }
 
-/// The first: it sees clients until it is told to, and dies.
+/// The first: it sees clients until it is asked to stop, and dies.
 fn seeing(machine: &Machine, end: &End) {
     let other = end.hear();
     ip("link add fleet1 type veth peer name fleet2");

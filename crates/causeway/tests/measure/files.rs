@@ -106,7 +106,7 @@ fn every_container_and_number_of_threads_gives_the_same() {
         ("lz4", lz4(&pcap)),
     ];
     for (name, bytes) in &files {
-        // No suffix: the content tells the format.
+        // No suffix: the content gives the format.
         let path = dir.path().join(name.replace('.', "_"));
         fs::write(&path, bytes).unwrap();
         assert_eq!(stdout(&measure(&path, &args)), stdout(&expected), "{name}");

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use crate::{measure_stdin, nobody_reads, stderr, stdout, unpacked};
 
-/// A recording, from so many ports at once, so many times: each time two seconds later and
-/// from other ports.
+/// A recording, from `flows` ports at once, `passes` times: each time two seconds later and from
+/// other ports.
 fn repeated(flows: u16, passes: u16) -> (Vec<u8>, usize) {
     const SOURCE_PORT: usize = 16 + 14 + 20;
     let pcap = unpacked("w4.pcap.zst");

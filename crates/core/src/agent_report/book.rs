@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a balancer tells an agent of the fleet's book, and what the agent says that it goes by.
+//! What a balancer sends an agent of the fleet's book, and the position that the agent says it
+//! follows.
 //!
 //! An agent says with every sign of life where it has come ([`AgentFollows`]). A balancer that is
-//! further tells it all that concerns that server ([`AgentOrders`]), in as many datagrams as it
+//! ahead sends it all that concerns that server ([`AgentOrders`]), in as many datagrams as it
 //! takes: parts of one text, which is a sequence of bodies as a datagram's are. Datagrams are
 //! signed and not encrypted, so keys are in it under the server's own secret.
 
@@ -38,9 +39,9 @@ pub(super) const FOLLOWS: usize = 64;
 pub struct AgentFollows {
     /// Of the book.
     pub position: Position,
-    /// Of all that it was told: [`AgentOrders::digest`].
+    /// Of all that it was sent: [`AgentOrders::digest`].
     pub digest: u64,
-    /// The keys of cookies that it accepts, with what tells each from another.
+    /// The keys of cookies that it accepts, with a mark that distinguishes each.
     pub keys: BTreeMap<KeyNumber, u64>,
 }
 
@@ -57,7 +58,7 @@ pub struct AgentOrders {
     pub secrets: EpochSecrets,
     /// The VIPs that it is a real of.
     pub services: BTreeMap<ServiceKey, ServiceId>,
-    /// Where the balancers hear agents.
+    /// Where the balancers listen for agents.
     pub balancers: BTreeSet<SocketAddr>,
     /// Networks that the balancers' tunnels come from.
     pub tunnels: BTreeSet<(IpAddr, u8)>,
@@ -69,7 +70,7 @@ pub type ServiceKey = (IpAddr, u16, u8);
 /// A server's id in a VIP, and how its connections' cookies are made, if they have any.
 pub type ServiceId = (u16, Option<CookieLayout>);
 
-/// What tells one key of cookies from another, and nothing of either.
+/// Distinguishes keys of cookies, and reveals nothing of them.
 pub fn key_mark(number: KeyNumber, key: &CookieKey) -> u64 {
     let digest = Digest::of("cookie-key").number(number).secret(key);
     digest.value()
@@ -108,7 +109,7 @@ impl AgentOrders {
         }
     }
 
-    /// Tells this from other orders of the same book.
+    /// Distinguishes this from other orders of the same book.
     pub fn digest(&self) -> u64 {
         let mut digest = Digest::of("agent-orders").number(self.issued);
         for (of, key) in &self.keys {
@@ -326,7 +327,7 @@ fn siphash_of(text: &[u8]) -> u64 {
     words.fold(Digest::of("agent-text"), Digest::number).value()
 }
 
-/// What hides keys that are told to a server.
+/// What hides keys that are sent to a server.
 fn wrapping(secret: &CookieKey) -> CookieKey {
     secret.derive(*b"wrapping", [0; 16])
 }
@@ -352,7 +353,7 @@ fn bytes_of(key: &CookieKey) -> [u8; 16] {
     (low | high << 64).to_le_bytes()
 }
 
-/// A piece of what a balancer tells an agent.
+/// A piece of what a balancer sends an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BookPart {
     /// Which text it is of.
@@ -395,8 +396,8 @@ pub struct BookParts(BTreeMap<IpAddr, Begun>);
 type Begun = (u64, Vec<Option<Vec<u8>>>);
 
 impl BookParts {
-    /// Takes one in; gives the whole once nothing is missing. What cannot be read is as if it had not
-    /// come: the balancer tells it again.
+    /// Takes one in; gives the whole once nothing is missing. What cannot be read is as if it had
+    /// not come: the balancer sends it again.
     pub fn take(
         &mut self,
         server: IpAddr,
@@ -495,7 +496,7 @@ mod tests {
         }
     }
 
-    /// An agent's word to a balancer, and what it hears in answer.
+    /// An agent's datagram to a balancer, and the orders in the answer.
     fn heard(tell: impl Fn(&mut Vec<Vec<u8>>)) -> Option<AgentOrders> {
         let (keys, own) = (keys(), keys().for_server(&[server()]));
         let mut sender = ReportSender::new(Boot { time_s: 1, id: 1 }, 0);

@@ -21,7 +21,7 @@ pub(super) const VERSION: u8 = 3;
 /// Bytes of the entries of this version.
 const LOAD: usize = 8;
 const SERVICE: usize = 64;
-/// Of an agent that does not tell what its server took, as that of the version before.
+/// Of an agent that does not report what its server took, as that of the version before.
 const SERVICE_UNTIMED: usize = 40;
 const NOTICE: usize = 40;
 const CHALLENGE: usize = 8;
@@ -66,7 +66,7 @@ pub enum Body {
     Challenge(u64),
     /// The number of that balancer's challenge.
     Response(u64),
-    /// What the agent goes by of the fleet's book; `None`: it has heard none yet.
+    /// What the agent goes by of the fleet's book; `None`: it has received none yet.
     Follows(Option<AgentFollows>),
     /// From a balancer: a part of what the book is to this server.
     Book(BookPart),
@@ -92,7 +92,7 @@ pub struct ServiceLatency {
     pub transactions_milli: u64,
     /// Sum of their response times, lost connection attempts included, nanoseconds.
     pub response_ns: u64,
-    /// What the server took for them; `None` from agents that do not tell.
+    /// What the server took for them; `None` from agents that do not report it.
     pub server: Option<ServerTimes>,
 }
 
@@ -103,7 +103,7 @@ pub struct ServerTimes {
     pub timed_milli: u64,
     /// Sum over these, nanoseconds.
     pub sum_ns: u64,
-    /// Those of which it cannot be told, as their clients asked before they had their answers,
+    /// Those for which it is unknown, as their clients asked before they had their answers,
     /// thousandths.
     pub overlapping_milli: u64,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of what agents and balancers tell each other: one for each server, epoch and
+//! Keys of what agents and balancers send each other: one for each server, epoch and
 //! speaker, all derived from a secret that balancers alone hold. An attacker on a server can
 //! speak for that server, and for no other.
 

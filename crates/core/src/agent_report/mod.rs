@@ -8,7 +8,7 @@
 //! connection. A [`ReportReceiver`] takes each datagram once, and of load and latency the newest
 //! alone.
 //!
-//! Agents of a fleet hear its book from balancers, too, and say how far they have come
+//! Agents of a fleet get its book from balancers, too, and say how far they have come
 //! ([`AgentOrders`], [`AgentFollows`]).
 //!
 //! A balancer that wants to learn which connections are open answers a report by a

@@ -33,7 +33,7 @@ pub struct ReceivedReport {
     pub opened: Vec<ConnectionNotice>,
     /// These have closed.
     pub closed: Vec<ConnectionNotice>,
-    /// What its agent goes by of the fleet's book, if it hears any: `Some(None)`, nothing yet.
+    /// What its agent follows of the fleet's book, if it follows any: `Some(None)`, nothing yet.
     pub follows: Option<Option<AgentFollows>>,
 }
 
@@ -231,7 +231,7 @@ impl ReceivedReport {
         self.head.sender
     }
 
-    /// The answers by which its agent hears what the book is to this server.
+    /// The answers that bring its agent this server's part of the book.
     pub fn tell(&self, orders: &AgentOrders, keys: &ReportKeys) -> Vec<Vec<u8>> {
         let parts = orders.parts(self.server(), keys).into_iter();
         let datagram = |part| {

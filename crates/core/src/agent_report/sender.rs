@@ -55,8 +55,8 @@ impl ReportSender {
         datagram.encode(keys)
     }
 
-    /// A part of what a balancer tells of the fleet's book, for one of `servers`. It answers a report
-    /// of this agent; which book is the newest, the book itself says.
+    /// A part of what a balancer sends of the fleet's book, for one of `servers`. It answers a
+    /// report of this agent; which book is the newest, the book itself says.
     pub fn book_part(
         &self,
         datagram: &[u8],

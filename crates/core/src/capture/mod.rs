@@ -291,7 +291,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the file cannot be read on; every later call says the same. A
-    /// last record cut short is no error: see [`Totals::cut`].
+    /// last record cut short is not an error: see [`Totals::cut`].
     #[inline]
     pub fn poll(&mut self) -> Result<Poll<'_>, CaptureFileError> {
         match self.advance()? {
@@ -336,7 +336,7 @@ impl Reader {
                 ControlFlow::Break(reason) => return Ok(Rest::Stopped(reason)),
                 ControlFlow::Continue(skip) => self.to_skip += skip,
             }
-            // Whatever is no whole packet in sight is poll's affair.
+            // Anything but a whole packet in sight is left to poll.
             match self.poll()? {
                 Poll::Packet(packet) => {
                     if let ControlFlow::Break(reason) = visitor.visit(&packet) {
@@ -395,7 +395,7 @@ impl Reader {
         Err(error)
     }
 
-    /// Tells the format by its first bytes. `false`: more bytes are needed.
+    /// Recognises the format by its first bytes. `false`: more bytes are needed.
     fn recognise(&mut self) -> Result<bool, CaptureFileError> {
         let window = self.buffer.window();
         let Some(magic) = window.first_chunk::<4>() else {

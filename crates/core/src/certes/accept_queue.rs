@@ -41,7 +41,7 @@ pub struct ClientRule {
 }
 
 impl ClientRule {
-    /// Fewer transactions than this tell nothing of a limit.
+    /// Fewer transactions than this say nothing about a limit.
     const ENOUGH: f64 = 30.0;
     /// A mean that changed by less, as a share, did not change.
     const NOISE: f64 = 0.05;

@@ -45,7 +45,7 @@ pub struct DropOdds {
 impl DropOdds {
     /// How long counts are remembered: the time constant, in seconds.
     const MEMORY_S: f64 = 60.0;
-    /// Fewer SYNs of a kind than this tell nothing.
+    /// Fewer SYNs of a kind than this say nothing.
     const ENOUGH: f64 = 30.0;
     /// Odds ratios within this factor of 1 count as even.
     const EVEN: f64 = 1.5;
@@ -106,7 +106,7 @@ impl DropOdds {
 ///
 /// Counted are clients that were connected and servers that knew of it, each when that was
 /// seen: a server says so within a round trip, while a client that is never served may wait
-/// for minutes until its end tells.
+/// for minutes until its end shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct StallShares {
     keep: f64,

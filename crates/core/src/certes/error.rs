@@ -44,7 +44,7 @@ pub enum CertesError {
         /// When it would come.
         at_s: f64,
     },
-    /// A patience that is no time.
+    /// A patience that is not a time.
     #[error("class `{class}` gives up after {fto_s} s: it must be longer than 0 s")]
     Patience {
         /// Whose it is.

@@ -30,7 +30,7 @@ pub struct Estimate {
     pub timed: f64,
     /// That, seconds.
     pub timed_s: f64,
-    /// Those of which it cannot be told: their clients asked before they had their answers.
+    /// Those for which it is unknown: their clients asked before they had their answers.
     pub overlapping: f64,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fast online model (Certes, section 3.2): constant time and memory per slot.
 //!
-//! SYNs are told apart by *lane*: the class of client and how many retries came
+//! SYNs are sorted by *lane*: the class of client and how many retries came
 //! before. What a lane drops in one slot is expected in the next lane one retry gap
 //! later; first SYNs are what is left of the offered load. The paper rounds to whole
 //! SYNs; here expectations stay fractions, so that classes of small weight do not

@@ -4,11 +4,11 @@
 //! A flood neither answers nor retries. So a first SYN that got neither
 //! an ACK nor a retry when the first retry was overdue is a client without patience,
 //! or of a flood. Above the share of such clients it is a flood, and that many first
-//! SYNs are taken out of the counts: they are no clients that give up.
+//! SYNs are taken out of the counts: they are not clients that give up.
 
 use super::{Mix, Slot};
 
-/// Tells how many first SYNs are of a flood.
+/// Estimates how many first SYNs are of a flood.
 #[derive(Clone, Debug)]
 pub struct FloodDetector {
     keep: f64,
@@ -48,8 +48,8 @@ impl FloodDetector {
         1.1 * mix.classes().iter().filter_map(first).fold(0.0, f64::max)
     }
 
-    /// Takes in a slot that is old enough to be judged: its first SYNs, and those of
-    /// which nothing more was heard.
+    /// Takes in a slot that is old enough to be judged: its first SYNs, and those that nothing more
+    /// came after.
     pub fn judge(&mut self, slot: &Slot) {
         self.judged = self.judged * self.keep + slot.first_offered as f64;
         self.silent = self.silent * self.keep + slot.silent() as f64;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Both estimators of one category of clients, fed slot by slot as a server counts.
 //!
-//! A slot is *settled* when every client that had a SYN in it could have been heard of
-//! again: one first retry gap and a tenth after its end. Settled slots go through the
-//! flood detector, the drop odds, the network's loss and the model, once and for
-//! good. What came after them is estimated on a copy of the model, so that a live view
-//! lags by one slot only. `exact` needs no settling for connections; clients that gave up
-//! are told by the caller when they are found out ([`AttemptFate`]).
+//! A slot is *settled* when every client that had a SYN in it could have sent another packet: one
+//! first retry gap and a tenth after its end. Settled slots go through the flood detector, the drop
+//! odds, the network's loss and the model, once and for good. What came after them is estimated on
+//! a copy of the model, so that a live view lags by one slot only. `exact` needs no settling for
+//! connections; the caller reports clients that gave up when it finds them ([`AttemptFate`]).
 
 use std::collections::VecDeque;
 
@@ -66,7 +65,7 @@ impl Judge {
     }
 
     /// Of an attempt whose last SYN came `last_s` after its first, which is `age_s` ago.
-    /// Above a loss of half a percent one missing SYN is no proof.
+    /// Above a loss of half a percent one missing SYN proves nothing.
     pub fn judge(&self, last_s: f64, age_s: f64, loss: f64) -> AttemptFate {
         let mut verdict = None;
         for retries_s in self.fitting(last_s) {

@@ -14,7 +14,7 @@ pub struct PatienceLearner {
     dropped: Vec<f64>,
 }
 
-/// SYNs of this many retries are told apart, as in `bpf/shared/syn_track.h`.
+/// SYNs of this many retries are counted apart, as in `bpf/shared/syn_track.h`.
 const RETRIES: usize = 16;
 
 impl Default for PatienceLearner {
@@ -27,7 +27,7 @@ impl Default for PatienceLearner {
 }
 
 impl PatienceLearner {
-    /// Fewer drops than this at a retry tell nothing about clients that went on.
+    /// Fewer drops than this at a retry say nothing about clients that went on.
     const ENOUGH: f64 = 50.0;
 
     /// Adds SYNs by retry: how many came, how many of them were answered.
@@ -45,8 +45,8 @@ impl PatienceLearner {
         counts.for_each(|count| *count *= keep);
     }
 
-    /// Shares of clients by the last retry that they make, from 0; they sum to 1. The
-    /// share of the last retry that drops tell about holds all more patient ones too.
+    /// Shares of clients by the last retry that they make, from 0; they sum to 1. The share of the
+    /// last retry that drops show holds all more patient ones too.
     /// `loss` is the network's: a retry that was lost on the way was made.
     fn last_retries(&self, loss: f64) -> Vec<f64> {
         let mut shares = Vec::new();
@@ -67,8 +67,7 @@ impl PatienceLearner {
     /// Splits a class by patience as learned. Where a client gives up between two
     /// retries cannot be seen; the class's own timeout and `known_s` are taken where
     /// they fall in between, else the middle. Seconds. Shares below 1 % are noise and
-    /// go to the class's own patience, and so do clients that are more patient than drops
-    /// tell about.
+    /// go to the class's own patience, and so do clients that are more patient than drops show.
     pub fn split(
         &self,
         class: &RetryClass,

@@ -37,7 +37,7 @@ pub struct Slot {
     pub first_offered: u64,
     /// Of those the ones that were answered.
     pub first_accepted: u64,
-    /// Of the first SYNs those whose client was heard of again: by a retry or an ACK.
+    /// Of the first SYNs those whose client sent more: a retry or an ACK.
     pub heard: u64,
     /// Of those the ones that had been answered.
     pub heard_answered: u64,
@@ -59,7 +59,7 @@ pub struct Slot {
     pub timed: u64,
     /// That, nanoseconds.
     pub server_ns: u64,
-    /// Those of which it cannot be told.
+    /// Those for which it is unknown.
     pub overlapping: u64,
     /// When the completed ones were accepted; empty where it was not kept.
     pub origins: Vec<Origin>,
@@ -92,7 +92,7 @@ impl Slot {
         self.offered.saturating_sub(self.accepted)
     }
 
-    /// First SYNs of which nothing more was heard: no retry and no ACK.
+    /// First SYNs that nothing more came after: no retry and no ACK.
     pub fn silent(&self) -> u64 {
         self.first_offered.saturating_sub(self.heard)
     }
@@ -102,15 +102,15 @@ impl Slot {
         self.first_accepted.saturating_sub(self.heard_answered)
     }
 
-    /// Counts that the client of a first SYN of this slot was heard of again.
+    /// Counts that the client of a first SYN of this slot sent more.
     pub fn hear(&mut self, outcome: &TrackedEvent) {
         self.heard += 1;
         let answered = outcome.count != Count::Offered && outcome.retry == 0;
         self.heard_answered += u64::from(answered);
     }
 
-    /// Counts an outcome that belongs to this slot. Origins, and that a client was
-    /// heard of, are for the caller, who knows the numbers of slots.
+    /// Counts an outcome that belongs to this slot. Origins, and that a client sent more, are for
+    /// the caller, who knows the numbers of slots.
     pub fn count(&mut self, outcome: &TrackedEvent) {
         let first = outcome.retry == 0;
         match outcome.server {

@@ -94,7 +94,7 @@ pub struct TrackedEvent {
     pub answers: u8,
     /// When the attempt's first SYN came.
     pub first_syn_ns: u64,
-    /// Whether the client is heard of for the first time after its first SYN.
+    /// Whether this is the client's first packet after its first SYN.
     pub heard: bool,
     /// Completed: when the SYN that was answered came.
     pub accepted_ns: u64,
@@ -117,7 +117,7 @@ pub enum ServerTime {
     None,
     /// So many nanoseconds.
     Known(u64),
-    /// It cannot be told: the client had asked before it had its answers.
+    /// It is unknown: the client had asked before it had its answers.
     Overlaps,
 }
 

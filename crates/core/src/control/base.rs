@@ -14,14 +14,14 @@ const TOO_FAST_ERRORS: f64 = 3.0;
 /// Others that must have shown what is possible. Of two reals it is unknown
 /// which of them is the odd one.
 const WITNESSES: usize = 2;
-/// Weight of the newest interval in how often a real has been too fast of late.
+/// Weight of the newest interval in how often a real has recently been too fast.
 const OFTEN: f64 = 0.1;
-/// Part of the intervals of late that were too fast from which the real is, surely, and from
-/// which it is doubtful. One answer in twenty that waits hides any mean, not most of them.
+/// Part of the recent intervals that were too fast from which the real surely is, and from which it
+/// is doubtful. One answer in twenty that waits hides any mean, not most of them.
 const OFTEN_SURE: f64 = 0.6;
 const OFTEN_DOUBTFUL: f64 = 0.3;
 
-/// The lowest latency that a real has shown of late.
+/// The lowest latency that a real has shown recently.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Base {
     lowest_ns: Option<f64>,

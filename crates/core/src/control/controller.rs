@@ -50,7 +50,7 @@ pub(super) struct Controlled {
     pub tracker: Tracker,
     /// Was above the high watermark and has not been seen below it since.
     pub slow: bool,
-    /// The lowest latency that it has shown of late.
+    /// The lowest latency that it has shown recently.
     pub base: Base,
     /// What the law `equalise` remembers of it.
     pub relief: Relief,

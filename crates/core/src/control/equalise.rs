@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The law that equalises utilisation: weights in proportion to what each real can do,
-//! which its latency and its rate of answers tell.
+//! which its latency and its rate of answers show.
 //!
 //! What answers `x` requests a second with latency `W` can do about `x + burst / W`. For a
 //! queue that requests reach `burst` at a time that is exact: its latency is
@@ -19,16 +19,16 @@ use super::controller::{Controlled, Controller};
 use super::survey::{Standing, Survey};
 use super::tracker::Estimate;
 
-/// Times the lowest latency that it must have shown, and so many standard errors more. A
+/// Times the lowest latency that it must have shown, and this many standard errors more. A
 /// small real, with fewer workers, swings as much wider as it is smaller than the mean.
 const FAR: f64 = 2.0;
 const FAR_ERRORS: f64 = 3.0;
-/// So many times `max_decrease` it gives per interval then.
+/// How many times `max_decrease` it gives per interval then.
 const RELIEVED_STEPS: i32 = 2;
 /// Part of what the others have left that its load may take. They leave `1 / W` each as far
-/// as their latencies vary as those of queues do; what is constant in them is no queue.
+/// as their latencies vary as those of queues do; what is constant in them is not a queue.
 const BEARABLE: f64 = 0.5;
-/// Least variance that counts: that little of it is no proof that nothing queues.
+/// Least variance that counts: less of it does not prove that nothing queues.
 const VARIANCE_LEAST: f64 = 0.25;
 /// Time in which a queue should drain.
 const DRAIN_NS: f64 = 5e8;

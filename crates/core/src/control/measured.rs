@@ -18,7 +18,7 @@ pub struct GradedLatencies {
     pub path_weight_halves: u64,
 }
 
-/// What the data plane has told of one real's interval.
+/// What the data plane has reported of one real's interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MeasuredInterval {
     /// Latencies but those graded low.

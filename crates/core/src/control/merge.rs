@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One real behind several balancers: each tells what it has counted, all add it up.
+//! One real behind several balancers: each reports what it has counted, all add it up.
 //!
 //! A [`Share`] holds one balancer's totals since it began to count. Totals only grow, so that
 //! the newer of two shares of one balancer knows all that the older one knew: one that is lost
@@ -46,7 +46,7 @@ pub struct MeasuredTotals {
     pub all_requests: u32,
 }
 
-/// What one balancer tells of one real.
+/// What one balancer reports of one real.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Share {
     /// What it has counted since it began to.
@@ -147,12 +147,12 @@ impl Merged {
         true
     }
 
-    /// Forgets a balancer: one that is gone, or has begun to count anew.
+    /// Forgets a balancer: one that is gone, or has begun to count again.
     pub fn forget(&mut self, balancer: BalancerId) {
         self.shares.remove(&balancer);
     }
 
-    /// Forgets what has not come anew since `before_ns`.
+    /// Forgets what has not come again since `before_ns`.
     pub fn forget_before(&mut self, before_ns: u64) {
         self.shares.retain(|_, held| held.at_ns >= before_ns);
     }
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// The shares that a balancer tells after each of these intervals.
+    /// The shares that a balancer sends after each of these intervals.
     fn told(begin: MeasuredTotals, intervals: &[MeasuredInterval]) -> Vec<Share> {
         let mut totals = begin;
         let mut tell = |of: Option<&MeasuredInterval>| {

@@ -66,7 +66,7 @@ pub struct ServerLatency {
 }
 
 impl ServerLatency {
-    /// What a server adds at least, as far as can be told: two round trips of one path differ
+    /// What a server adds at least, as far as can be measured: two round trips of one path differ
     /// by some tens of microseconds, which two kernels take to wake up, and by some percent of
     /// a long path. Ratios of what is below would be those of such differences.
     pub const LEAST_NS: u64 = 100_000;

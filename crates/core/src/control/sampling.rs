@@ -24,7 +24,7 @@ const SPARE_NS: u64 = 1_000_000_000;
 pub struct Sampling {
     /// k of those that open now.
     pub opening: u8,
-    /// The least k of late.
+    /// The least k in recent use.
     pub least: u8,
     /// The greatest one.
     pub most: u8,

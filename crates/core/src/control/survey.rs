@@ -53,7 +53,7 @@ pub(super) struct Survey {
 }
 
 impl Controller {
-    /// Updates every measurement and tells slow from fast.
+    /// Updates every measurement and separates slow from fast.
     pub(super) fn survey(&mut self, now_ns: u64, readings: &[Reading]) -> Survey {
         self.stable_for = self.stable_for.saturating_add(1);
         let dispersion = self.dispersion();
@@ -79,7 +79,7 @@ impl Controller {
         let too_fast = self.too_fast(Doubt::Sure);
         let doubtful = self.too_fast(Doubt::Possible);
         for ((real, too_fast), renewed) in self.reals.iter_mut().zip(&too_fast).zip(&renewed) {
-            // What may be an error is no example of what is possible.
+            // What may be an error is not an example of what is possible.
             if *renewed && !too_fast {
                 let estimate = real.tracker.estimate();
                 real.base.observe(estimate, self.params.interval_ns);
@@ -126,8 +126,8 @@ impl Controller {
         }
     }
 
-    /// Samples that an interval is to bring of each real: with so many in each, estimates
-    /// rest on as many as tell a difference that has consequences from chance.
+    /// Samples that an interval is to bring of each real: with that many in each, estimates rest on
+    /// enough samples to distinguish a difference that has consequences from chance.
     pub fn samples_wanted(&self) -> f64 {
         let of = &self.params;
         let telling = match self.law {

@@ -55,7 +55,7 @@ pub(super) struct Tracker {
     /// Requests of all connections for one of a measured one; 0 before the first.
     scale: f64,
     answered: f64,
-    /// Answers of late that are graded better than low, and those that are not.
+    /// Recent answers that are graded better than low, and those that are not.
     good: f64,
     low: f64,
     last_sample_ns: u64,
@@ -293,7 +293,7 @@ impl Tracker {
         (all >= GRADED_LEAST && self.good < GOOD_LEAST * all).then(|| self.low / all)
     }
 
-    /// Answers and requests of late, both smoothed.
+    /// Recent answers and requests, both smoothed.
     pub(super) fn yield_parts(&self) -> (f64, f64) {
         (self.samples_seen, self.requests)
     }
@@ -317,8 +317,8 @@ impl Tracker {
 }
 
 /// How many times the second mean the first may be by chance alone, were both of
-/// exponential samples with one mean: as seldom more as a normal value is so many standard
-/// errors above its mean.
+/// exponential samples with one mean: as seldom more as a normal value is `errors` standard errors
+/// above its mean.
 ///
 /// The ratio has an F distribution, whose quantiles these are by Wilson and Hilferty's cube
 /// root (PNAS 17, 1931; Paulson, Annals of Mathematical Statistics 13, 1942). It is not
@@ -342,8 +342,8 @@ pub(super) fn chance(high: Estimate, low: Estimate, errors: f64) -> f64 {
     root.powi(3).max(1.0)
 }
 
-/// Samples that two means need, each, to be told apart from chance by so many standard
-/// errors where one is `ratio` times the other.
+/// Samples that each of two means needs for their difference to exceed chance by `errors` standard
+/// errors, where one is `ratio` times the other.
 pub(super) fn samples_to_tell(ratio: f64, errors: f64) -> f64 {
     let tells = |samples: f64| {
         let mean = Estimate {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Short digests by which balancers tell whether they have the same, secrets included.
+//! Short digests by which balancers see whether they have the same, secrets included.
 
 use super::{CookieKey, siphash};
 
@@ -34,7 +34,7 @@ impl Digest {
         })
     }
 
-    /// Puts in what tells this key from others, and tells nothing of the key itself.
+    /// Puts in what distinguishes this key from others, and reveals nothing of the key itself.
     #[must_use]
     pub fn secret(self, key: &CookieKey) -> Self {
         let [first, second] = key.derive(*b"agree v1", [0; 16]).words();

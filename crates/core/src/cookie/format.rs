@@ -11,7 +11,8 @@ const TIMESTAMP_BITS: std::ops::RangeInclusive<u8> = 8..=20;
 /// Beyond this the natural clock would be too coarse: it ticks every 2^bits ms.
 const LIGHT_BITS: std::ops::RangeInclusive<u8> = 4..=10;
 
-/// A stateful balancer's connection tokens: what tells second-tier balancers apart comes first.
+/// A stateful balancer's connection tokens: the bits that distinguish second-tier balancers come
+/// first.
 const TIER_BITS: u8 = 15;
 
 /// Where a cookie lies and what drives the clock beside it (`enum cookie_mode`).

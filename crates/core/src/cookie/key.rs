@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of cookies: two, told apart by the epoch bit of each cookie, so that one
+//! Keys of cookies: two, distinguished by the epoch bit of each cookie, so that one
 //! can be replaced while connections of the other live on.
 
 use std::fmt;
@@ -41,7 +41,7 @@ impl KeyEpoch {
     }
 }
 
-/// Text that is no key.
+/// Text that is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CookieKeyError {
     /// Not 32 hexadecimal digits.
@@ -73,7 +73,7 @@ impl CookieKey {
         self.0
     }
 
-    /// Another key, which tells nothing of this one or of those of other labels and data:
+    /// Another key, which reveals nothing of this one or of those of other labels and data:
     /// SipHash as the pseudorandom function of a counter (NIST SP 800-108, section 4.1).
     pub fn derive(&self, label: [u8; 8], data: [u8; 16]) -> Self {
         let data = u128::from_le_bytes(data);

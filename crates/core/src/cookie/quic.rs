@@ -43,7 +43,7 @@ pub struct CidRoute {
     raw: Raw,
 }
 
-/// Server ids that are no number of 32 bits, though servers could issue them.
+/// Server ids that are not a number of 32 bits, though servers could issue them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the balancer routes by server ids of at most 4 octets, not {0}")]
 pub struct TooLong(pub usize);

@@ -368,7 +368,7 @@ fn bare_acknowledgements_move_the_clock_seldom() {
 }
 
 /// A client that checks as RFC 7323 says (section 5.3), and the server that it talks to.
-/// The server is told of what the client echoes late, and by what it sends only.
+/// The server learns late what the client echoes, and only from what the client sends.
 struct Peers {
     clock: Clock,
     unit: u64,
@@ -576,7 +576,7 @@ proptest! {
         }
         model.clock.resume(o, lease);
         model.o = o;
-        // An echo of what the copy sent cannot be told, and is not.
+        // An echo of what the copy sent cannot be recognised, and is not.
         if newest != lease {
             prop_assert_eq!(model.clock.clone().echo(newest, o + 1), 0);
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::{Head, Reception, octets};
 use crate::cookie::{CookieKey, siphash};
 
-/// A challenge holds until the end of the next period of so many bits of nanoseconds: 4 to 9 s.
+/// A challenge holds until the end of the next period of this many bits of nanoseconds: 4 to 9 s.
 const CHALLENGE_BITS: u32 = 32;
 
 /// A boot of a sender: of an agent's machine, or a start of a balancer's daemon.
@@ -44,8 +44,7 @@ impl Boots {
     }
 
     /// Takes a datagram that is the first of its number, and of a boot that is alive:
-    /// `responds` looks for a response to a challenge in it. Tells whether the boot is a new
-    /// one.
+    /// `responds` looks for a response to a challenge in it. Returns whether the boot is a new one.
     pub(crate) fn admit(
         &mut self,
         head: &Head,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one authenticated datagram by which agents and balancers tell each other things.
+//! The one authenticated datagram that agents and balancers send each other.
 //!
 //! ```text
 //!  0  magic               8  tag: SipHash-2-4 of all other bytes, by the key of who speaks
@@ -48,7 +48,7 @@ pub(crate) const HEAD: usize = 48;
 pub(crate) const BODY_HEAD: usize = 8;
 const TAG: Range<usize> = 8..16;
 
-/// What tells one use of the envelope from another.
+/// What distinguishes one use of the envelope from another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     pub magic: [u8; 4],

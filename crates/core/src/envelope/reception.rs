@@ -8,7 +8,7 @@ pub enum Reception {
     Taken,
     /// Overtaken by a newer one on its way; of what changes only the newest counts.
     Late,
-    /// It came before, or is too old to tell.
+    /// It came before, or is too old for that to be known.
     Replayed,
     /// Of a boot that has yet to respond to a challenge.
     Unproven,

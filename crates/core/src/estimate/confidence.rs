@@ -26,8 +26,8 @@ pub enum Quality {
     #[default]
     None,
     /// Fewer than five samples, or a tenth of them and more are bounds: the client may
-    /// have been idle for a part of the time, or have more streams than can be told
-    /// apart. Or so fast that the client's own time is a part of it.
+    /// have been idle for a part of the time, or have more streams than can be distinguished. Or so
+    /// fast that the client's own time is a part of it.
     Low,
     /// Too few samples to average out that one request of the window is
     /// mistaken for another now and then.

@@ -86,7 +86,7 @@ pub struct Packet {
     pub has_ts: bool,
     /// IP protocol number.
     pub proto: u8,
-    /// The transport header cannot be read or shall be ignored.
+    /// The transport header cannot be read or is to be ignored.
     pub opaque: bool,
 }
 
@@ -117,8 +117,8 @@ pub struct Sample {
     /// Sum of the weights in halves. 0: no sample.
     pub weight_halves: u32,
     /// What bounds among them weigh: the client may have been idle for a part of that time,
-    /// or have had more requests out than can be told apart. Where other samples of the flow
-    /// tell better they are in neither sum.
+    /// or have had more requests out than can be distinguished. If other samples of the flow are
+    /// better, they are in neither sum.
     pub bound_halves: u16,
     /// Requests that the client keeps outstanding at most, as inferred so far;
     /// 0 where the estimator does not know.

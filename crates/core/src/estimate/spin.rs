@@ -17,7 +17,7 @@ const FIXED_BIT: u8 = 0x40;
 const SPIN_BIT: u8 = 0x20;
 /// Packets with the fixed bit that make a flow without a long header QUIC.
 const CONVINCED: u32 = 8;
-/// Pairs of packets close together, before they tell whether the bit is random.
+/// Pairs of packets close together, before they show whether the bit is random.
 const CLOSE_PAIRS: u32 = 16;
 
 /// One flow.

@@ -116,7 +116,7 @@ pub enum Technique {
     SeqAck(Side),
     /// A timestamp and its echo; the side that echoes.
     Timestamps(Side),
-    /// As `SeqAck`, with one packet in so many looked at, in each direction.
+    /// As `SeqAck`, with one packet in this many looked at, in each direction.
     Sampled(Side, u32),
 }
 

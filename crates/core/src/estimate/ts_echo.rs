@@ -7,8 +7,8 @@
 //! it came at once. A later one that is slower by `lag` was held back by the
 //! client, and the response was there `lag` earlier. So the response latency is
 //! the time from a request to the last new acknowledgement before the next
-//! request, less its lag: without the client's own pauses, which a gap between
-//! requests cannot tell from the server's.
+//! request, less its lag: without the client's own pauses, which a gap between requests cannot
+//! separate from the server's.
 //!
 //! Servers' clocks tick in milliseconds, so a value is true to about half of one.
 //! It follows one request at a time: with several outstanding it sees batches.

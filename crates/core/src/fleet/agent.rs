@@ -30,7 +30,7 @@ impl FleetBook {
     }
 }
 
-/// A server's agent. It hears the book from any balancer, never from the store.
+/// A server's agent. It gets the book from any balancer, never from the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FleetAgent {
     real: IpAddr,

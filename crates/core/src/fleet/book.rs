@@ -35,7 +35,7 @@ pub struct Position {
 
 impl Position {
     /// Whether who has come here has come to `since`. What was acknowledged before a book was put
-    /// back tells nothing of that book.
+    /// back says nothing about that book.
     pub fn covers(self, since: Self) -> bool {
         self.generation == since.generation && self.revision >= since.revision
     }
@@ -125,7 +125,7 @@ impl KeyPhases {
     }
 }
 
-/// What a VIP shall have.
+/// What a VIP is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FleetVip {
     /// How many ids there are.
@@ -134,7 +134,7 @@ pub struct FleetVip {
     pub reals: BTreeMap<IpAddr, FleetVipReal>,
 }
 
-/// What a real of a VIP shall have.
+/// What a real of a VIP is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FleetVipReal {
     /// Its id, if it is named.
@@ -231,7 +231,7 @@ impl FleetBook {
         set.drain == Some(true) || set.maintenance == Some(true) || set.weight == Some(0)
     }
 
-    /// The balancers in service, heard of or not.
+    /// The balancers in service, reachable or not.
     pub fn serving(&self) -> impl Iterator<Item = BalancerId> {
         let members = self.members.iter();
         let serving = members.filter(|(_, record)| record.phase == MemberPhase::Serving);
@@ -246,7 +246,7 @@ impl FleetBook {
     }
 
     /// This book put back into a store that has lost it, in the place of `found`. Everything has
-    /// to be acknowledged again, and ids and keys rest anew.
+    /// to be acknowledged again, and ids and keys rest again.
     pub(super) fn restored(&self, found: Option<Position>, by: BalancerId) -> Self {
         let lost = self.position.generation.count;
         let found = found.map_or(0, |position| position.generation.count);

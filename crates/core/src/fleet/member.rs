@@ -15,7 +15,7 @@ use crate::control::merge::BalancerId;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stored {
     /// The book; `None`: the store has none. A store that is another than the one the book was
-    /// last read from, or was set back to a copy, has none: etcd tells by its cluster's id.
+    /// last read from, or was set back to a copy, has none: etcd shows it by its cluster's id.
     pub book: Option<Arc<FleetBook>>,
     /// How far every member has come.
     pub acks: Acknowledged,

@@ -10,7 +10,7 @@
 //!
 //! One rule covers all: *what comes into use is known everywhere first, and what goes out of use
 //! is used nowhere any more before it is forgotten.* "Everywhere" is every member that the book
-//! has in service, heard of or not, and every agent that writes cookies. So a member that lags or
+//! has in service, reachable or not, and every agent that writes cookies. So a member that lags or
 //! is cut off keeps the last good book and holds changes up; it breaks nothing. It is passed by
 //! only where it gets no packets any more, which [`LeaseTerms`] or an operator vouches for.
 //! A member that was out of service comes back by a compare-and-set, and so with the newest book.

@@ -14,7 +14,7 @@ use crate::control::merge::BalancerId;
 use crate::cookie::ids::{self, Held, Wanted};
 
 /// Something that rests before it is forgotten. It rests by the clock of one balancer that has
-/// watched it all the time; a balancer that starts begins to watch anew.
+/// watched it all the time; a balancer that starts begins to watch again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FleetRest {
     /// An id whose real is picked no more, until no connection of the real sends a packet.

@@ -24,7 +24,7 @@ fn vip(reals: impl IntoIterator<Item = u8>) -> FleetVip {
     }
 }
 
-/// A store and balancers that do at once what they are told.
+/// A store and balancers that carry out their orders at once.
 struct Small {
     stored: Stored,
     members: Vec<FleetMember>,

@@ -108,7 +108,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty batch with room for so many packets.
+    /// An empty batch with room for this many packets.
     pub fn with_capacity(packets: usize) -> Self {
         Self {
             records: vec![Record::none(); packets + 1],

@@ -5,7 +5,7 @@
 //! SipHash, the standard library's choice, costs as much as the rest of the
 //! packet. This is the folded multiplication of wyhash: one 64 by 64 bit product
 //! per word, high half xor low half. With a secret seed it keeps crafted
-//! traffic from piling up in one bucket as far as a hash table needs; it is no
+//! traffic from piling up in one bucket as far as a hash table needs; it is not a
 //! cryptographic hash.
 
 use std::hash::{BuildHasher, Hasher};

@@ -8,16 +8,16 @@
 //! other; with many flows that is most of a packet's cost.
 //!
 //! Open addressing with linear probing, at most half full. A word holds the
-//! hash, by which it is found and which tells nearly all strangers
-//! apart, and the place. Removal closes the gap (Knuth, "The Art of Computer
-//! Programming", volume 3, section 6.4, algorithm R), so nothing is left behind.
+//! hash, by which it is found and which differs for nearly all other flows, and the place. Removal
+//! closes the gap (Knuth, "The Art of Computer Programming", volume 3, section 6.4, algorithm R),
+//! so nothing is left behind.
 
 /// Words in the smallest index.
 const MIN_WORDS: usize = 64;
 
 const EMPTY: u64 = 0;
 
-/// Hash to place. Hashes may repeat; the caller tells flows apart.
+/// Hash to place. Hashes may repeat; the caller compares flows.
 #[derive(Debug)]
 pub(super) struct Index {
     /// [`EMPTY`], or the hash above the place plus one.
@@ -173,7 +173,7 @@ mod tests {
             for (next, (name, spread, remove)) in steps.into_iter().enumerate() {
                 // Homes at the end of the index, and anywhere.
                 let hash = if spread { name.wrapping_mul(0x9e37_79b9) } else { 60 + name % 4 + (name << 16) };
-                // Two names with one tag are two flows: the place tells them apart.
+                // Two names with one tag are two flows: the place distinguishes them.
                 let known = oracle.get(&hash).copied();
                 match (known, remove) {
                     (Some(place), true) => {

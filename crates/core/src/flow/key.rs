@@ -237,7 +237,7 @@ impl FlowKey {
         if swapped { name.reversed() } else { name }
     }
 
-    /// Whether this is the name of a flow of IPv4; of IPv6 it is not to be told.
+    /// Whether this is the name of a flow of IPv4; of IPv6 that cannot be known.
     #[inline(always)]
     pub(super) fn has_name(&self, name: Packed) -> bool {
         self.rest == name.rest && self.addresses() == name.addresses

@@ -49,7 +49,7 @@ pub struct MeterSettings<const N: usize> {
     pub epoch_ns: u64,
     /// The estimators to run side by side.
     pub methods: [Method; N],
-    /// How to tell the client.
+    /// How to recognise the client.
     pub direction: Direction,
     /// Flows held at once; beyond that silent ones are ended.
     pub max_flows: u32,

@@ -246,7 +246,7 @@ impl<V> FlowTable<V> {
     }
 
     /// The flow of a packet, if it is the one that was guessed and the packet changes
-    /// nothing in the table; of IPv6 that is not to be told.
+    /// nothing in the table; of IPv6 that cannot be known.
     #[inline(always)]
     pub(super) fn guessed(
         &mut self,

@@ -74,7 +74,7 @@ pub fn grpc_request(service: &str) -> Vec<u8> {
     message
 }
 
-/// Whether a HealthCheckResponse says SERVING; `Err` says what is told instead.
+/// Whether a HealthCheckResponse says SERVING; `Err` has what it says instead.
 pub fn grpc_serves(message: &[u8]) -> Result<(), &'static str> {
     const NONE: &str = "the answer is not a message of grpc.health.v1";
     let (head, body) = message.split_at_checked(GRPC_HEAD).ok_or(NONE)?;

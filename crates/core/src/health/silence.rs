@@ -8,7 +8,7 @@
 /// Fewer connections than this in a window say nothing.
 const OPENED_MIN: u64 = 5;
 
-/// Watches what one real's clients do. Tell it the counters as often as they are read.
+/// Watches what one real's clients do. Give it the counters as often as they are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Silence {
     window_ns: u64,

@@ -34,7 +34,7 @@ pub fn probes(own: IpAddr, others: impl IntoIterator<Item = IpAddr>, real: u64) 
     let score = |member: IpAddr| {
         let words = u128::from_le_bytes(octets(member));
         let words = [words as u64, (words >> 64) as u64, real];
-        // No secret: it is only to be spread evenly. Equal scores are told apart by address.
+        // No secret: it is only to be spread evenly. Equal scores are ordered by address.
         (siphash(&words, &CookieKey::from_words([0, 0])), member)
     };
     let mine = score(own);
@@ -131,7 +131,7 @@ mod tests {
             (Unknown, 2, 1, 20, Up),
             // Its clients connect and say nothing.
             (Down, 3, 0, 20, Down),
-            // The others have died; one voice is no majority.
+            // The others have died; one vote is not a majority.
             (Unknown, 0, 1, 20, Unknown),
             (Unknown, 0, 0, 20, Unknown),
         ] {

@@ -23,7 +23,7 @@ const RESPONSE: usize = 8;
 pub(super) const SHARES_MAX: usize =
     (DATAGRAM_MAX - HEAD - (BODY_HEAD + RESPONSE) - BODY_HEAD) / SHARE;
 
-/// No weight is told.
+/// The share has no weight.
 const NO_WEIGHT: u32 = u32::MAX;
 
 /// From a member that does not know whether this boot is alive: repeat the number. Boot and

@@ -13,11 +13,11 @@ use crate::cookie::CookieKey;
 use crate::envelope::{self, Boot, Boots, Head, Reception, ReceptionCounts};
 use crate::health::Votes;
 
-/// A member that has been silent for so long has left.
+/// A member that has been silent for this long has left.
 pub const MEMBER_FRESH_NS: u64 = 1_000_000_000;
-/// What is told of a real holds for so long: two datagrams with it may get lost.
+/// How long a share of a real holds: two datagrams with it may get lost.
 pub const SHARE_FRESH_NS: u64 = 3_000_000_000;
-/// What has not changed is told so often.
+/// How often a share is sent that has not changed.
 const REFRESH_NS: u64 = 900_000_000;
 /// Shares that a datagram holds.
 pub const SHARES_OF_A_DATAGRAM: usize = SHARES_MAX;
@@ -27,8 +27,8 @@ const ROUND_MAX: usize = 1024;
 const ROUND_OF_A_MEMBER_MAX: usize = 64;
 /// Least time between two challenges to a member.
 const CHALLENGE_EVERY_NS: u64 = 50_000_000;
-/// A member that starts knows no better weights than the configured ones: for so long it takes
-/// those of the others, and tells none.
+/// A member that starts knows no better weights than the configured ones: for this long it takes
+/// those of the others, and sends none.
 const JOINS_NS: u64 = 1_000_000_000;
 
 /// What an interval brought of a real here.
@@ -51,8 +51,8 @@ pub struct RealOfAll {
     pub measured: MeasuredInterval,
     /// Connections that are open at the others.
     pub others_active: u64,
-    /// The mean of the weights that members give it, as parts of the configured one; `None`
-    /// where no other tells one.
+    /// The mean of the weights that members give it, as parts of the configured one; `None` if no
+    /// other sends one.
     pub weight: Option<f64>,
     /// What the others find.
     pub votes: Votes,
@@ -63,15 +63,15 @@ pub struct RealOfAll {
 pub struct PeerStatus {
     /// Which.
     pub address: SocketAddr,
-    /// Whether what it tells counts.
+    /// Whether what it sends counts.
     pub live: bool,
-    /// How long ago it was heard last.
+    /// How long ago its last datagram came.
     pub heard_ns: Option<u64>,
     /// Datagrams to it.
     pub sent: u64,
     /// What became of its datagrams.
     pub received: Vec<(Reception, u64)>,
-    /// Reals of which it tells.
+    /// Reals of which it sends shares.
     pub reals: usize,
     /// The real whose weights are furthest apart there and here, and by what part of the
     /// configured weight.
@@ -112,7 +112,7 @@ struct Peer {
 #[derive(Debug, Default)]
 struct SharedReal {
     share: Share,
-    /// As told last, and when.
+    /// As sent last, and when.
     told: Option<(Share, u64)>,
     merged: Merged,
 }
@@ -245,7 +245,7 @@ impl PeerExchange {
             .collect();
         let mut parts: Vec<Vec<u8>> = told.chunks(SHARES_MAX).map(datagram::shares).collect();
         if parts.is_empty() {
-            // One that has nothing to tell is heard all the same.
+            // One that has nothing to report sends a datagram all the same.
             parts.push(Vec::new());
         }
         let mut transmits = Vec::with_capacity(parts.len() * self.peers.len());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of what balancers tell each other.
+//! Keys of what balancers send each other.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,7 @@ impl PeerKeys {
         }
     }
 
-    /// The key of what one member tells another.
+    /// The key of what one member sends another.
     pub(super) fn key(&self, from: IpAddr, to: IpAddr, epoch: KeyEpoch) -> Option<CookieKey> {
         let secret = self.secrets[epoch.index() as usize]?;
         let member = secret.derive(*b"member  ", octets(from));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What balancers of the same VIPs tell each other ten times a second: what each has measured of
+//! What balancers of the same VIPs send each other ten times a second: what each has measured of
 //! every real, the weight that it gives it, and whether it finds it up.
 //!
 //! One of N balancers sees an Nth of the samples. Steered by these alone, weights follow chance

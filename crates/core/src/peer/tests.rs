@@ -27,7 +27,7 @@ fn socket(member: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, member], 9473))
 }
 
-/// A member of a fleet of so many, at the n-th start of its daemon.
+/// A member of a fleet of this many, at the n-th start of its daemon.
 fn member(own: u8, of: u8, start: u32) -> PeerExchange {
     let boot = Boot {
         time_s: 1_000,
@@ -251,7 +251,7 @@ fn forged_replayed_and_strange_datagrams_are_dropped_by_name() {
     let mut changed = to_second.clone();
     changed[100] ^= 1;
     expect(&changed, Reception::Forged);
-    // What the first tells the third is nothing to the second.
+    // What the first sends the third does not concern the second.
     let to_third = &sent.iter().find(|(to, _)| *to == socket(3)).expect("one").1;
     expect(to_third, Reception::Forged);
     // Nor is its own word to the first, sent back.
@@ -311,7 +311,7 @@ fn many_reals_go_in_many_datagrams_and_what_has_not_changed_waits() {
         net.round(|_| all(0), |_, _| false);
     }
     assert!(net.members[0].left_out().1 > 0);
-    // Of all, and those that are told once a second beside them.
+    // Of all, and those that are sent once a second beside them.
     let status = |net: &Net| net.members[0].statuses(net.now_ns)[0].clone();
     assert_eq!(status(&net).reals, reals as usize);
     let before = status(&net).sent;
@@ -334,7 +334,7 @@ fn members_and_reals_come_and_go() {
     assert_eq!(first.live().collect::<Vec<IpAddr>>(), [socket(3).ip()]);
     let found = first.interval(net.now_ns, &[web(0)]);
     assert_eq!(found[0].votes.up, 1);
-    // A real that others do not have is no fault of theirs.
+    // A real that others do not have is not a fault of theirs.
     let found = net.round(
         |own| match own {
             0 => vec![RealInterval { name: 8, ..web(1) }],

@@ -4,7 +4,7 @@
 
 use hdrhistogram::Histogram;
 
-/// Longest value told apart: one hour. Longer ones count as that.
+/// Longest value recorded: one hour. Longer ones count as that.
 const MAX_NS: u64 = 3_600_000_000_000;
 /// Values are kept to three significant digits (within 0.1 %).
 const DIGITS: u8 = 3;

@@ -6,7 +6,7 @@
 //!   [`decades`] prints it as netperf does, ten buckets a decade.
 //! - [`Pace`]: when the next request is due, closed loop or open.
 //! - [`Selector`]: netperf's output selectors.
-//! - [`RttObserver`]: what can be told from packets seen at one interface: sampled
+//! - [`RttObserver`]: what can be seen from packets at one interface: sampled
 //!   pairs, handshake, TCP timestamps, and Causeway's own estimate.
 //! - [`explain`]: verdicts for people; [`study`]: what shape each curve should
 //!   have, and whether it has.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the packets of a TCP connection tell at one interface of one of its ends.
+//! What the packets of a TCP connection show at one interface of one of its ends.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;

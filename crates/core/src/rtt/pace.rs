@@ -30,7 +30,7 @@ pub enum Pacing {
 pub enum Limit {
     /// After this time, nanoseconds.
     Time(u64),
-    /// After so many transactions.
+    /// After this many transactions.
     Count(u64),
 }
 
@@ -44,7 +44,7 @@ pub struct Due {
 }
 
 /// Decides when each request of one stream is due. Call [`Pace::next`], send at
-/// that time, wait for the response, tell [`Pace::completed`], and so on.
+/// that time, wait for the response, call [`Pace::completed`], and so on.
 #[derive(Clone, Debug)]
 pub struct Pace {
     pacing: Pacing,

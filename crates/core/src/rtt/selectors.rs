@@ -66,7 +66,7 @@ impl Figures {
     }
 }
 
-/// A word that is no output selector.
+/// A word that is not an output selector.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not an output selector; choose from {names}, or all", names = Selector::names())]
 pub struct UnknownSelector(pub String);
@@ -163,7 +163,7 @@ impl Selector {
     /// `all` stands for all.
     ///
     /// # Errors
-    /// The first word that is no selector.
+    /// The first word that is not a selector.
     pub fn list(text: &str) -> Result<Vec<Self>, UnknownSelector> {
         if text.trim().eq_ignore_ascii_case("all") {
             return Ok(Self::ALL.to_vec());

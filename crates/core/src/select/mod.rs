@@ -89,7 +89,7 @@ pub fn uniform(pool: &[RingMember], size: RingSize) -> Vec<u32> {
 }
 
 /// How many slots differ between two rings of equal size: the share of unseen
-/// flows that would be picked anew is this over the size. Rings of different
+/// flows that would be picked again is this over the size. Rings of different
 /// sizes have no slot in common.
 pub fn moved_slots(old: &[u32], new: &[u32]) -> usize {
     if old.len() != new.len() {

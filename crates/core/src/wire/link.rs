@@ -34,7 +34,7 @@ pub enum LinkType {
     Loop,
     /// `LINKTYPE_ETHERNET`.
     Ethernet,
-    /// `LINKTYPE_RAW` and its older numbers: IPv4 or IPv6, told by the version.
+    /// `LINKTYPE_RAW` and its older numbers: IPv4 or IPv6, distinguished by the version.
     Raw,
     /// `LINKTYPE_IPV4`.
     Ipv4,
@@ -136,7 +136,7 @@ impl LinkType {
             Ok((family, &data[4..]))
         };
         match self {
-            // Written in host order: a small number tells which order that was.
+            // Written in host order: a small number shows which order that was.
             LinkType::Null => match family()? {
                 (family @ 0..=0xffff, rest) => by_family(family, rest),
                 (family, rest) => by_family(family.swap_bytes(), rest),
@@ -170,7 +170,7 @@ pub enum Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// Tells IPv4 from IPv6 by the version field.
+    /// Distinguishes IPv4 and IPv6 by the version field.
     #[inline]
     pub fn by_version(data: &'a [u8]) -> Result<Network<'a>, Skip> {
         match data.first().ok_or(Skip::ShortIp)? >> 4 {
@@ -270,8 +270,8 @@ fn snap(data: &[u8]) -> Result<Layer, Skip> {
 }
 
 /// The label's payload, if it is the last one: IP, or an Ethernet pseudowire with
-/// its control word (RFC 4385: the first nibble is 0). Without a control word
-/// nothing tells an Ethernet address from IP.
+/// its control word (RFC 4385: the first nibble is 0). Without a control word nothing distinguishes
+/// an Ethernet address from IP.
 fn label(data: &[u8]) -> Result<(Layer, usize), Skip> {
     let head = fixed::<5>(data).ok_or(Skip::ShortLink)?;
     match (head[2] & 1, head[4] >> 4) {

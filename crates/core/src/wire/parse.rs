@@ -173,7 +173,7 @@ fn read_ip(
     }
 }
 
-/// The IP packet that a tunnel carries, or `None` when this is no tunnel.
+/// The IP packet that a tunnel carries, or `None` when this is not a tunnel.
 #[inline]
 fn inner<'a>(upper: &UpperLayer<'a>) -> Result<Option<Network<'a>>, Skip> {
     Ok(match upper.protocol {

@@ -56,7 +56,7 @@ skips! {
     ShortTransport => "short_transport",
     /// A transport header whose lengths contradict the IP header.
     BadTransport => "bad_transport",
-    /// A protocol that carries no requests, or none that can be told.
+    /// A protocol that carries no requests, or none that can be seen.
     Protocol => "protocol",
 }
 

@@ -12,7 +12,7 @@ use super::{Network, Skip};
 
 /// The UDP port that IANA assigned to VXLAN.
 pub const VXLAN_PORT: u16 = 4789;
-/// The port that Linux took for VXLAN before, and still does unless told.
+/// The port that Linux took for VXLAN before, and still does by default.
 const VXLAN_LINUX_PORT: u16 = 8472;
 const VXLAN_GPE_PORT: u16 = 4790;
 const GENEVE_PORT: u16 = 6081;
@@ -116,7 +116,7 @@ pub(super) fn is_tunnel_port(port: u16) -> bool {
     ) || GUE_PORTS.contains(&port)
 }
 
-/// The packet inside of a datagram to `port`. `None`: it is no tunnel's.
+/// The packet inside of a datagram to `port`. `None`: it is not a tunnel's.
 ///
 /// # Errors
 /// When it is one and cannot be followed: see [`Skip`].
@@ -155,7 +155,7 @@ fn geneve(data: &[u8]) -> Result<Network<'_>, Skip> {
     let head = fixed::<8>(data).ok_or(Skip::ShortTunnel)?;
     let (version, options) = (head[0] >> 6, usize::from(head[0] & 0x3f) * 4);
     let ethertype = u16::from_be_bytes([head[2], head[3]]);
-    // Smaller numbers are no EtherTypes (IEEE 802.3, clause 3.2.6).
+    // Smaller numbers are not EtherTypes (IEEE 802.3, clause 3.2.6).
     if version != 0 || head[7] != 0 || ethertype < 0x0600 {
         return Err(Skip::BadTunnel);
     }

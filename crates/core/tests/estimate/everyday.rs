@@ -488,7 +488,7 @@ fn several_streams_of_http2_are_graded_low() {
         client.sends(46);
     }
     assert_eq!(client.measured().confidence().quality, Quality::Low);
-    // One at a time is told well.
+    // One at a time is measured well.
     let mut client = Client::new(true);
     http2(&mut client, 128);
     client.receives(SERVICE_NS, RESPONSE);
@@ -746,7 +746,7 @@ fn one_request_is_measured_behind_slow_timestamps() {
     }
 }
 
-/// A busy client of TLS reads its one response late, and acknowledges it then. The echo tells.
+/// A busy client of TLS reads its one response late, and acknowledges it then. The echo shows that.
 #[test]
 fn a_response_that_is_read_late_is_dated_by_its_echo() {
     let mut all = Tally::default();

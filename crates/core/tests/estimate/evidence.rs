@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What tells a page's beginning from one response among others, a request in one
-//! large buffer from a part of one, and a lost request from an idle client.
+//! What distinguishes a page's beginning from one response among others, a request in one large
+//! buffer from a part of one, and a lost request from an idle client.
 
 use std::collections::VecDeque;
 
@@ -13,8 +13,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const START_NS: u64 = 1_700_000_000_123_456_789;
 
-/// A connection whose client sends bursts, each set off by responses of so many
-/// bytes in all.
+/// A connection whose client sends bursts, each set off by responses of this many bytes in all.
 struct Connection {
     packets: Vec<Packet>,
     seq: u32,
@@ -179,8 +178,8 @@ fn a_handshake_that_was_late_does_not_lengthen_the_path() {
     }
 }
 
-/// Responses after 2 ms; at each pause the client acknowledges one at once and sends
-/// its next request only after so many milliseconds.
+/// Responses after 2 ms; at each pause the client acknowledges one at once and sends its next
+/// request only after this many milliseconds.
 fn with_pauses(pauses_ms: &[u64]) -> Tally {
     let mut connection = Connection::new(50 * US);
     let mut t_ns = START_NS + MS;

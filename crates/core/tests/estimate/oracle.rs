@@ -73,7 +73,7 @@ pub(crate) struct Oracle {
     unit: Option<f64>,
     step: Option<f64>,
     learnt: u32,
-    /// Pauses of late that were no waits for a timer, 0 to 3.
+    /// Recent pauses that were no waits for a timer, 0 to 3.
     pauses: u32,
     /// Those that may have been, 0 to 7.
     resends: u32,
@@ -103,7 +103,7 @@ pub(crate) struct Oracle {
     silent: (u64, u64),
     /// Since the last root: silent ACKs, and bursts.
     since_root: (u64, u64),
-    /// How often of late the silent ACKs of a page were few.
+    /// How often the silent ACKs of a page were recently few.
     trust: Option<u64>,
     /// Largest of the first datagrams with requests.
     largest: u32,
@@ -185,7 +185,7 @@ impl Oracle {
             return;
         };
         let latency = self.age(done, newest);
-        // The ACK of a single segment may be late, and nothing else tells.
+        // The ACK of a single segment may be late, and nothing else shows it.
         let alone = eighths(b.acked) <= 84.0 && b.idle > 0;
         let later = latency.saturating_sub(self.latency);
         if tcp && !self.dated && alone && self.closed > 1 && (36 * MS..=64 * MS).contains(&later) {
@@ -466,7 +466,7 @@ impl Oracle {
         self.tardy && !self.prompt && self.window == 1 && self.closed >= 16
     }
 
-    /// Whether a client has been told to go on with the body of its request: it answers as
+    /// Whether the server has asked for the body of a request (`100 Continue`): it answers as
     /// many bytes as `100 Continue` has, and not twice in a row.
     fn goes_on(&mut self, advances: bool, acked_since: u32) -> bool {
         let bytes = 25 + if self.tls { 22 } else { 0 };
@@ -523,7 +523,7 @@ impl Oracle {
         if idle > gap { 0 } else { idle }
     }
 
-    /// The client closes the connection, which tells of the last response.
+    /// The client closes the connection, which dates the last response.
     fn end(&mut self, p: &Packet, lag: Option<i128>) {
         let (Some(last), true) = (self.last, self.open.is_some()) else {
             return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flows, and what is told of them.
+//! Flows, and what is reported of them.
 
 use super::{Plain, plain};
 

@@ -38,7 +38,7 @@ plain! {
         stalled: u32,
         /// Attempts that ended before their clients were connected.
         abandoned: u32,
-        /// Of the first SYNs those whose client was heard of again.
+        /// Of the first SYNs those whose client sent more.
         heard: u32,
         /// Of those the ones that had been answered.
         heard_answered: u32,

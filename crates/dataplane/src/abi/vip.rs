@@ -17,7 +17,7 @@ pub const VIP_STATEFUL: u32 = c::VIP_STATEFUL;
 pub const VIP_SOURCES: u32 = c::VIP_SOURCES;
 /// `Vip::flags`: new flows of a client prefix are limited.
 pub const VIP_LIMITED: u32 = c::VIP_LIMITED;
-/// `Vip::flags`: servers are told the former owner of a slot.
+/// `Vip::flags`: packets carry the former owner of a slot to servers.
 pub const VIP_SECOND_CHANCE: u32 = c::VIP_SECOND_CHANCE;
 /// `Vip::pick`: the slot of the tuple's hash.
 pub const PICK_HASH: u8 = c::PICK_HASH;
@@ -48,9 +48,9 @@ plain! {
     "sampling" SamplingValue {
         /// k of those that open now; of a VIP not used.
         opening: u8,
-        /// The least k of late.
+        /// The least k in recent use.
         least: u8,
-        /// The greatest k of late.
+        /// The greatest k in recent use.
         most: u8,
     }
     /// Value of `vips`.

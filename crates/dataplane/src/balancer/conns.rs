@@ -26,7 +26,7 @@ const RING: u32 = c::CONN_RING;
 /// All rings of CPUs without connections together hold at most this part of a partition: what
 /// is in a ring cannot be taken out of it again, and there may be far more CPUs than queues.
 const IDLE_PART: u32 = 20;
-/// A ring is filled with what was asked of it since the last time, so many times.
+/// A ring is filled with this many times what was taken from it since the last time.
 const AHEAD: u32 = 4;
 
 /// A `struct flow`, as words.

@@ -125,7 +125,7 @@ impl LoadBalancer {
         self.set_cookie_vips(book)
     }
 
-    /// Tells the data plane which packets may have to be asked for a cookie.
+    /// Sets in the data plane which packets may have to be checked for a cookie.
     pub(super) fn set_cookie_vips(&self, book: &Book) -> Result<()> {
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         ctl.cookies = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who had each slot of a VIP's ring before: servers are told with segments that no balancer
+//! Who had each slot of a VIP's ring before: servers are sent it with segments that no balancer
 //! remembers (`bpf/server/second_chance.h`). What is known is what this balancer has seen.
 
 use std::collections::BTreeMap;

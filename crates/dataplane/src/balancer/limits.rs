@@ -74,7 +74,7 @@ impl TableMemory {
     }
 }
 
-/// Bytes of a ring of so many slots.
+/// Bytes of a ring of this many slots.
 pub fn ring_bytes(slots: usize) -> u64 {
     slots as u64 * 8
 }
@@ -118,7 +118,7 @@ pub(super) fn sizes(options: &LoadBalancerOptions, cpus: u32) -> Vec<(&'static s
 }
 
 impl LoadBalancerOptions {
-    /// The memory that the tables will take where so many CPUs are possible. Needs no rights.
+    /// The memory that the tables will take where this many CPUs are possible. Needs no rights.
     pub fn memory(&self, cpus: u32) -> Result<TableMemory> {
         let sizes = sizes(self, cpus);
         let mut object = MaybeUninit::uninit();

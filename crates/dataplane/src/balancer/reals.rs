@@ -144,7 +144,7 @@ impl LoadBalancer {
         self.reals.put(&id, &value)
     }
 
-    /// Removes a real at once: its flows are picked anew, which breaks most of
+    /// Removes a real at once: its flows are picked again, which breaks most of
     /// them. To drain it, take it out of the ring and wait. Take it out of the ring
     /// first in any case: packets that the ring sends to it are dropped.
     pub fn remove_real(&self, id: RealId) -> Result<()> {

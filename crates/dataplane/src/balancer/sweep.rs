@@ -321,7 +321,7 @@ impl Table {
             Kind::Unknown => Kind::Tcp,
             known => known,
         };
-        // A live one may have been heard of, again and again.
+        // A live one may have been seen again, any number of times.
         let silent = match tag == former.tag && age != LIVE {
             true => former.silent.and_one(),
             false => SilentRounds::default(),

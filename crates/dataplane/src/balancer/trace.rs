@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a running balancer would do with a packet: its program runs once more, on
-//! the pinned maps and for this packet alone, told to write nothing.
+//! What a running balancer would do with a packet: its program runs once more, on the pinned maps
+//! and for this packet alone, without writing anything.
 
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -55,7 +55,7 @@ pub fn destination_of(frame: &[u8]) -> Option<IpAddr> {
 
 /// What the balancer that is pinned in `pin_dir` would do with each of `frames`, by
 /// itself: nothing that one does is seen by the next, nor by the balancer. `conns` and
-/// `tunnel_ends` are what the balancer was started with; its tables tell all else.
+/// `tunnel_ends` are what the balancer was started with; its tables have all else.
 pub fn trace(
     pin_dir: &Path,
     conns: ConnLayout,

@@ -58,8 +58,8 @@ pub struct VipOptions {
     pub stateful: bool,
     /// How many new flows each client prefix may open.
     pub limit: Option<FlowLimit>,
-    /// Tells servers the former owner of a slot with segments that nothing remembers; needs
-    /// servers whose agent reads that.
+    /// Sends servers the former owner of a slot with segments that nothing remembers; needs servers
+    /// whose agent reads that.
     pub second_chance: bool,
 }
 
@@ -68,7 +68,7 @@ const OPTION_FLAGS: u32 =
     abi::VIP_PICK_BY_ADDRESS | abi::VIP_STATEFUL | abi::VIP_LIMITED | abi::VIP_SECOND_CHANCE;
 
 /// A limit of new flows for each client prefix: what is beyond it is dropped, and
-/// counted as `rate_limited`. The 65,536 newest prefixes are told apart.
+/// counted as `rate_limited`. The 65,536 newest prefixes are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowLimit(abi::VipLimit);
 

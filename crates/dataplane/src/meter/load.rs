@@ -169,7 +169,7 @@ impl Next {
         }
         // SAFETY: a new descriptor that no other code owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // The kernel tells about either kind in the same way; the link says which.
+        // The kernel describes either kind in the same way; the link says which.
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let kind = kind.map_err(|e| wrong(e.to_string()))?;
         match kind.to_string_lossy().as_ref() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stateful mode: a SYN gets a slot, its server is told, and from then on the token
-//! in the echoed timestamp finds the connection without the flow table.
+//! Stateful mode: a SYN gets a slot, its server gets the token, and from then on that token in the
+//! echoed timestamp finds the connection without the flow table.
 
 use causeway_core::cookie;
 use causeway_dataplane::abi::{REAL_GUE, RealValue, Verdict};
@@ -85,7 +85,7 @@ fn echo(tuple: Tuple, token: u16, flags: u8) -> Vec<u8> {
     })
 }
 
-/// The token that the server of a tunnelled SYN is told: GUE variant 0 over IPv4.
+/// The token that the server of a tunnelled SYN is sent: GUE variant 0 over IPv4.
 fn token_of(frame: &[u8]) -> Option<u16> {
     let gue = &frame[14 + 20 + 8..];
     (gue[0] == 1).then(|| {

@@ -272,7 +272,7 @@ verdict_tests! { Unmeasured, Verdict:
         let rig = &mut world.0;
         let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
         rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(0, &opening));
-        // Its timestamps are no cookies. The SYN cache knows where the SYN went.
+        // Its timestamps are not cookies. The SYN cache knows where the SYN went.
         let plain = 0x1234_0000 | (echo_of(client(4000), KeyEpoch::Zero, 700) & 0xffff ^ 1);
         let first = segment(client(4000), ACK, 1001, plain);
         rig.expect(Verdict::Established, &arriving(&first), &tunnelled(0, &first));
@@ -578,7 +578,7 @@ fn an_echo_of_a_clock_that_stood_still_dates_nothing() {
     assert!((2 * MS..3 * MS).contains(&mean_ns), "{mean_ns} ns");
 }
 
-/// 1 in 2^k connections is measured; of late it was from 1 in 2^least to 1 in 2^most.
+/// 1 in 2^k connections is measured; recently it was from 1 in 2^least to 1 in 2^most.
 fn sample(rig: &Rig, opening: u8, least: u8, most: u8) {
     let ks = SamplingValue {
         opening,
@@ -685,7 +685,7 @@ fn a_connection_keeps_its_fate_when_the_rate_changes() {
         assert_eq!(ask(&mut rig, seq), measured.len() as u64, "{k}");
         assert_eq!(rig.known_ports("198.51.100.7"), measured);
     }
-    // One that every rate of late takes is measured even if its SYN went elsewhere.
+    // One that every recent rate takes is measured even if its SYN went elsewhere.
     rig.forget_flows();
     sample(&rig, 2, 2, 2);
     ask(&mut rig, 1010);

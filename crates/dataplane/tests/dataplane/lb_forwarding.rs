@@ -98,7 +98,7 @@ fn padded(vip: &str, len: usize) -> Vec<u8> {
     })
 }
 
-/// What the sender of `inner` is told: at most `mtu` bytes.
+/// The answer to the sender of `inner`: at most `mtu` bytes.
 fn too_big(vip: &str, inner: &[u8], mtu: u16) -> Vec<u8> {
     let Tuple { src, dst, .. } = client(vip);
     let mtu_be = mtu.to_be_bytes();
@@ -241,7 +241,7 @@ verdict_tests! { Rig, Verdict:
             rig.set_ctl(|ctl| ctl.mtu = 1280 + overhead - 1);
             rig.expect(Verdict::TooBigSilent, &arriving(&over), &[]);
             rig.expect(Verdict::TooBigSilent, &arriving(&padded(VIP6, 1280)), &[]);
-            // IPv4 may be told.
+            // A sender of IPv4 may get an MTU below 1280.
             serve(rig, VIP4, real);
             let over = padded(VIP4, 1280);
             rig.expect(Verdict::TooBigAnswered, &arriving(&over), &leaving(&too_big(VIP4, &over, 1279)));

@@ -155,7 +155,7 @@ verdict_tests! { Rig, Verdict:
         let mean_ns = all.sum_halves_ns / all.weight_halves;
         assert!(all.weight_halves >= 2 * 40, "{all:?}");
         assert!(mean_ns.abs_diff(5 * MS) < 5 * MS / 100, "mean {mean_ns} ns");
-        // Without timestamps nothing tells a pause from a response: all are off alike.
+        // Without timestamps nothing distinguishes a pause from a response: all are off alike.
         assert!(stats.low.weight_halves * 10 >= all.weight_halves * 9, "{stats:?}");
         // Their path is known as that of any others.
         assert_eq!(stats.low.path_weight_halves, stats.low.weight_halves);

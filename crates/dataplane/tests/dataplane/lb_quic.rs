@@ -284,7 +284,7 @@ fn with_measurement_an_id_makes_the_flow() {
             &arriving(&packet),
             &tunnelled(real, &packet),
         );
-        // Another connection on the tuple is measured anew, at its own real.
+        // Another connection on the tuple is measured again, at its own real.
         assert_eq!(rig.flow(client(4000), UDP).unwrap().real, real);
     }
 }

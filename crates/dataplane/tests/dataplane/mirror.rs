@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a mirror tells of packets, which it takes, and that it takes no more than it may.
+//! What a mirror reports of packets, which it takes, and that it takes no more than it may.
 
 use std::collections::HashSet;
 

@@ -198,7 +198,7 @@ fn what_nothing_remembers_brings_its_slots_former_owner() {
         let mut met = [0; 4];
         for port in 4000..4100 {
             let client = Tuple::new(CLIENTS[0], port, VIPS[0], 80);
-            // Adopted; what follows is established, and told the same.
+            // Adopted; what follows is established, and carries the same.
             let packet = segment(client);
             let real = real_that_is_told(&mut rig, Verdict::Established, &packet, BEFORE);
             met[real as usize] += 1;

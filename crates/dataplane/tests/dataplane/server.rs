@@ -245,7 +245,7 @@ verdict_tests! { Server, ServerVerdict:
                 let gue = tuple.udp(&[&head[..], &inner].concat());
                 server.expect(ServerVerdict::TunnelRefused, &arriving(&gue), &[]);
             }
-            // What is no tunnel is none of its business.
+            // What is not a tunnel passes untouched.
             server.expect_untouched(ServerVerdict::NotTunnel, &arriving(&tuple.tcp(Tcp::syn(1))));
         }
     }

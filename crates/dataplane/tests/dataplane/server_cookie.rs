@@ -143,7 +143,7 @@ fn a_syn_ack_carries_the_cookie_wherever_its_timestamp_is() {
         let wanted = (TSVAL & 0xffff) << 16 | server.cookie(client);
         for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(wanted, TSECR)) {
             let out = server.out(&frame(client.reversed(), SYN | ACK, before));
-            // Built anew with the other value: bytes and checksum.
+            // Built again with the other value: bytes and checksum.
             let expected = frame(client.reversed(), SYN | ACK, &after);
             assert_eq!(hex(&out), hex(&expected), "{before:?}");
             segments += 1;
@@ -184,7 +184,7 @@ fn a_syn_ack_asks_for_segments_that_fit_the_tunnel() {
         let behind = [&[1, 1, 4, 2][..], &mss(1460)].concat();
         let odd = frame(client.reversed(), SYN | ACK, &behind);
         assert_eq!(hex(&server.out(&odd)), hex(&odd));
-        // A service that is no VIP's.
+        // A service that is not a VIP's.
         let other = Tuple {
             dport: 81,
             ..client

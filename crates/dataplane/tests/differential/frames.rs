@@ -9,7 +9,7 @@ use causeway_core::estimate::Packet;
 use causeway_core::wire::{TransportHeader, parse};
 use causeway_dataplane::abi::{FlowKey6, addr_bytes};
 
-/// A flow of a client; its number tells its addresses.
+/// A flow of a client; its number gives its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Flow {
     number: u32,

@@ -100,7 +100,7 @@ impl Bind {
         addresses.map(of).collect()
     }
 
-    /// Every address and port of it; else what is wrong, and its mend.
+    /// Every address and port of it; else what is wrong, and the remedy.
     pub(super) fn places(&self, beside: &ImportContext) -> Result<Vec<(IpAddr, u16)>, Refusal> {
         let what = format!("bind {}, left out", self.text);
         if self.tls {
@@ -266,7 +266,7 @@ impl Proxy {
                 service.settings.by_client = true;
                 "maglev"
             }
-            // Of so many by chance, the one with fewer connections; two unless it says.
+            // Of this many by chance, the one with fewer connections; two by default.
             random if random == "random" || random == "random(2)" => "p2c",
             random if random.starts_with("random") => {
                 told = Some("p2c compares two");

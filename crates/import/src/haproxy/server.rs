@@ -43,7 +43,7 @@ const OWN_OF: [&str; 15] = [
     "log-bufsize",
 ];
 
-/// A server, with what is told of it.
+/// A server, with what the file says of it.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) line: usize,
@@ -180,7 +180,7 @@ impl Server {
                     let what = format!("source {}", value());
                     self.left_out(&what, "servers see the clients' own addresses");
                 }
-                // What belongs to TLS with the server, which `ssl` told.
+                // What belongs to TLS with the server, which `ssl` has reported.
                 "ca-file" => {
                     self.ca = Some(match value() {
                         "@system-ca" => "system".to_owned(),

@@ -29,7 +29,7 @@ fn seconds(block: &Block, word: &str) -> Option<u64> {
     millis(block.child(word)?.word(1), "s")
 }
 
-/// The check, in the words of Causeway that are nearest; what has no equal is told.
+/// The check, in the words of Causeway that are nearest; what has no equal is reported.
 pub(super) fn health(server: &Block, real: &Block, check: &Block, left: &mut Left) -> Health {
     let probe = match check.word(0) {
         "TCP_CHECK" => "tcp",

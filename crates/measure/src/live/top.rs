@@ -105,7 +105,7 @@ impl Screen {
         Ok(asked)
     }
 
-    /// Draws everything anew.
+    /// Draws everything again.
     pub(super) fn draw(
         &mut self,
         totals: &Totals,

@@ -14,7 +14,7 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{Form, Label, Line, Style};
 
-/// Three digits keep what our own buckets tell (within 0.4 %).
+/// Three digits keep the precision of our own buckets (within 0.4 %).
 const DIGITS: u8 = 3;
 
 pub(super) struct Hdr<W: Write> {

@@ -18,13 +18,13 @@ use super::report::{
 };
 use crate::totals::quantile_of;
 
-/// Parts of the time that latencies are told of.
+/// Parts of the time that latencies are reported for.
 const SLICES: u64 = 12;
 /// How often the same is replayed, with another server to begin.
 const REPLAYS: u64 = 3;
-/// How often today's requests are dealt out anew to see whether the model knows today.
+/// How often today's requests are dealt out again to see whether the model reproduces today.
 const CHECKS: u64 = 5;
-/// Requests without which no p99 is told of.
+/// Requests below which no p99 is reported.
 const REQUESTS: u64 = 100;
 /// Part of the connections whose requests must have been measured.
 const COVERED: f64 = 0.8;
@@ -278,8 +278,8 @@ fn unknowable(servers: &[OfServer<'_>], requests: u64) -> Option<String> {
     ))
 }
 
-/// Today's requests with the service times of each server dealt out to them anew: what the
-/// model makes of today.
+/// Today's requests with the service times of each server dealt out to them again: what the model
+/// makes of today.
 fn dealt_anew(servers: &[OfServer<'_>]) -> Latencies {
     let mut all = Latencies::default();
     for of in servers {

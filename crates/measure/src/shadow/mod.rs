@@ -48,7 +48,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Forecast what Causeway would do in the place of another balancer
 ///
 /// Watches the packets of HAProxy, IPVS, Katran or kube-proxy on their own host or on a mirror
-/// port, changes nothing, and tells what each server's latency is today, what p99 would be with
+/// port, changes nothing, and reports what each server's latency is today, what p99 would be with
 /// Causeway's controller, and which changes would break how many connections.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("source").args(["read", "interface"]).required(true))]

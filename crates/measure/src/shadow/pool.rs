@@ -13,7 +13,7 @@ use super::recording::{Connection, Recording};
 
 /// Where clients connect to has this part of the servers' connections, at least.
 const FRONT: f64 = 0.8;
-/// Connections from which a way to pick can be told.
+/// Connections from which a way to pick can be recognised.
 const MAPPED: usize = 50;
 /// Part of the picks that follow a rule before it counts as the rule.
 const RULE: f64 = 0.95;
@@ -42,7 +42,7 @@ pub(super) enum Method {
     ClientAddress,
     /// Neither: by a hash of ports, by load, or by chance.
     Connection,
-    /// Too few connections to tell, or one server.
+    /// Too few connections to say, or one server.
     Unknown,
 }
 

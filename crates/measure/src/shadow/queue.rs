@@ -59,7 +59,7 @@ impl Workers {
     }
 }
 
-/// A server as far as it can be told.
+/// A server as far as it can be seen.
 #[derive(Clone, Debug)]
 pub(super) struct ServerModel {
     /// Requests that it works on at a time; `None`: it has never been seen to reach a limit.
@@ -160,7 +160,7 @@ impl Fit {
                 done_ns.saturating_sub(begin_ns)
             })
             .collect();
-        // Neither a few long ones shall decide, nor how exactly short ones are known.
+        // Neither a few long ones must decide, nor how exactly short ones are known.
         let sum: f64 = services_ns.iter().map(|&ns| ns as f64).sum();
         let mean = sum / services_ns.len().max(1) as f64;
         let logs: Vec<f64> = services_ns
@@ -199,7 +199,7 @@ mod tests {
     use super::super::chance::Chance;
     use super::*;
 
-    /// Requests that come by chance to a server with so many workers; its utilisation.
+    /// Requests that come by chance to a server with this many workers; its utilisation.
     fn served(workers: Option<usize>, count: usize, load: f64, seed: u64) -> Vec<Request> {
         let mut chance = Chance(seed);
         let mut server = Workers::new(workers);

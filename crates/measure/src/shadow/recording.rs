@@ -125,7 +125,7 @@ impl Recorder {
         let opens = seen.packet.tcp_flags & (Packet::SYN | Packet::ACK) == Packet::SYN;
         for (key, from_client) in [(seen.key, true), (seen.key.reversed(), false)] {
             match self.open.get(&key) {
-                // The tuple is used anew.
+                // The tuple is used again.
                 Some(&place) if opens && self.recording.connections[place].ended => {}
                 Some(&place) => return Some((place, from_client)),
                 None => {}

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use super::pool::{Kind, Method};
 
-/// All that a run tells.
+/// All that a run reports.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// The interface or file.
@@ -49,7 +49,7 @@ pub(super) struct Arrivals {
     pub live_most: u64,
 }
 
-/// Latencies; a percentile of too few is not told.
+/// Latencies; a percentile of too few is left out.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Percentiles {
     pub requests: u64,
@@ -112,12 +112,12 @@ pub(super) struct ServerShare {
     pub most_at_once: usize,
 }
 
-/// Connections that a change breaks, of those that live at a time; `None`: it cannot be told.
+/// Connections that a change breaks, of those that live at a time; `None`: it is unknown.
 #[derive(Debug, Serialize)]
 pub(super) struct Broken {
     pub change: &'static str,
     pub today: Option<f64>,
-    /// Why that many, or why it is not told.
+    /// Why that many, or why it is left out.
     pub why: &'static str,
     pub cookies: Option<f64>,
     pub table: Option<f64>,

@@ -154,8 +154,7 @@ impl Pinger {
     /// number and when it was received.
     ///
     /// # Errors
-    /// Those of recv(2). That the host is unreachable is no error, but a missing
-    /// reply.
+    /// Those of recv(2). That the host is unreachable is not an error, but a missing reply.
     pub fn receive(&mut self, until_ns: u64) -> io::Result<Option<(u16, u64)>> {
         let mut buffer = [0_u8; 512];
         loop {

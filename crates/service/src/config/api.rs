@@ -64,7 +64,7 @@ pub(crate) struct Material {
     pub(crate) tokens: Arc<Tokens>,
 }
 
-/// The files' digests tell them apart.
+/// The files' digests distinguish them.
 impl PartialEq for Material {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -75,7 +75,7 @@ impl Eq for Material {}
 
 type Place<'a> = Option<&'a Spanned<String>>;
 
-/// Reads the table and its files; what is wrong is told at the key that names the file.
+/// Reads the table and its files; what is wrong is reported at the key that names the file.
 /// Where `http` listens, `listen` may not.
 pub fn api(
     raw: Option<&RawApi>,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// At most this many faults are listed; the rest is one count.
 const SHOWN_MAX: usize = 20;
 
-/// One fault: where it is, what is wrong and how to mend it.
+/// One fault: where it is, what is wrong and how to correct it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Line in the file, from 1; `None` when the file as a whole is meant.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A file in JSON, read into the same document as one in TOML: every key and value with its
-//! place, so that faults are told with their lines.
+//! place, so that faults are reported with their lines.
 
 use std::borrow::Cow;
 use std::fmt;

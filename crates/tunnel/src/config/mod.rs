@@ -67,7 +67,7 @@ pub struct TunnelConfig {
     pub paths: BTreeMap<u8, TunnelPathConfig>,
 }
 
-/// How paths are chosen and losses mended.
+/// How paths are chosen and losses repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineConfig {
     /// How a group of packets gets its path.

@@ -223,7 +223,7 @@ fn whatever_is_sent_has_the_frames_bytes() {
     ];
     for turn in 0..400 {
         if turn == 200 {
-            // What is under way is cut anew.
+            // What is under way is cut again.
             bench.ends[0].set_path_mtu(bench.now_ns, PathId(1), 1300);
         }
         for step in 0..4 {

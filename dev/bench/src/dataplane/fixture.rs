@@ -266,7 +266,7 @@ impl<'o> Balancer<'o> {
         Ok(balancer)
     }
 
-    /// Opens every client's connection; the token that each server was told.
+    /// Opens every client's connection; the token that each server was sent.
     pub(super) fn open_all(
         &self,
         instrument: &mut Instrument<'_>,

@@ -136,7 +136,7 @@ pub struct GrowthRow {
     pub row: Row,
 }
 
-/// Runs the plan; `progress` hears of each point before it is measured.
+/// Runs the plan; `progress` is called with each point before it is measured.
 ///
 /// # Errors
 /// Without root and BPF, or if packets went another way than they should.

@@ -78,7 +78,7 @@ impl<'o> Instrument<'o> {
         self.skel.progs.bench_empty.as_fd().as_raw_fd()
     }
 
-    /// Runs the empty program so often.
+    /// Runs the empty program this often.
     pub(super) fn run_empty(&self, runs: u32) -> Result<(), BenchError> {
         let input = ProgramInput {
             data_in: Some(&[0; FRAME_LEN]),

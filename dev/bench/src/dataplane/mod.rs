@@ -132,7 +132,7 @@ pub struct Row {
     pub rounds: u32,
     /// What happened to every packet.
     pub verdict: &'static str,
-    /// 1 in so many connections is measured; 0: none.
+    /// 1 in this many connections is measured; 0: none.
     pub one_in: u32,
 }
 
@@ -190,7 +190,7 @@ impl<'a> Case<'a> {
         self
     }
 
-    /// The same, which measures 1 in so many connections.
+    /// The same, which measures 1 in this many connections.
     fn measuring(self, one_in: u32) -> Self {
         Self { one_in, ..self }
     }
@@ -266,7 +266,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Runs the plan; `progress` hears of each number of flows before it is measured.
+/// Runs the plan; `progress` is called with each number of flows before it is measured.
 pub fn run(plan: &BenchPlan, progress: impl FnMut(u32) + Send) -> Result<Vec<Row>, BenchError> {
     let mut progress = progress;
     alone(|| {

@@ -59,7 +59,7 @@ struct JsonRow {
     rounds: u32,
     verdict: &'static str,
     unit: &'static str,
-    /// 1 in so many connections is measured; 0: none.
+    /// 1 in this many connections is measured; 0: none.
     one_in: u32,
 }
 

@@ -107,7 +107,7 @@ fn show(live: &Live, config: &DegradeConfig) {
     );
     if io::stdout().is_terminal() {
         print!("\r\x1b[2K{line}");
-        // A terminal that went away is no reason to stop measuring.
+        // Measuring goes on if the terminal has gone.
         let _ = io::stdout().flush();
     } else {
         println!("{line}");

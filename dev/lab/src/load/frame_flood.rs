@@ -101,7 +101,7 @@ fn open(device: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A packet socket bound to a device; `protocol` (host order) is what it hears, 0 nothing.
+/// A packet socket bound to a device; `protocol` (host order) is what it receives, 0 nothing.
 pub(crate) fn packet_socket(device: &str, protocol: u16) -> io::Result<OwnedFd> {
     // SAFETY: socket(2) with constants.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };

@@ -57,7 +57,7 @@ pub(crate) fn fault_of(error: &io::Error) -> ConnectionFault {
 }
 
 /// The kernel's smoothed round-trip time of a connection (`TCP_INFO`, what the
-/// tracepoint tcp_probe prints as srtt); 0 if it does not tell.
+/// tracepoint tcp_probe prints as srtt); 0 if it does not say.
 pub(crate) fn smoothed_rtt_us(stream: &TcpStream) -> u32 {
     // SAFETY: plain data; all zeroes is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

@@ -45,8 +45,8 @@ pub struct QuicClientOptions {
     /// Each connection moves to another port of the client this often
     /// (connection migration: another connection id of the server's is used).
     pub migrate_ms: Option<u64>,
-    /// A NAT gives each connection another port this often, and does not tell the
-    /// client: its connection ids stay.
+    /// A NAT gives each connection another port this often, unknown to the client: its connection
+    /// ids stay.
     pub nat_ms: Option<u64>,
 }
 

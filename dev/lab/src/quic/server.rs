@@ -58,7 +58,7 @@ pub enum Order {
     Seq,
 }
 
-/// What a server is told at its start.
+/// What a server is given at its start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServerConfig {
     /// Name that answers carry in `X-Real`.

@@ -24,9 +24,9 @@ type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 pub enum AddressChanges {
     /// It stays.
     Never,
-    /// It goes to another port of its own accord, so often (connection migration).
+    /// It moves to another port by itself, this often (connection migration).
     Migrates(Duration),
-    /// A NAT gives it another port, so often, and does not tell it.
+    /// A NAT gives it another port, this often, without its knowledge.
     Rebound(Duration),
 }
 

@@ -38,7 +38,7 @@ const BEYOND_MS: [(i64, u32); 6] = [
 const SIZES: [u32; 3] = [1, 1409, 2818];
 /// What the lossy path loses in one direction, percent.
 const LOSS_PCT: f64 = 2.0;
-/// 1 in so many packets is sampled.
+/// 1 in this many packets is sampled.
 const SAMPLE: u32 = 8;
 
 const EXAMPLES: &str = "\

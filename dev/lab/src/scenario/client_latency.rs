@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server that answers fast those whom it takes, and drops the SYNs of the others: a
 //! balancer that goes by client latency sends it less. One that goes by responses leaves
-//! it its weight: a connection has one request, and no packet that tells of its response.
+//! it its weight: a connection has one request, and no packet that shows its response.
 
 use std::net::SocketAddrV4;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn run_scenario(context: &Context) -> Result<Value> {
     Ok(json!({ "runs": rows }))
 }
 
-/// What came of one kind of latency.
+/// What one kind of latency led to.
 #[derive(Debug, serde::Serialize)]
 struct Row {
     name: &'static str,

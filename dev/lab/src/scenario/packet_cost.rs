@@ -41,7 +41,7 @@ fn run(context: &Context) -> Result<Value> {
     }))
 }
 
-/// 1 in so many connections is measured, or none.
+/// 1 in this many connections is measured, or none.
 fn run_once(context: &Context, bench: &Bench, one_in: Option<u32>) -> Result<Value> {
     let mut vip = bench.vip4(0, "maglev", ServerForwarding::Ipip);
     if let Some(one_in) = one_in {

@@ -142,7 +142,7 @@ fn wait_down(balancer: &Balancer, real: &str) -> Result<()> {
     bail!("{real} serves no more, and is not seen to be down")
 }
 
-/// The script with its browser, beside the daemon; it is told what it ought to see.
+/// The script with its browser, beside the daemon; it is given what it should see.
 struct Browser {
     child: Child,
     orders: ChildStdin,

@@ -305,7 +305,7 @@ impl World<'_> {
     ) -> Result<Value> {
         let clients = report::summary(log, log.start_ns, log.end_ns);
         // The servers' ids live for two seconds, for a rotation to reach old connections:
-        // by so short a life quinn breaks some of them, which is no matter of balancing.
+        // with so short a life quinn breaks some of them, which has nothing to do with balancing.
         let by_servers = clients.faults.get(ConnectionFault::IdLimit.name());
         let by_servers = by_servers.copied().unwrap_or(0);
         let broken = clients.broken_connections - by_servers;

@@ -3,7 +3,7 @@
 //!
 //! The same p50 twice in a row is rare on a shared machine: what the scheduler and the
 //! hypervisor do drifts by more than the programs differ. So every round runs each
-//! program, in an order drawn anew, and what is compared is the difference within a
+//! program, in an order drawn for it, and what is compared is the difference within a
 //! round. `causeway rtt` runs twice in each: others are compared with the mean of both,
 //! and the two with each other, which shows how much is drift.
 //!

@@ -142,7 +142,7 @@ fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Re
     let config = LoadConfig {
         duration_ms: 2 * seconds * 1000 + 1000,
         slots: context.param("slots")?,
-        // Opened once, before the flood; none of them opens anew under it.
+        // Opened once, before the flood; none of them opens again under it.
         max_age_ms: 3_600_000,
         ..LoadConfig::new(target.into(), context.seed)
     };

@@ -144,7 +144,7 @@ struct LoadRow {
     rings_per_s: f64,
 }
 
-/// How so many balancers steer one way.
+/// How this many balancers steer one way.
 #[derive(Debug, Clone, Serialize)]
 struct FleetRow {
     members: usize,

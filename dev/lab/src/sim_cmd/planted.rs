@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs of models as the product is, which must have no fault, and of models with a planted
-//! one, which must be found: one way to tell and to judge them.
+//! one, which must be found: one way to report and to judge them.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -37,7 +37,7 @@ fn clients_that_everybody_has_are_what_the_agent_says() {
     run("clients-everybody", &[]);
 }
 
-/// The scenario compares both kinds of latency by itself.
+/// The scenario itself compares both kinds of latency.
 #[test]
 fn a_server_that_drops_syns_is_relieved_by_what_clients_feel() {
     let report = run("client-latency", &["seconds=6", "warm_up_s=6", "rate=420"]);

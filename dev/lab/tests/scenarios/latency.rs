@@ -55,8 +55,8 @@ fn everyday_clients_have_truths_and_estimates() {
             assert!(number(row, "/estimate_us") > 20_000.0, "{row}");
         }
     }
-    // Without timestamps a pause cannot be told from a response: such rows may be graded low.
-    // So may one of a client that was slow to ask again, where CPU is short.
+    // Without timestamps a pause cannot be distinguished from a response: such rows may be graded
+    // low. So may one of a client that was slow to ask again, where CPU is short.
     for timestamps in ["on", "cookie"] {
         let mut rows = rows.iter().filter(|row| row["timestamps"] == timestamps);
         let covered = rows.any(|row| number(row, "/coverage_pct") > 50.0);
@@ -202,7 +202,7 @@ fn peers_of_rtt_are_run_and_read() {
         for peer in ["causeway"].iter().chain(peers) {
             let run = &runs[*peer][0];
             assert!(number(run, "/mean_us") > 0.0 && number(run, "/rate") > 0.0);
-            // qperf tells a mean alone.
+            // qperf reports a mean alone.
             let tells = run["p50_us"].is_number();
             assert_eq!(tells, *peer != "qperf", "{run}");
             assert!(!tells || number(run, "/p50_us") <= number(run, "/p99_us"));

@@ -9,7 +9,7 @@ use causeway_core::certes::{
 use super::workload::Workload;
 use super::world::{CertesOutcome, Second};
 
-/// A way to tell the mean client response time at the server.
+/// A way to estimate the mean client response time at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertesMethod {
     /// The tracker of first SYNs.

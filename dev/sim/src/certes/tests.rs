@@ -132,7 +132,7 @@ fn a_flood_does_not_move_the_real_clients_figure() {
     assert_eq!(run(&calm, 9).flood_share, 0.0);
 }
 
-/// A second before they come most retries can be told.
+/// Most retries can be forecast a second before they come.
 #[test]
 fn retries_are_forecast() {
     for schedule in SynSchedule::ALL {

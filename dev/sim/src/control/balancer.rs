@@ -41,7 +41,7 @@ impl Samples {
         }
     }
 
-    /// As an estimator tells them that is off by this factor.
+    /// As an estimator reports them that is off by this factor.
     fn estimated(self, factor: f64) -> GradedLatencies {
         let sum_halves_ns = (self.sum_halves_ns as f64 * factor) as u64;
         GradedLatencies {

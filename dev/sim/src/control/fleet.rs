@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several balancers before the same servers, which tell each other what they measure, by the
+//! Several balancers before the same servers, which send each other what they measure, by the
 //! daemons' own exchange, over a network that delays, loses and parts.
 
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ const SETTLED_NS: u64 = 15 * S;
 pub struct FleetSpec {
     /// How many balancers.
     pub members: usize,
-    /// Whether they tell each other anything.
+    /// Whether they send each other anything.
     pub shares: bool,
     /// What a datagram takes, from and to.
     pub delay_ns: (u64, u64),
@@ -138,7 +138,7 @@ pub fn run(
 }
 
 impl FleetWay {
-    /// With so many members.
+    /// With this many members.
     pub fn of(&self, members: usize) -> FleetSpec {
         FleetSpec {
             members,

@@ -34,8 +34,8 @@ pub enum TroubleKind {
     FailFast,
     /// Its estimator gives no samples.
     Blind,
-    /// Half of its estimates are this many times too high, and graded low: its clients pause,
-    /// and nothing they send tells.
+    /// Half of its estimates are this many times too high, and graded low: its clients pause, and
+    /// nothing they send shows it.
     Low(f64),
 }
 

@@ -186,7 +186,7 @@ fn a_server_whose_clients_tell_badly_keeps_its_weight_by_grade_alone() {
     assert!(by_all > 0.15, "{by_all}");
 }
 
-/// Balancers that tell each other what they measure steer as one that sees all packets; those
+/// Balancers that send each other what they measure steer as one that sees all packets; those
 /// that do not are late, by as much as they are many.
 #[test]
 fn a_fleet_steers_as_one_balancer_if_it_shares() {

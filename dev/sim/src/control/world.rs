@@ -66,7 +66,7 @@ enum Event {
     },
     /// A balancer's interval ends.
     Tick(usize),
-    /// A balancer tells the others.
+    /// A balancer sends to the others.
     Round(usize),
     /// It arrives.
     Datagram {

@@ -146,7 +146,7 @@ pub(super) struct Buckets {
     count: u32,
 }
 
-/// A server has so many buckets.
+/// A server has this many buckets.
 const BUCKETS: u32 = 100;
 
 impl Buckets {
@@ -166,7 +166,7 @@ impl Buckets {
         }
     }
 
-    /// `takes` tells who may have buckets, after the update.
+    /// `takes` says which servers may have buckets, after the update.
     pub(super) fn update(&mut self, update: PoolUpdate, takes: &[bool]) {
         let count = self.count;
         for (bucket, [now, before]) in (0..).zip(&mut self.servers) {

@@ -70,7 +70,7 @@ fn buckets_that_follow_loads_break_connections() {
     assert!(found[1].imbalance < ideal_hash_imbalance(468, 20_000));
 }
 
-/// With each update a list of servers is dealt out anew, so that a connection breaks if one
+/// With each update a list of servers is dealt out again, so that a connection breaks if one
 /// comes while it lives.
 #[test]
 fn hashing_breaks_what_sees_an_update() {

@@ -11,7 +11,7 @@ use causeway_core::select::{self, Loaded, RingMember, RingSize};
 use super::baselines::{Anchor, Buckets, Circle, Lru, mixed};
 use super::pool::{PoolUpdate, Servers};
 
-/// What a packet tells a balancer.
+/// What a packet shows a balancer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConnPacket {
     /// Of its tuple; no two connections share it.
@@ -38,7 +38,7 @@ pub trait KeepingWay {
     /// The connection has ended.
     fn close(&mut self, _packet: &ConnPacket) {}
 
-    /// What this balancer remembered is gone. Agents tell it of the connections that are open.
+    /// What this balancer remembered is gone. Agents report the open connections to it.
     fn lose(&mut self, _balancer: u16, _open: &mut dyn Iterator<Item = ConnPacket>) {}
 
     /// 100 ms have passed.
@@ -115,7 +115,7 @@ impl WayKind {
         }
     }
 
-    /// The way at its start, for so many balancers.
+    /// The way at its start, for this many balancers.
     pub fn build(
         self,
         servers: &Servers,
@@ -532,11 +532,11 @@ impl KeepingWay for Cookies {
 
 /// Slots of a partition, of all second-tier balancers together (`CONN_TOKEN_BITS`).
 const TOKENS: u32 = 1 << 15;
-/// More second-tier balancers cannot be told apart.
+/// More second-tier balancers cannot be distinguished.
 const TIERS_MAX: u16 = 16;
 
-/// Tokens that name a slot: which second-tier balancer, then which slot of it. The tuple tells
-/// the partition.
+/// Tokens that name a slot: which second-tier balancer, then which slot of it. The tuple gives the
+/// partition.
 struct Slots {
     turns: Turns,
     tiers: u16,

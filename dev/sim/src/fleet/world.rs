@@ -67,9 +67,9 @@ pub struct FleetRun {
     pub steady: bool,
     /// Balancers behind a router that spreads by hash.
     pub balancers: u16,
-    /// One of them leaves so often, and returns empty 30 s later; 0: never.
+    /// One of them leaves this often, and returns empty 30 s later; 0: never.
     pub balancer_every_s: f64,
-    /// Keys of cookies are replaced so often; 0: never.
+    /// Keys of cookies are replaced this often; 0: never.
     pub rotate_every_s: f64,
     /// Virtual length.
     pub seconds: f64,
@@ -336,7 +336,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A connection that ends after so many seconds.
+    /// A connection that ends after this many seconds.
     fn open(&mut self, seconds: f64) {
         let hash: u64 = self.rng.random();
         let kb = SIZE_KB.draw(&mut self.rng);

@@ -84,7 +84,7 @@ impl FlowTableRace {
                     if !self.evicts_live {
                         return None;
                     }
-                    // age_bucket(): from now on it has to be heard of again.
+                    // age_bucket(): from now on it must be seen again.
                     next.tag = slot.tag & !AGE | OLD;
                     seen = next.tag;
                 }

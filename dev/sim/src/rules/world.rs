@@ -616,7 +616,7 @@ impl RulesWorld {
         self.store.acks.agents.insert(agent.real(), position) != Some(position)
     }
 
-    /// Agents hear all, and are heard.
+    /// Agents receive all, and their reports arrive.
     pub(super) fn agents_catch_up(&mut self) {
         for which in 0..self.agents.len() {
             for member in &self.members {

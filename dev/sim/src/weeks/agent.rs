@@ -115,7 +115,7 @@ fn syn_slots(life: &mut Life) -> Result<(), BrokenProperty> {
                     life.rng.random_range(0..40)
                 };
                 let begun_ns = (number + nth) * SLOT_NS;
-                // As the tracker tells them: end less beginning.
+                // As the tracker reports them: end less beginning.
                 let end_ns = begun_ns + life.rng.random_range(US..200 * MS);
                 let served_ns = match life.plan.planted {
                     true => u64::from(end_ns as u32).wrapping_sub(u64::from(begun_ns as u32)),
@@ -163,7 +163,7 @@ fn syn_slots(life: &mut Life) -> Result<(), BrokenProperty> {
     Ok(())
 }
 
-/// Agents that report each second, start anew each hour and boot each day; an attacker sends again
+/// Agents that report each second, restart each hour and boot each day; an attacker sends again
 /// what they sent.
 fn reports(life: &mut Life) -> Result<(), BrokenProperty> {
     let server = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1));

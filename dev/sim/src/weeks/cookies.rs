@@ -130,8 +130,8 @@ fn one_clock(life: &mut Life, tick_ns: u64, unit: u16, bits: u8) -> Result<(), B
         };
         let since_ns = (ticks - newest.1) * tick_ns;
         let taken = recent.takes(life.now_ns, t << bits | cookie);
-        // A clock that has gone round but for a second, and nothing that would tell it from one
-        // that was read a second earlier than the last time.
+        // A clock that has gone round but for a second, and nothing that would distinguish it from
+        // one that was read a second earlier than the last time.
         let is_round = (round_ns - 1100 * MS..round_ns + MS).contains(&since_ns) && !is_echoed;
         life.holds(taken || is_round && unit > 1, || {
             format!("bits {bits}: PAWS rejects {kind:?} behind {gap} ns")
@@ -296,7 +296,7 @@ fn echo(life: &mut Life) -> Result<(), BrokenProperty> {
             life.wait(pause_ns - delay_ns, round_ns);
         }
         if weight >= 200 {
-            // An echo of more than 18 minutes tells nothing, so that the delay of an
+            // An echo of more than 18 minutes says nothing, so that the delay of an
             // acknowledgement is left in.
             let (mean_ns, left_in_ns) = (sum / weight, undated * 2 * 45 * MS / weight);
             life.holds(mean_ns.abs_diff(LATENCY_NS) < MS + left_in_ns, || {

@@ -80,7 +80,7 @@ fn window_chain(life: &mut Life) -> Result<(), BrokenProperty> {
     client.seq = client.seq.wrapping_add(1);
     life.wait(MS, round_ns);
     client.send(life, Packet::ACK, 0);
-    // What a sample may tell: latencies of this request and the one before.
+    // What a sample may contain: latencies of this request and the one before.
     let (mut latencies, mut unprompted, mut is_undated) = ([MS; 2], 0, false);
     while life.lasts() {
         for sample in client.send(life, Packet::ACK, 200).iter() {
@@ -91,7 +91,7 @@ fn window_chain(life: &mut Life) -> Result<(), BrokenProperty> {
                 latencies[0].min(latencies[1]),
                 latencies[0].max(latencies[1]),
             );
-            // Echoes tell of pauses by ticks of 1 ms; not of one of 18 minutes and more, nor
+            // Echoes show pauses by ticks of 1 ms; not of one of 18 minutes and more, nor
             // behind that until a request comes at once: the delay of the client's
             // acknowledgement is left in.
             let delay_ns = if is_undated { DELAY_NS } else { 0 };

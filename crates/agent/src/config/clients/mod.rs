@@ -51,7 +51,7 @@ pub struct ClientsConfig {
     pub learn: bool,
     /// Where the history is kept, and how many bytes of it; `None`: nowhere.
     pub history: Option<(PathBuf, u64)>,
-    /// When to tell somebody.
+    /// When to notify.
     pub thresholds: Vec<Threshold>,
     /// What is done about listeners' queues.
     pub accept_queue: AcceptQueuePolicy,
@@ -61,7 +61,7 @@ pub struct ClientsConfig {
     pub backlog_period: Duration,
 }
 
-/// A mean client response time at which to tell somebody.
+/// A mean client response time at which to notify.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Threshold {
     /// What to call it.

@@ -26,8 +26,8 @@ impl RetrySchedule {
     }
 }
 
-/// Who comes again how. Where the file says nothing, the stacks in use, as likely as each
-/// other until retries tell.
+/// How clients retry. If the file says nothing: the stacks in use, as likely as each other until
+/// retries show their shares.
 pub(super) fn classes(raw: &[Spanned<RawRetry>], faults: &mut Faults<'_>) -> Vec<RetryClass> {
     if raw.is_empty() {
         let stacks = [

@@ -153,7 +153,7 @@ fn chunks_of(acked: &[AckedChunks]) -> Vec<u8> {
 
 proptest! {
     /// Runs give what single packets give. Acknowledgements come in order: of what is
-    /// forgotten, a late one would tell the model more.
+    /// forgotten, a late one would give the model more.
     #[test]
     fn runs_agree_with_single_packets(steps in prop::collection::vec(step(), 1..60)) {
         let at = SendBuffer::new(1).insert(0, Span::default(), 0, 100, 64);

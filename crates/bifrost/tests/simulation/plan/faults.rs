@@ -274,7 +274,7 @@ impl Draft {
     }
 
     fn mtu_shrink(&mut self, announced: bool) {
-        // Large frames of which some chunks come late: they are cut anew while a part of
+        // Large frames of which some chunks come late: they are cut again while a part of
         // them is acknowledged.
         (self.frames, self.large) = (self.rng.random_range(40..80), 5);
         self.random_loss(0.001, 0.03);

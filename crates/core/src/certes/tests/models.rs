@@ -120,8 +120,7 @@ fn connections_count_by_the_slot_that_accepted_them() {
     assert_eq!(last.completed, 100.0);
 }
 
-/// The kernel's table of origins has room for so many: of what is missing there the rest
-/// tells.
+/// The kernel's table of origins has a limit: those in it stand for those that are missing.
 #[test]
 fn origins_that_are_missing_count_like_the_others() {
     let of = |origins| {

@@ -227,7 +227,7 @@ fn a_connection_whose_final_ack_was_dropped_is_stalled() {
         after(&[(1003, ConnectionEvent::ServerReset)])[0].count,
         Stalled
     );
-    // An ACK of the server's is enough to tell that it knows the connection.
+    // An ACK of the server's is enough to show that it knows the connection.
     let served = after(&[
         (1500, ConnectionEvent::Served),
         (5000, ConnectionEvent::ClientReset(102)),
@@ -492,7 +492,7 @@ fn what_overlaps_is_not_timed_from_then_on() {
         (99, ClientFin(9)),
     ];
     assert_eq!(server_ms(&pipeline), [None, None]);
-    // A body that follows its head while the server is silent is no other request.
+    // A body that follows its head while the server is silent is not another request.
     let body = [
         (50, Request),
         (55, EarlyRequest),

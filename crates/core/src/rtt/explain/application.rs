@@ -54,7 +54,7 @@ fn unread(evidence: &Evidence, app_ns: u64) -> Option<Finding> {
     })
 }
 
-/// A server that does not tell its time.
+/// A server that does not report its time.
 fn somewhere(evidence: &Evidence, explained: bool) -> Vec<Finding> {
     let (Some(rr), Some(network_ns)) = (evidence.rr, evidence.network_ns()) else {
         return Vec::new();

@@ -7,7 +7,7 @@ use super::finding::Finding;
 /// A standing queue shorter than this does no harm: CoDel's target (RFC 8289,
 /// section 4.3, and RFC 8290).
 const QUEUE_NS: u64 = 5 * MS;
-/// Echoes that tell a habit.
+/// Echoes that show a habit.
 const ECHOES: u64 = 10;
 /// Echoes whose slowest tenth is more than one or two accidents.
 const ECHOES_FOR_TENTH: u64 = 50;
@@ -15,7 +15,7 @@ const ECHOES_FOR_TENTH: u64 = 50;
 /// Echoes go by a timetable, so that a tenth of them is a tenth of the time. Requests
 /// must show the queue for as much of it: else only ICMP is slow.
 ///
-/// A queue that never empties is told by how it swings: loss-based senders fill it and
+/// A queue that never empties shows in how it swings: loss-based senders fill it and
 /// yield in turns. One that neither empties nor swings looks like a longer path.
 pub(super) fn bufferbloat(evidence: &Evidence) -> Option<Finding> {
     let ping = evidence.ping.filter(|p| p.rtt.count >= ECHOES)?.rtt;

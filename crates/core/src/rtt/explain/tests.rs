@@ -109,7 +109,7 @@ fn a_slow_server_beyond_the_timer_shows_twice() {
     evidence.client = Some(tcp(20 * MS));
     evidence.server_app_ns = Some(20 * MS);
     assert_eq!(words(&evidence), ["slow-application"]);
-    // A server that does not tell its time.
+    // A server that does not report its time.
     evidence.server_app_ns = None;
     assert_eq!(words(&evidence), ["slow-application"]);
 }
@@ -270,7 +270,7 @@ fn lost_echoes_with_clean_tcp_are_a_rate_limit() {
         rtt: around(20, 100 * US),
     });
     assert_eq!(words(&evidence), ["icmp-rate-limit"]);
-    // Too little TCP to tell.
+    // Too little TCP to say.
     for end in [&mut evidence.client, &mut evidence.server] {
         *end = Some(TcpEvidence {
             segments: 4,

@@ -138,7 +138,7 @@ fn connections_of_which_only_a_syn_came_are_told_by_their_real() {
             world.open(family, at, TCP, real);
             world.set_bits(family, at, FLOW_OPENED);
         }
-        // One goes on, one is ended by its client, and one was adopted: none of them is told.
+        // One goes on, one is ended by its client, and one was adopted: none of them is reported.
         world.packet(family, 33, LIVE);
         world.close(family, 40);
         world.open(family, 50, TCP, 3);

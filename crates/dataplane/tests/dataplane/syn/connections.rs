@@ -255,7 +255,7 @@ fn each_request_of_a_kept_connection_is_a_transaction() {
         .hears(9, ACK | PSH, b"200 OK")
         .says(6004, ACK | PSH, b"GET /")
         .hears(6009, ACK | PSH, b"200 OK");
-    // A retransmission is no other request.
+    // A retransmission is not another request.
     kept.sent -= 5;
     kept.says(6010, ACK | PSH, b"GET /");
     let first = SynSlot {
@@ -386,8 +386,8 @@ fn what_a_server_takes_is_not_told_of_requests_that_overlap() {
     assert_eq!(slot.overlapping, 2);
 }
 
-/// Of the services that are not told apart only those count that answer, not those
-/// that a firewall drops.
+/// Of the services that are not counted apart only those count that answer, not those that a
+/// firewall drops.
 #[test]
 fn a_port_counts_among_the_others_once_it_has_answered() {
     let mut kernel = Kernel::new();

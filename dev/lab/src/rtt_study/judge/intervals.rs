@@ -3,8 +3,8 @@
 
 use super::{ExpectedCurve, IMMEDIATE_MS, Interval, TIMER_MS, ms, wait};
 
-/// Pauses that the estimator tells from a response, when the echoed timestamp alone
-/// shows them: `WC_ECHO_IDLE_MIN_NS` of bpf/shared/window_chain.h.
+/// Pauses that the estimator distinguishes from a response, when the echoed timestamp alone shows
+/// them: `WC_ECHO_IDLE_MIN_NS` of bpf/shared/window_chain.h.
 const ECHO_IDLE_MS: f64 = 6.0;
 /// How well it does: a tick of TCP's timestamps and half of one.
 const ECHO_ERROR_MS: f64 = 1.5;

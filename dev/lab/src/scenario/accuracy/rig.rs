@@ -39,7 +39,7 @@ const PORT: u16 = 80;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 51, 0, 2);
 /// Period in which a throttled server gets its share of a CPU.
 const PERIOD: Duration = Duration::from_millis(10);
-/// How soon a thread that changes something sees that it shall end.
+/// How soon a thread that changes something sees that it is to end.
 const TICK: Duration = Duration::from_millis(50);
 /// Largest value in a key-value store.
 const LARGEST_VALUE: u32 = 10_240;

@@ -25,7 +25,7 @@ pub(crate) enum ServerKind {
     #[serde(rename = "web")]
     Timed(ServiceBehaviour),
     /// nginx under a CPU quota, handed out every 10 ms; the share of a CPU is
-    /// drawn anew every so often, uniform between two bounds.
+    /// drawn again every `every_ms`, uniform between two bounds.
     Throttled { shares: (f64, f64), every_ms: u64 },
     /// memcached.
     Memcached,

@@ -45,7 +45,7 @@ impl Live {
             let config = LoadConfig {
                 duration_ms: lasts.as_millis() as u64,
                 slots: slots(world)?,
-                // None opens anew under the flood.
+                // None opens again under the flood.
                 max_age_ms: 3_600_000,
                 ..LoadConfig::new((vip4(vip), port).into(), world.context.seed)
             };

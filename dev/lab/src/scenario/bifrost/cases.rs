@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Further troubles: a path that is slow or unsteady, losses in one place or another, an
-//! elephant, cubic, Redis, and tunnels that mend nothing.
+//! elephant, cubic, Redis, and tunnels that repair nothing.
 //!
 //! Where one path is bad it is the second one, so that plain TCP and MPTCP's first subflow
 //! run over a good one; `plain_bad` is plain TCP on the bad one.
@@ -289,7 +289,7 @@ fn congestion(
 ) -> Result<(Value, Value)> {
     let mut comparison = Comparison::new(context, plan, replays);
     for case in CONGESTION.into_iter().filter(|case| plan.has(case)) {
-        // A listener hands its algorithm on to what it accepts: servers start anew.
+        // A listener hands its algorithm on to what it accepts: servers restart.
         let mut site = Site::build(context, plan, case, case)?;
         site.connect(context, plan, &plan.setting)?;
         let carriers = site.without_mptcp();

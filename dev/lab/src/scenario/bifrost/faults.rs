@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must not stop a tunnel: loss, a path that goes down, the other end started anew,
+//! What must not stop a tunnel: loss, a path that goes down, the other end restarted,
 //! all paths down, keys changed, hostile datagrams, paths that come and go. Traffic runs
 //! all the while; no figure is judged here but that it goes on.
 

@@ -53,7 +53,7 @@ pub(crate) struct PlainTunnel {
 /// The role of an end.
 pub(crate) const ROLE: &str = "plain-tunnel";
 
-/// What an end is told.
+/// What an end is given.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     kind: PlainTunnelKind,

@@ -10,7 +10,7 @@
 //! its part have been played: at once it would meet the same neighbours. Rounds over the limit
 //! are then played once more each, the worst first, and again, until each has a try below it,
 //! has been played again as often as it may, or the time for this is used up. The try with
-//! the least stolen time counts; all others are told as discarded, with their figures.
+//! the least stolen time counts; all others are reported as discarded, with their figures.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) struct Replays<'a> {
     over: Vec<Value>,
 }
 
-/// What is told of a part.
+/// What is reported of a part.
 #[derive(Debug, Clone, Default)]
 struct Part {
     name: String,

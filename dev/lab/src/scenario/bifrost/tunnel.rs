@@ -160,7 +160,7 @@ impl TunnelEnd {
         Ok(end)
     }
 
-    /// What the end tells about itself.
+    /// What the end reports about itself.
     pub(super) fn status(&self) -> Result<TunnelStatus> {
         api::get(&self.directory.path().join("tunnel.sock"), "/v1/status")
     }
@@ -188,8 +188,8 @@ impl TunnelEnd {
     pub(super) fn reload(&mut self, setting: &Setting) -> Result<()> {
         write_files(self.directory.path(), &self.guest, setting, self.number)?;
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).context("kill")?;
-        // The signal is handled when the answer tells the new state; a refused one is
-        // told as an error.
+        // The signal is handled when the answer has the new state; a refused one is reported as an
+        // error.
         std::thread::sleep(Duration::from_millis(100));
         match self.status()?.last_reload_error {
             None => Ok(()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[agent.clients]` as it comes, on nginx, beside common clients: what the agent
-//! said of each and what happened. Clients have addresses of their own, by which it tells them
-//! apart; nothing else is configured, and nothing of it hangs on XDP.
+//! said of each and what happened. Clients have addresses of their own, by which it distinguishes
+//! them; nothing else is configured, and no XDP program is involved.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;

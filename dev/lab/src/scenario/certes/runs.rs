@@ -233,7 +233,7 @@ impl CertesRun {
         }
     }
 
-    /// When clients send SYNs again, as the agent is told.
+    /// When clients retransmit SYNs, as the agent's file has it.
     fn retries(&self) -> String {
         match (self.scale, self.linear_timeouts) {
             (1, Some(0)) => "schedule = \"rfc6298\"".to_owned(),

@@ -18,7 +18,7 @@ use crate::modelled_servers;
 use crate::netns::Netns;
 
 /// Longest wait for the next byte of an answer. Retransmissions of what was lost come
-/// after 0.2, 0.6, 1.4, 3.0 and 6.2 s: who has heard nothing by then will not.
+/// after 0.2, 0.6, 1.4, 3.0 and 6.2 s: a client without an answer by then will get none.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sizes and durations of web answers are log-normal: medians, the standard deviation
 /// of the logarithm, and the largest. Most are short; the mean duration is five times

@@ -72,7 +72,7 @@ impl SharedKeys {
         )
     }
 
-    /// What makes an agent hear the fleet's book from the balancer that listens there, and write
+    /// What makes an agent get the fleet's book from the balancer that listens there, and write
     /// cookies by it. Its keys file is this server's own, and is made once.
     pub(in crate::scenario) fn book_of_agent(
         &self,

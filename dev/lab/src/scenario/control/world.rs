@@ -222,7 +222,7 @@ impl ControlWorld {
         let start_ns = running.start_ns();
         let changed_ns = self.watch(&running, course)?;
         let cpu = cpu.share()?;
-        // What still waits is no longer of interest: it shall not wait for long.
+        // What still waits is no longer of interest: it must not wait for long.
         for cgroup in &self.cgroups {
             cgroup.set_cpu(None, PERIOD)?;
         }
@@ -239,7 +239,7 @@ impl ControlWorld {
         })
     }
 
-    /// Has the balancer begin anew with a way: what was learnt in the last run is gone.
+    /// Restarts the balancer with a way: what was learnt in the last run is gone.
     fn take(&self, plan: &Plan, way: Way) -> Result<()> {
         let set = |arguments: &[&str]| {
             let mut all = vec!["vip", "set", "web"];

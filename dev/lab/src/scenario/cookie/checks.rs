@@ -101,7 +101,7 @@ impl<'a> Checks<'a> {
         self.apply(&members(0..3))?;
         self.step("server removed")?;
         self.id_rests()?;
-        // Its id is the same again: its agent has been told once.
+        // Its id is the same again: its agent has been configured once.
         self.apply(&members(0..4))?;
         self.step("removed server back")
     }

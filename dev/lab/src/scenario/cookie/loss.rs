@@ -102,7 +102,7 @@ fn transfer(world: &World, megabytes: usize) -> Result<Value> {
         figures[name] = json!(after.of(name) - before.of(name));
     }
     drop(connection);
-    // The next transfer's socket shall be the only one.
+    // The next transfer's socket must be the only one.
     std::thread::sleep(Duration::from_millis(300));
     Ok(figures)
 }

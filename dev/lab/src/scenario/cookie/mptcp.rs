@@ -2,7 +2,7 @@
 //! Connections of several subflows (MPTCP, RFC 8684) behind a balancer that knows none
 //! of them: their joins have to reach the server that has the connection.
 //!
-//! A join is a SYN of another tuple, and the token in it tells the balancer nothing: it
+//! A join is a SYN of another tuple, and the token in it says nothing to the balancer: it
 //! is a hash of a key that the server's kernel drew. So servers forbid joins to the
 //! VIP's own port (the C flag) and advertise a port of the VIP that is theirs alone: a
 //! VIP with one real. Without that, joins go by the scheduler, and fail.

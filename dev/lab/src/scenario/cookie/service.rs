@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A service that does what a line tells it, and clients that notice whom they talk
-//! to: connections that live long, which HTTP load generators do not have.
+//! A service that does what a line asks, and clients that notice which server they talk to:
+//! connections that live long, which HTTP load generators do not have.
 //!
 //! `id` answers the server's name; `get N` N bytes; `put N` takes N bytes and answers it;
 //! `chat N` also answers a few bytes to whatever it reads of them; `tick N MS` a byte every
@@ -138,7 +138,7 @@ fn answer(stream: TcpStream, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes so many bytes, and says something to whatever comes of them at once.
+/// Takes this many bytes, and answers each part of them at once.
 fn chat(input: &mut impl Read, out: &mut TcpStream, mut bytes: u64) -> Result<()> {
     let mut block = vec![0; 65536];
     while bytes > 0 {
@@ -168,7 +168,7 @@ fn keepalive(stream: &TcpStream, seconds: i32) -> Result<()> {
 }
 
 fn set(stream: &TcpStream, level: i32, option: i32, value: i32) -> Result<()> {
-    // SAFETY: an open socket and an int of the length that is told.
+    // SAFETY: an open socket and an int of the given length.
     let ret = unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -290,7 +290,7 @@ impl Connection {
             l_onoff: 1,
             l_linger: 0,
         };
-        // SAFETY: an open socket and a linger of the length that is told.
+        // SAFETY: an open socket and a linger of the given length.
         let ret = unsafe {
             libc::setsockopt(
                 self.stream.get_ref().as_raw_fd(),

@@ -2,8 +2,8 @@
 //! Transfers with cookies and without by turns: PAWS must reject no more of them. Bare
 //! acknowledgements wait on the CPU that takes segments in, and what the application's CPU
 //! sends overtakes them; without cookies that goes wrong where it takes longer than 1 ms.
-//! Cookies are in what servers send, so the client's kernel judges them. What servers reject
-//! of the client's own timestamps is told beside.
+//! Cookies are in what servers send, so the client's kernel judges them. What servers reject of the
+//! client's own timestamps is reported beside.
 
 use std::net::IpAddr;
 

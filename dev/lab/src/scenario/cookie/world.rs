@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Balancer, agents and services of the cookie scenarios: everything that they break
-//! and mend.
+//! Balancer, agents and services of the cookie scenarios: everything that they break and repair.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -120,7 +119,7 @@ impl World {
             balancer: None,
         };
         world.causeway(&["cookie", "new-keys", &world.path("keys")])?;
-        // Ids are given for all servers, so that every agent can be told its own.
+        // Ids are given for all servers, so that every agent can have its own.
         world.configure(&members(0..servers))?;
         world.start_balancer()?;
         for i in 0..servers {
@@ -286,7 +285,7 @@ impl World {
         self.start_balancer()
     }
 
-    /// SIGHUP to the balancer; waits until it has done as told.
+    /// SIGHUP to the balancer; waits until it has reloaded.
     pub(super) fn reload_balancer(&self) -> Result<()> {
         self.reload(&self.balancer, "lb")
     }
@@ -393,7 +392,7 @@ impl World {
         Ok(())
     }
 
-    /// A step of a rotation, and both ends told.
+    /// A step of a rotation, on both ends.
     pub(super) fn rotate(&self, step: &str) -> Result<()> {
         self.causeway(&["cookie", "rotate", step, &self.path("keys")])?;
         self.reload_balancer()?;

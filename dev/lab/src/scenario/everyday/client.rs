@@ -48,7 +48,7 @@ impl Service {
     }
 }
 
-/// What tells when requests began and responses ended.
+/// What shows when requests began and responses ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TruthSource {
     /// Turns of the connection ([`super::truth`]).

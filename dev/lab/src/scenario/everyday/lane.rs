@@ -118,7 +118,7 @@ enum Running {
 }
 
 impl Lane {
-    /// Builds one of `path_ms`; the names of its namespaces tell it.
+    /// Builds one of `path_ms`; the names of its namespaces have it.
     pub(super) fn build(
         sandbox: Sandbox,
         binary: &Path,
@@ -388,7 +388,7 @@ impl Lane {
         let (client_us, log) = client.read(&output, &place.log)?;
         let of_tls =
             matches!(client.truth, TruthSource::PacketsOfTls) || client.service == Service::Https;
-        // Packets do not tell which of several answers is whose.
+        // Packets do not show which of several answers belongs to which request.
         let at_server = match client.in_flight {
             1 => truth::responses(&server, port, of_tls)?,
             _ if log.is_empty() => truth::responses(&server, port, of_tls)?,

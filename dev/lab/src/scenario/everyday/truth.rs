@@ -5,7 +5,7 @@
 //! A connection takes turns. A request begins with the client's first payload since the
 //! server's last; its response ends with the last payload before the next request begins or
 //! the recording ends. What is sent again counts once, when it was first seen. Requests that
-//! are sent together (a pipeline) are one turn. Two things are no turns of their own: of
+//! are sent together (a pipeline) are one turn. Two things are not turns of their own: of
 //! TLS 1.3 the handshake, so that the first request begins behind the client's Finished;
 //! and an interim response (100 Continue), which ends nothing.
 
@@ -72,7 +72,7 @@ struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// `None`: the packet is no TCP over IPv4, or has neither payload nor SYN.
+    /// `None`: the packet is not TCP over IPv4, or has neither payload nor SYN.
     fn of(packet: &'a [u8]) -> Option<Self> {
         let half = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
         let tcp = usize::from(packet.first()? & 0xf) * 4;

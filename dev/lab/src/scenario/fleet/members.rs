@@ -273,7 +273,7 @@ impl<'a> Fleet<'a> {
         Ok(views.iter().all(is_settled))
     }
 
-    /// Waits until the agents of all servers of the pool go by the book, as all balancers hear.
+    /// Waits until the agents of all servers of the pool follow the book, as all balancers report.
     pub(super) fn wait_for_agents(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let follow = |view: &FleetView| {
@@ -331,7 +331,7 @@ impl<'a> Fleet<'a> {
                     .map(|(server, node)| RealEntry {
                         drain: self.store.is_none()
                             && !(pool.drained..pool.taking).contains(&server),
-                        // QUIC's servers have ids of their own; agents hear theirs from the book.
+                        // QUIC's servers have ids of their own; agents get theirs from the book.
                         keys: match (&self.store, protocol) {
                             (Some(_), Protocol::Tcp) => Vec::new(),
                             _ => vec![format!("id = {}", server_id(server))],
@@ -362,7 +362,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// Where a balancer hears agents.
+/// Where a balancer listens for agents.
 pub(super) fn hears_agents(node: &Node) -> SocketAddr {
     (node.ipv4, 9472).into()
 }

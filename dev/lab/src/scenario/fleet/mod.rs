@@ -9,7 +9,8 @@
 //! for which there are tables and hashes alone.
 //!
 //! The balancers share a book in etcd, which is stopped, and wiped, and back; files reach them in any
-//! order. Servers' agents hear ids and keys from any balancer, and have none in files. Without a store the run itself keeps to the order of changes.
+//! order. Servers' agents get ids and keys from any balancer, and have none in files. Without a
+//! store the run itself keeps to the order of changes.
 
 mod bgp;
 mod etcd;
@@ -42,7 +43,7 @@ const RELOAD: Duration = Duration::from_millis(500);
 const FIRST_KEY: u64 = 2;
 /// How long after the last event all balancers and agents may take to come to it.
 const SETTLES: Duration = Duration::from_secs(30);
-/// What has waited for a balancer that lags is tried so often.
+/// How often is retried what had to wait for a balancer that lags.
 const RETRY: Duration = Duration::from_millis(250);
 
 pub(super) const FLEET: Scenario = Scenario {
@@ -239,7 +240,7 @@ fn build(context: &Context, servers: usize) -> Result<(Topology, Vec<topology::N
     Ok((topology, nodes))
 }
 
-/// Where balancers have a book, each agent is told one of them, and hears of the others; else
+/// Where balancers have a book, each agent is given one of them, and learns the others; else
 /// ids and keys are in its file.
 fn start_agents(
     binary: &Path,

@@ -232,7 +232,8 @@ fn perform(world: &mut World<'_>, deed: Deed, strace: &Strace) -> Result<bool> {
             wait(|| Ok(told || !is_alive(world)))?;
             attached.let_go()?;
             let killed = end(world, strace)?;
-            // An operator who was told that it is done may rely on it; one who was not must look.
+            // A command that reported success may be relied on; after any other the state must be
+            // checked.
             match told {
                 true => world.drained = !world.drained,
                 false => world.may_be_drained = true,

@@ -44,7 +44,7 @@ pub(super) struct Strace {
 }
 
 impl Strace {
-    /// Writes the calls into a file in `directory`, which is made anew.
+    /// Writes the calls into a file in `directory`, which is recreated.
     pub(super) fn new(directory: &Path, point: Option<&KillPoint>) -> Result<Self> {
         let log = directory.join("strace");
         fs::write(&log, "").context("the log of strace")?;

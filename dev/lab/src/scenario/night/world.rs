@@ -51,7 +51,7 @@ pub(super) struct World<'a> {
     live: Option<Vec<(&'static str, RunningLoad)>>,
     /// All pins there are while the balancer runs.
     pins: BTreeSet<String>,
-    /// What `real drain` was told to do last.
+    /// The last order given by `real drain`.
     pub drained: bool,
     /// Whether it was asked for what it has not confirmed: either will do.
     pub may_be_drained: bool,

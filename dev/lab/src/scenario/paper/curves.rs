@@ -50,7 +50,7 @@ impl Recorded {
             mtu: 0,
             ..ModesConfig::default()
         })];
-        // A pure ACK that is not told from a request.
+        // A pure ACK that is taken for a request.
         let blind = |packet: &mut Packet| packet.payload_len = packet.payload_len.max(1);
         let pcap = &self.recording.pcap;
         Ok([

@@ -16,7 +16,8 @@ const GROWTH: (f64, f64) = (0.08, 0.32);
 const SWAP: f64 = 0.40;
 const DRAIN: (f64, f64) = (0.48, 0.72);
 const RESTARTS: [f64; 2] = [0.36, 0.78];
-/// Once: a cookie tells two keys apart, so that who is silent over two rotations is lost.
+/// Once: a cookie distinguishes two keys, so that a connection that is silent over two rotations is
+/// lost.
 const ROTATION: f64 = 0.56;
 
 /// Clients of QUIC open this part of the connections: each costs two handshakes with

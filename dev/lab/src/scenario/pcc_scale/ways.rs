@@ -124,7 +124,7 @@ impl Way {
         }
     }
 
-    /// Slots are told to servers in the tunnel: as private data of GUE.
+    /// Slots are sent to servers in the tunnel: as private data of GUE.
     pub(super) fn forwarding(&self) -> ServerForwarding {
         match self.memory {
             Memory::Slots => ServerForwarding::Gue,

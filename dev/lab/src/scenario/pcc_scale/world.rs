@@ -166,7 +166,7 @@ impl PccWorld {
                     continue;
                 }
             }
-            // The chain knows first: a bucket's packets may come before it is told.
+            // The chain is updated before the balancers: a moved bucket's packets may come at once.
             chain_to(pool)?;
             for balancer in standby.iter().chain([&balancer]) {
                 balancer.apply(&settings(pool)?)?;
@@ -306,7 +306,7 @@ impl PccWorld {
     }
 }
 
-/// Slots in use once all connections have ended, and what agents have told. The last
+/// Slots in use once all connections have ended, and what agents have reported. The last
 /// ends may be on their way; ageing would take a minute.
 fn slots_left(balancer: &Balancer) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -77,7 +77,7 @@ impl Seen {
     }
 }
 
-/// Clients that run until they are told to end.
+/// Clients that run until they are asked to end.
 pub(super) struct RunningVisits {
     threads: Vec<JoinHandle<Result<()>>>,
     pub seen: Arc<Seen>,

@@ -62,7 +62,7 @@ impl Haproxy {
         self.spawn(servers)
     }
 
-    /// Kills all and starts anew, as a restart or another machine in its place would.
+    /// Kills all and starts again, as a restart or another machine in its place would.
     pub(super) fn replace(&mut self, servers: &[SocketAddrV4]) -> Result<()> {
         self.kill();
         self.spawn(servers)

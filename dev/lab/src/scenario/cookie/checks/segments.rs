@@ -105,7 +105,7 @@ impl Checks<'_> {
 
     /// Transfers with and without the offloads of segmentation, of merging and of checksums.
     /// The agent meets large segments in any case: the kernel cuts them behind it where the
-    /// device does not. What PAWS rejects of them is told, not judged (`ensure_echoes`).
+    /// device does not. What PAWS rejects of them is reported, not judged (`ensure_echoes`).
     pub(crate) fn offloads(&mut self) -> Result<()> {
         let client = self.world.client().clone();
         let rejected_before = self.world.counters()?.clients.of("PAWSEstab");
