@@ -162,7 +162,7 @@ fn constants(clang: &str, flags: &[String], shared: &Path, out: &Path) -> Result
             .split_once(&format!("\nvalue_{name}:\n"))
             .and_then(|(_, behind)| behind.trim_start().strip_prefix(".quad"))
             .and_then(|behind| behind.split_whitespace().next()?.parse::<u64>().ok())
-            .ok_or_else(|| format!("clang does not tell the value of {name}"))?;
+            .ok_or_else(|| format!("clang does not give the value of {name}"))?;
         let _ = writeln!(rust, "pub(crate) const {name}: {ty} = {value};");
     }
     Ok(rust)

@@ -76,7 +76,7 @@ impl Agent {
         let heard = match from.hears_book() {
             true => HeardBook::load(&from.state_dir).unwrap_or_else(|fault| {
                 warn!(
-                    "what was heard of the fleet's book is lost until a balancer tells it: {fault}"
+                    "what was received of the fleet's book is lost until a balancer sends it again: {fault}"
                 );
                 HeardBook::default()
             }),
@@ -363,7 +363,7 @@ impl Agent {
 fn tell_of_mending(changes: &HoldChanges) {
     if let Some(interface) = &changes.attached {
         warn!(
-            "{} was gone and is there anew: it has the program, and tunnels are opened",
+            "{} was gone and has been recreated: it has the program, and tunnels are opened",
             interface.name
         );
     }
@@ -423,7 +423,7 @@ pub(crate) fn warn_of_missing_timestamps(config: &AgentConfig) {
     let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_timestamps");
     if config.cookies.is_some() && setting.is_ok_and(|value| value.trim() == "0") {
         warn!(
-            "net.ipv4.tcp_timestamps is 0 here, so connections carry no cookies and balancers keep them by their flow tables; `sysctl net.ipv4.tcp_timestamps=1` mends it"
+            "net.ipv4.tcp_timestamps is 0 here, so connections carry no cookies and balancers keep them by their flow tables; `sysctl net.ipv4.tcp_timestamps=1` turns them on"
         );
     }
 }

@@ -138,7 +138,9 @@ impl Herald {
             }
             Err(error) => {
                 if self.failed.is_none() {
-                    warn!("cannot tell BIRD which VIPs are ready, and will try again: {error:#}");
+                    warn!(
+                        "cannot give BIRD the VIPs that are ready, and will try again: {error:#}"
+                    );
                 }
                 shared.engine().set_announce_up(Some(false));
                 self.failed = Some(Instant::now());

@@ -442,7 +442,7 @@ impl Page {
         let gauges: [(&str, &str, Value); 2] = [
             (
                 "peer_up",
-                "1 for a balancer of the same VIPs that has been heard within the last second",
+                "1 for a balancer of the same VIPs whose last datagram is at most a second old",
                 |of| Some(f64::from(u8::from(of.live))),
             ),
             (
@@ -501,7 +501,7 @@ impl Page {
             ),
             (
                 "vip_announced",
-                "1 if routers have been told of the VIP's address",
+                "1 if the VIP's address is announced to routers",
                 |vip| vip.announced,
             ),
         ];
@@ -537,7 +537,7 @@ impl Page {
             }
         }
         if let Some(up) = self.announce_up {
-            let help = "1 if BIRD took what it was told last; with [announce]";
+            let help = "1 if BIRD took the last change; with [announce]";
             encoder
                 .encode_descriptor("announce_up", help, None, MetricType::Gauge)?
                 .encode_gauge(&f64::from(u8::from(up)))?;

@@ -78,7 +78,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     let LoadedConfig { config, text } = loaded;
     if let Err(errors) = &text {
         error!(
-            "{} is refused, and the copy of how it was last in force is used: mend it and reload\n{errors}",
+            "{} is refused, and the copy of how it was last in force is used: correct it and reload\n{errors}",
             file.display()
         );
     }

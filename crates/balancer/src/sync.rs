@@ -257,7 +257,7 @@ impl Engine {
             Err(error) => {
                 let name = &pool.vip().name;
                 warn!(
-                    "the ring of {name} is not read: its weights are learnt anew, and a real that was down gets connections until its probes fail: {error:#}"
+                    "the ring of {name} is not read: its weights are learnt again, and a real that was down gets connections until its probes fail: {error:#}"
                 );
                 Vec::new()
             }

@@ -94,7 +94,7 @@ impl Args {
 fn summary(report: &Connections) -> String {
     let told = &report.told;
     format!(
-        "{} connections with slots; {} SYNs found none; agents told of {} ends, {} openings elsewhere ({} not taken)\n",
+        "{} connections with slots; {} SYNs found none; agents reported {} ends, {} openings elsewhere ({} not taken)\n",
         report.open, report.refused, told.ended, told.learned, told.not_learned
     )
 }

@@ -165,7 +165,7 @@ pub enum NextHopError {
     NoGateway(String),
     /// The gateway does not answer ARP or neighbour discovery.
     #[error(
-        "the gateway {gateway} on {interface} did not tell its MAC address within {waited:?}: check the link and `ip neigh`, or set encap.gateway_mac"
+        "the gateway {gateway} on {interface} did not answer with its MAC address within {waited:?}: check the link and `ip neigh`, or set encap.gateway_mac"
     )]
     Unresolved {
         /// The gateway.

@@ -93,7 +93,7 @@ impl Listeners {
         let tls = api.and_then(|api| {
             let bound = bind_tcp(api.listen).inspect_err(|error| {
                 warn!(
-                    "other hosts are not served on {}: {error}; mend `api.listen` and restart",
+                    "other hosts are not served on {}: {error}; correct `api.listen` and restart",
                     api.listen
                 );
             });

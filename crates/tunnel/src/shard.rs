@@ -303,7 +303,7 @@ impl Shard {
             let thread = self.number;
             match event {
                 TunnelEvent::PeerUp => info!(thread, "the other end answers"),
-                TunnelEvent::PeerRestarted => info!(thread, "the other end was started anew"),
+                TunnelEvent::PeerRestarted => info!(thread, "the other end was restarted"),
                 TunnelEvent::PathAlive(id) => info!(thread, "path {id} is alive"),
                 TunnelEvent::PathDead(id) => warn!(thread, "path {id} is dead"),
                 TunnelEvent::PathMtu(id, mtu) => {

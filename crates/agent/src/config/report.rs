@@ -104,7 +104,7 @@ pub(super) fn report(
     }
     if client_latency && services > SERVICES_MAX {
         faults.file(format!(
-            "[agent.clients] names {services} services; balancers can be told of {SERVICES_MAX}"
+            "[agent.clients] names {services} services; at most {SERVICES_MAX} can be reported to balancers"
         ));
     }
     let interval = text(raw.load_interval.as_ref(), faults, |text| {

@@ -61,7 +61,7 @@ impl<'a> Connections<'a> {
         match self.tokens.open() {
             Ok(open) => self.notices(&open),
             Err(error) => {
-                warn!("cannot tell {balancer} which connections are open: {error}");
+                warn!("cannot report open connections to {balancer}: {error}");
                 Vec::new()
             }
         }

@@ -45,7 +45,7 @@ impl LoadReader {
             Ok(count) => self.load.in_flight = count,
             Err(error) if !self.is_warned => {
                 self.is_warned = true;
-                warn!("connections that wait cannot be counted, and are told as none: {error}");
+                warn!("connections that wait cannot be counted, and are reported as none: {error}");
             }
             Err(_) => {}
         }

@@ -134,7 +134,7 @@ fn origin(
                 match record {
                     RecordType::A | RecordType::Aaaa | RecordType::Srv => Ok(record),
                     other => Err(format!(
-                        "no server is told by a record of type {other}; use a, aaaa or srv"
+                        "a record of type {other} names no server; use a, aaaa or srv"
                     )),
                 }
             });

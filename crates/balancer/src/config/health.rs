@@ -83,7 +83,7 @@ fn passive(raw: &RawHealth, protocol: Protocol, measure: bool, faults: &mut Faul
     if protocol != Protocol::Tcp {
         faults.at(
             passive.span(),
-            "passive signs are told from TCP connections, and the vip is udp; remove `passive`",
+            "passive signs are read from TCP connections, and the vip is udp; remove `passive`",
         );
     } else if !measure {
         faults.at(passive.span(), "passive signs need measurement, and enabled = false stands under [measure]; remove one of them");
@@ -273,7 +273,7 @@ mod tests {
             (
                 "udp",
                 "passive = true",
-                "passive signs are told from TCP connections, and the vip is udp; remove `passive`",
+                "passive signs are read from TCP connections, and the vip is udp; remove `passive`",
             ),
             (
                 "tcp",

@@ -68,7 +68,7 @@ pub(super) fn check(vips: &[VipConfig], limits: &TableLimits, faults: &mut Fault
     for (what, has, key, most) in held {
         if has > most as usize {
             faults.file(format!(
-                "{has} {what} are more than limits.{key} = {most}; raise {key} under [limits], which `causeway config check` tells the memory of"
+                "{has} {what} are more than limits.{key} = {most}; raise {key} under [limits], whose memory `causeway config check` prints"
             ));
         }
     }

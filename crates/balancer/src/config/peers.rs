@@ -45,7 +45,7 @@ pub(super) fn peers(
     let keys = report_keys(
         raw.key_file.as_ref(),
         cookies,
-        "balancers sign what they tell each other: name a keys file with `key_file` under [peers] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]",
+        "balancers sign what they send each other: name a keys file with `key_file` under [peers] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]",
         faults,
     );
     let members = members(&raw.members, listen, faults);
@@ -85,7 +85,7 @@ fn members(
             faults.at(
                 word.span(),
                 format!(
-                    "members are told apart by their addresses, and {} is there twice; leave one out",
+                    "members are identified by their addresses, and {} is there twice; leave one out",
                     member.ip()
                 ),
             );

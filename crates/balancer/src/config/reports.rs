@@ -85,7 +85,7 @@ pub(super) fn of_vip(
         (_, Protocol::Tcp) | (LatencySource::Response, _) => return source,
         (LatencySource::Client, _) => "agents count connection attempts",
         (LatencySource::Agent, _) => "agents follow connections",
-        (LatencySource::Server, _) => "the handshake tells the path from the server",
+        (LatencySource::Server, _) => "the handshake separates the path from the server",
     };
     faults.at(
         place.span(),
@@ -202,7 +202,7 @@ real = [{ address = "10.0.0.1" }]
             (
                 "latency = \"client\"",
                 "latency = \"server\"\nprotocol = \"udp\"",
-                "the handshake tells the path from the server; a udp vip has none",
+                "the handshake separates the path from the server; a udp vip has none",
             ),
             (
                 "[agent_reports]\nlisten = \"10.0.0.254:9472\"\nkeys = \"KEYS\"\n",

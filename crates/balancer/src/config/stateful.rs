@@ -121,7 +121,9 @@ pub(super) fn obstacle(vip: &VipConfig, stateful: &Stateful) -> Option<String> {
     let reals = |v4: bool| vip.reals.iter().any(|real| real.address.is_ipv4() == v4);
     let mute = |v4: bool, source: bool| reals(v4) && !source;
     if vip.protocol != super::Protocol::Tcp {
-        return Some("stateful is for tcp: connection slots are told by its timestamps".to_owned());
+        return Some(
+            "stateful is for tcp: connection slots are named in its timestamps".to_owned(),
+        );
     }
     if vip.is_first_tier() {
         return Some(
@@ -135,7 +137,7 @@ pub(super) fn obstacle(vip: &VipConfig, stateful: &Stateful) -> Option<String> {
         );
     }
     match vip.forwarding {
-        ForwardingMode::L2 => Some("stateful needs a tunnel, which tells the server; use forwarding = \"gue\"".to_owned()),
+        ForwardingMode::L2 => Some("stateful needs a tunnel, which informs the server; use forwarding = \"gue\"".to_owned()),
         ForwardingMode::Ipip if mute(true, stateful.token_source_v4.is_some()) => Some(
             "stateful over ipip needs token_source under [stateful], for example \"10.8.0.0/16\"; or use forwarding = \"gue\"".to_owned(),
         ),

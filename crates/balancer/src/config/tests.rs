@@ -255,7 +255,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[[vip]]\naddress = \"2001:db8::1\"",
         "[[vip]]\nname = \"web\"\naddress = \"2001:db8::1\"",
-        "lb.toml:23: the name `web` is used twice, first on line 12; names tell VIPs apart",
+        "lb.toml:23: the name `web` is used twice, first on line 12; names must be unique",
     ),
     (
         "[control]",
@@ -330,12 +330,12 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[control]",
         "[limits]\nvips = 1\n[control]",
-        "lb.toml: 2 VIPs are more than limits.vips = 1; raise vips under [limits], which `causeway config check` tells the memory of",
+        "lb.toml: 2 VIPs are more than limits.vips = 1; raise vips under [limits], whose memory `causeway config check` prints",
     ),
     (
         "[control]",
         "[limits]\nreals = 2\n[control]",
-        "lb.toml: 3 reals of all VIPs are more than limits.reals = 2; raise reals under [limits], which `causeway config check` tells the memory of",
+        "lb.toml: 3 reals of all VIPs are more than limits.reals = 2; raise reals under [limits], whose memory `causeway config check` prints",
     ),
     (
         "[control]",

@@ -64,7 +64,7 @@ pub(super) fn vips(
             faults.at(
                 spanned.span(),
                 format!(
-                    "the name `{}` is used twice, first on line {first}; names tell VIPs apart",
+                    "the name `{}` is used twice, first on line {first}; names must be unique",
                     vip.name
                 ),
             );
@@ -220,7 +220,7 @@ fn second_chance(
     let obstacle = if protocol != Protocol::Tcp {
         "second_chance is for tcp: of a datagram a server cannot tell whether it knows the flow; remove it"
     } else if forwarding == ForwardingMode::L2 {
-        "second_chance needs a tunnel, which tells the server; use forwarding = \"ipip\" or \"gue\""
+        "second_chance needs a tunnel, which informs the server; use forwarding = \"ipip\" or \"gue\""
     } else if first_tier {
         "the reals of a first tier (cookie = \"tier\") are balancers, which know no connections by sockets; set second_chance at the second tier"
     } else if !raw.source.is_empty() {

@@ -780,7 +780,7 @@ impl Fleet {
         self.prefers_others = was_in_service;
         self.show(engines);
         Ok(format!(
-            "this balancer has routers prefer others, withdraws its routes in {:?}, and tells fleet {} as long after that it gets no packets; it forwards on",
+            "this balancer has routers prefer others, withdraws its routes in {:?}, and as long after that reports to fleet {} that it gets no packets; it forwards on",
             self.config.settle, self.config.name
         ))
     }

@@ -49,7 +49,7 @@ impl FleetOrders {
         let (tell, told) = mpsc::channel();
         let away = || {
             EngineError::Conflict(
-                "the fleet's store does not answer; `causeway fleet status` tells why".to_owned(),
+                "the fleet's store does not answer; `causeway fleet status` says why".to_owned(),
             )
         };
         let orders = self.0.lock().unwrap_or_else(PoisonError::into_inner);

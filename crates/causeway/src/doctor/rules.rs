@@ -222,7 +222,7 @@ impl Rules<'_> {
                 "host",
                 "kernel",
                 format!(
-                    "Linux {} does not tell its types (BTF), which programs are loaded by",
+                    "Linux {} does not publish its types (BTF), which programs are loaded by",
                     host.kernel
                 ),
                 "apt install linux-image-amd64".to_owned(),
@@ -395,7 +395,7 @@ impl Rules<'_> {
             let why = match nic.fragments_xdp {
                 Some(_) => "it gives programs no frames of several buffers",
                 None => {
-                    "unless it gives programs frames of several buffers, which this kernel does not tell"
+                    "unless it gives programs frames of several buffers, which this kernel does not say"
                 }
             };
             self.refused(
@@ -579,7 +579,7 @@ impl Rules<'_> {
                             level,
                             name,
                             "next-hop",
-                            format!("the router {address} on {name} does not tell its MAC address"),
+                            format!("the router {address} on {name} does not answer with its MAC address"),
                             format!("ip neigh show {address} dev {name}; ping -c 3 {address}"),
                         );
                     }

@@ -273,7 +273,7 @@ fn unknowable(servers: &[OfServer<'_>], requests: u64) -> Option<String> {
     }
     let silent = servers.iter().find(|of| of.requests.is_empty())?;
     Some(format!(
-        "no request to {} could be measured: how fast it is cannot be told",
+        "no request to {} could be measured: how fast it is cannot be known",
         silent.address
     ))
 }
@@ -364,7 +364,7 @@ fn grade(
             lower(
                 Quality::Low,
                 format!(
-                    "{} was never loaded enough to tell its capacity: it had up to {} requests at a time, and would have up to {}",
+                    "{} was never loaded enough to show its capacity: it had up to {} requests at a time, and would have up to {}",
                     of.address, of.model.most_at_once, share.most_at_once
                 ),
             );
@@ -401,21 +401,21 @@ fn broken(recording: &Recording, pool: &Pool, servers: &[OfServer<'_>]) -> Vec<B
     let without = without_timestamps(recording, pool);
     let (replaced, replaced_why) = match pool.kind {
         Kind::Proxy => (Some(live_all), "a proxy's connections end with it"),
-        Kind::Forwarder if pool.method == Method::Unknown => (None, "how it picks is not told"),
+        Kind::Forwarder if pool.method == Method::Unknown => (None, "how it picks is unknown"),
         Kind::Forwarder => (None, "whether another machine has its table cannot be seen"),
-        Kind::Unknown => (None, "whether it is a proxy is not told"),
+        Kind::Unknown => (None, "whether it is a proxy is unknown"),
     };
     let (changed, changed_why) = match (pool.kind, pool.method) {
         (Kind::Proxy, _) => (
             Some(0.0),
-            "a proxy keeps what it has, unless it is told to end sessions",
+            "a proxy keeps what it has, unless it is set to end sessions",
         ),
         (Kind::Forwarder, Method::Turns) => (
             Some(0.0),
             "what goes by turns must remember its connections",
         ),
         (Kind::Forwarder, _) => (None, "a hash without a memory and a table look alike"),
-        (Kind::Unknown, _) => (None, "whether it is a proxy is not told"),
+        (Kind::Unknown, _) => (None, "whether it is a proxy is unknown"),
     };
     let cookies = without.map(|part| part * astray);
     vec![

@@ -61,7 +61,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Proxy => "a proxy (servers see its addresses)",
             Self::Forwarder => "a forwarder (servers see the clients' addresses)",
-            Self::Unknown => "not told: only one side of it was seen",
+            Self::Unknown => "unknown: only one side of it was seen",
         })
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Method {
             Self::Turns => "by turns",
             Self::ClientAddress => "by the client's address",
             Self::Connection => "connection by connection, not by turns",
-            Self::Unknown => "not told",
+            Self::Unknown => "unknown",
         })
     }
 }

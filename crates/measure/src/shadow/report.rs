@@ -276,7 +276,7 @@ impl Report {
             ">CAUSEWAY, TABLE",
             "TODAY, BECAUSE",
         ]);
-        let count = |of: Option<f64>| of.map_or("not told".to_owned(), |n| format!("{n:.0}"));
+        let count = |of: Option<f64>| of.map_or("unknown".to_owned(), |n| format!("{n:.0}"));
         for of in &self.broken {
             table.push(vec![
                 of.change.replace('_', " "),

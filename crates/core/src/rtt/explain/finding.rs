@@ -164,7 +164,7 @@ impl Finding {
                 time(full_ns)
             ),
             Self::PingLoss { lost, sent } => format!(
-                "ping lost {lost} of {sent}, and TCP carried too little to tell whether the path lost them or ICMP is limited: run for longer, or with a shorter wait."
+                "ping lost {lost} of {sent}, and TCP carried too little to say whether the path lost them or ICMP is limited: run for longer, or with a shorter wait."
             ),
             Self::OtherPath {
                 tcp_min_ns,
