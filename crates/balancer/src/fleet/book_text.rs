@@ -11,7 +11,8 @@ use causeway_core::fleet::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{AgentPaths, MemberNames};
+use super::AgentPaths;
+use super::reading::MemberNames;
 
 /// The newest format of the book that this build reads, and writes.
 pub(super) const READS: u16 = 1;

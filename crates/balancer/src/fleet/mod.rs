@@ -13,6 +13,7 @@ mod dir_store;
 mod etcd_store;
 mod following;
 mod kept;
+mod reading;
 mod runner;
 mod store;
 #[cfg(test)]
@@ -29,16 +30,17 @@ use std::time::Duration;
 
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
-use causeway_core::cookie::{CookieKey, Digest, KeyEpoch, Keys};
+use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use causeway_core::fleet::{
-    Absence, Acknowledged, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, FleetVip,
-    HandState, Hold, KeyNumber, LeaseTerms, Position, Stored,
+    Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, FleetVip, HandState, Hold,
+    KeyNumber, LeaseTerms, Position, Stored,
 };
 use tracing::{info, warn};
 
-use self::book_text::{AckText, FleetVips, NoBook, READS, StoredBook};
+use self::book_text::{AckText, FleetVips, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
+use self::reading::{Reading, id_of, key_digest};
 use self::store::{Held, Store, StoreError};
 use self::telling::agents_at;
 use crate::config::{BalancerConfig, FleetConfig, cookie};
@@ -48,9 +50,6 @@ use crate::state_dir::{SetByHand, StateDir};
 pub(crate) use self::following::{Following, Membership, Service};
 pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, FleetRunner};
 pub(crate) use self::telling::{AgentPaths, Telling};
-
-/// Members by what the rules call them.
-type MemberNames = BTreeMap<BalancerId, String>;
 
 /// Who has the engine.
 pub(crate) trait HasEngine {
@@ -96,24 +95,6 @@ pub(crate) struct Fleet {
     faults: Faults,
 }
 
-/// What a store held, as the rules take it.
-#[derive(Default)]
-struct Reading {
-    cluster: String,
-    /// What to compare, and the book that is there.
-    version: Option<u64>,
-    found: Option<Position>,
-    acks: Acknowledged,
-    alive: BTreeSet<BalancerId>,
-    names: MemberNames,
-    /// Digests of keys, by member.
-    digests: BTreeMap<BalancerId, BTreeMap<KeyNumber, String>>,
-    /// Members that have left, with where they had come into service.
-    left: BTreeMap<BalancerId, Position>,
-    /// Where members listen for agents.
-    paths: BTreeMap<BalancerId, AgentPaths>,
-}
-
 /// What is wrong, for people: each is logged when it begins and when it ends.
 #[derive(Debug, Default)]
 struct Faults {
@@ -143,12 +124,6 @@ impl Faults {
         }
         self.hold = fault;
     }
-}
-
-/// What the rules call a member: follows from its name, as ids of reals do from addresses.
-fn id_of(name: &str) -> BalancerId {
-    let digest = Digest::of("fleet-member").text(name).finish();
-    BalancerId::from_str_radix(&digest, 16).unwrap_or_default()
 }
 
 impl Fleet {
@@ -191,10 +166,7 @@ impl Fleet {
             dir,
             store,
             member,
-            read: Reading {
-                names: names.flatten().collect(),
-                ..Reading::default()
-            },
+            read: Reading::before(names.flatten().collect()),
             progress: false,
             held_until_ns: 0,
             renewed_ns: None,
@@ -247,8 +219,8 @@ impl Fleet {
     /// What a member that has lost its file is to begin with.
     fn book_of_store(&mut self, file: &BalancerConfig) -> Option<Following> {
         let held = self.store.read().ok()?;
-        self.take_reading(&held);
-        let book = self.book_of(&held).ok().flatten()?;
+        self.read.take(&held, &self.config.member);
+        let book = self.read.book(&held).ok().flatten()?;
         let known = book.members.contains_key(&self.id);
         let keys = self.keys_of(&book, file).ok().filter(|_| known)?;
         self.kept.is_new = false;
@@ -270,7 +242,7 @@ impl Fleet {
         match outcome {
             Ok(held) => {
                 self.faults.store(None);
-                self.take_reading(&held);
+                self.read.take(&held, &self.config.member);
                 if !self.kept.left {
                     self.tell_rules(engines, &held, agents, now_ns);
                 }
@@ -303,56 +275,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Keeps what has come into a store beside the book.
-    fn take_reading(&mut self, held: &Held) {
-        let mut read = Reading {
-            cluster: held.cluster.clone(),
-            version: held.book.as_ref().map(|(version, _)| *version),
-            alive: held.alive.iter().map(|name| id_of(name)).collect(),
-            names: std::mem::take(&mut self.read.names),
-            ..Reading::default()
-        };
-        for (name, text) in &held.acks {
-            let id = id_of(name);
-            read.names.insert(id, name.clone());
-            // What was said in another store says nothing about this one's book.
-            let said = serde_json::from_str::<AckText>(text).ok();
-            let Some(said) = said.filter(|said| said.cluster == held.cluster) else {
-                continue;
-            };
-            if let Some(position) = said.position {
-                read.acks.members.insert(id, position.into());
-            }
-            if let Some(since) = said.left {
-                read.left.insert(id, since.into());
-            }
-            read.digests.insert(id, said.keys);
-            read.paths.insert(id, said.paths);
-        }
-        read.names.insert(self.id, self.config.member.clone());
-        self.read = read;
-    }
-
-    /// The book that a store has; `None` if it is of another store, and so a copy.
-    fn book_of(&mut self, held: &Held) -> Result<Option<Arc<FleetBook>>, String> {
-        let Some((_, text)) = &held.book else {
-            return Ok(None);
-        };
-        match StoredBook::of_text(text) {
-            Ok(stored) if stored.cluster != held.cluster => Ok(None),
-            Ok(stored) => {
-                self.read.names.extend(stored.names);
-                Ok(Some(stored.book))
-            }
-            Err(NoBook::Format(format)) => Err(format!(
-                "the book is of format {format}, and this build reads {READS}; upgrade this balancer"
-            )),
-            Err(NoBook::Damaged(error)) => {
-                Err(format!("the book in the store is damaged ({error})"))
-            }
-        }
-    }
-
     fn tell_rules(
         &mut self,
         engines: &impl HasEngine,
@@ -360,7 +282,7 @@ impl Fleet {
         agents: Vec<(IpAddr, AgentFollows)>,
         now_ns: u64,
     ) {
-        let book = match self.book_of(held) {
+        let book = match self.read.book(held) {
             Ok(book) => book,
             Err(fault) => return self.faults.hold(Some(fault)),
         };
@@ -398,7 +320,7 @@ impl Fleet {
         let mut absent = BTreeMap::new();
         for (id, record) in &book.members {
             let of = (*id, record.since);
-            let has_left = self.read.left.get(id) == Some(&record.since);
+            let has_left = self.read.has_left(*id, record.since);
             let is_absent = book.absence == Absence::StepsAside
                 && *id != self.id
                 && !self.read.alive.contains(id);
@@ -455,11 +377,7 @@ impl Fleet {
         for action in actions {
             match action {
                 FleetAction::Keep(book) => {
-                    self.kept.book = Some(StoredBook {
-                        cluster: self.read.cluster.clone(),
-                        book,
-                        names: self.read.names.clone(),
-                    });
+                    self.kept.book = Some(self.read.stored(book));
                     self.keep()?;
                 }
                 FleetAction::Apply(book) => {
@@ -567,11 +485,7 @@ impl Fleet {
             // It is of a reading before the last.
             return Ok(());
         }
-        let stored = StoredBook {
-            cluster: self.read.cluster.clone(),
-            book: book.clone(),
-            names: self.read.names.clone(),
-        };
+        let stored = self.read.stored(book.clone());
         let replaced = self.store.replace(self.read.version, &stored.to_text()?);
         if replaced.map_err(|error| error.to_string())? {
             if book.position.generation.count > expected.map_or(0, |old| old.generation.count) {
@@ -653,14 +567,10 @@ impl Fleet {
                     cookies.file.display()
                 )
             })?;
-            let own = key_digest(number, key);
-            let mut others = self.read.digests.iter();
-            let other = others.find(|(_, keys)| keys.get(&number).is_some_and(|key| *key != own));
-            match other {
+            match self.read.has_another(number, key) {
                 None => Ok(*key),
-                Some((id, _)) => Err(format!(
-                    "key {number} of cookies is another on {}; copy {} from one balancer to all",
-                    self.name_of(*id),
+                Some(member) => Err(format!(
+                    "key {number} of cookies is another on {member}; copy {} from one balancer to all",
                     cookies.file.display()
                 )),
             }
@@ -671,11 +581,6 @@ impl Fleet {
         };
         let other = book.keys.other.map(of).transpose()?;
         Ok(Some(Keys::new(epoch, of(book.keys.issued)?, other)))
-    }
-
-    fn name_of(&self, id: BalancerId) -> String {
-        let name = self.read.names.get(&id).cloned();
-        name.unwrap_or_else(|| format!("{id:016x}"))
     }
 
     /// Whether VIPs may be announced to routers.
@@ -707,10 +612,7 @@ impl Fleet {
     fn telling(&self, engine: &Engine) -> Option<Telling> {
         let book = self.member.book()?;
         let follows = self.member.follows() == Some(book.position);
-        let mut paths = self.paths.clone();
-        let members = self.read.paths.iter();
-        let members = members.filter(|(id, _)| book.members.contains_key(*id));
-        members.for_each(|(_, own)| paths.add(own));
+        let paths = self.read.agent_paths(book, &self.paths);
         let tells = follows && engine.file.agent_reports.is_some();
         tells.then(|| Telling::new(book.clone(), &self.keys, &engine.file, paths))
     }
@@ -723,8 +625,8 @@ impl Fleet {
             .store
             .read()
             .map_err(|error| EngineError::Conflict(error.to_string()))?;
-        self.take_reading(&held);
-        let there = self.book_of(&held).map_err(EngineError::Conflict)?;
+        self.read.take(&held, &self.config.member);
+        let there = self.read.book(&held).map_err(EngineError::Conflict)?;
         if there.is_some() {
             return Err(EngineError::Conflict(format!(
                 "fleet {} has a book; this balancer joins by itself",
@@ -861,11 +763,6 @@ impl Engine {
             fleet.service = service;
         }
     }
-}
-
-/// Distinguishes keys and reveals nothing of them.
-fn key_digest(number: KeyNumber, key: &CookieKey) -> String {
-    Digest::of("cookie-key").number(number).secret(key).finish()
 }
 
 /// What has changed in a file since it was last written to the book.

@@ -68,7 +68,7 @@ impl Fleet {
 
     fn members(&self, book: &FleetBook) -> Vec<FleetMemberView> {
         let member = |(id, record): (&u64, &causeway_core::fleet::MemberRecord)| FleetMemberView {
-            name: self.name_of(*id),
+            name: self.read.name_of(*id),
             phase: phase_word(record.phase).to_owned(),
             alive: self.read.alive.contains(id),
             acknowledged: self.read.acks.members.get(id).copied().map(position),
@@ -94,7 +94,10 @@ impl Fleet {
         let mut waiting = Vec::new();
         let mut waits = |what: String, since: Position, agents: &BTreeSet<IpAddr>| {
             let (members, missing) = self.read.acks.missing(book, since);
-            let members = members.into_iter().map(|id| self.name_of(id)).collect();
+            let members = members
+                .into_iter()
+                .map(|id| self.read.name_of(id))
+                .collect();
             let missing = missing.iter().filter(|server| agents.contains(*server));
             let agents = missing.map(IpAddr::to_string).collect();
             waiting.push(FleetWait {
@@ -107,7 +110,7 @@ impl Fleet {
         for (id, record) in &book.members {
             if record.phase == MemberPhase::Joining {
                 waits(
-                    format!("{} comes into service", self.name_of(*id)),
+                    format!("{} comes into service", self.read.name_of(*id)),
                     record.since,
                     &none,
                 );
