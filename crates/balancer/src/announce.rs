@@ -17,10 +17,10 @@ use causeway_api::Moment;
 use causeway_core::announce::{Announcer, Readiness, bird, offered_in};
 use tracing::{info, warn};
 
-use super::api::Shared;
 use super::engine::Engine;
 use super::fleet::Service;
 use super::pool::Pool;
+use super::shared::Shared;
 use crate::config::{Announce, OnStop};
 
 /// Time from a change to BIRD's hearing of it.

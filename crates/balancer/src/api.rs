@@ -3,8 +3,7 @@
 //! docs/reference/api.md describes it for others.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, Request, State};
@@ -18,25 +17,22 @@ use causeway_api::balancer::{
     Moves, Override, PassBy, PeersView, RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
 use causeway_dataplane::RealId;
-use causeway_service::access::{Access, Rules};
-use causeway_service::config::{ConfigErrors, plural};
+use causeway_service::access::Rules;
 use causeway_service::http::{described, description, openmetrics, problem, with_description};
 use serde::Deserialize;
-use tracing::{info, warn};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::by_hand::find_real;
-use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
-use super::fleet::{FleetOrder, FleetOrders, HasEngine};
+use super::engine::{Engine, EngineError};
+use super::fleet::FleetOrder;
 use super::plane::Route;
 use super::pool::Pool;
-use super::slots::{ConnectionSlots, HEAVIEST_MAX};
-use super::state_dir::{KeptState, StateDir};
-use super::sync::Way;
+use super::shared::{Shared, no_fleet};
+use super::slots::HEAVIEST_MAX;
 use super::{metrics, page, report};
-use crate::config::{self, BalancerConfig, Beside, VipConfig};
+use crate::config::{self, Beside, VipConfig};
 
 /// What holds for all of it (docs/reference/api.md).
 const ABOUT: &str = "On the Unix socket, to read on a loopback address, and to other hosts by TLS with tokens. Units stand in the names. Fields may be added; none is renamed or changes its unit within /v1.";
@@ -51,230 +47,6 @@ pub(crate) const RULES: Rules = Rules {
 const HISTORY_EPOCHS: usize = 20_000;
 /// Most steps of a timeline in one answer: some 8 MB.
 const TIMELINE_STEPS: usize = 20_000;
-
-/// What the API and the control loop share.
-pub(crate) struct Shared {
-    engine: Mutex<Engine>,
-    status: Mutex<Status>,
-    config_file: PathBuf,
-    slots: Option<ConnectionSlots>,
-    /// Of other hosts, if they are served.
-    access: Option<Access>,
-    /// To the member of a fleet, if this balancer is one.
-    fleet: Option<FleetOrders>,
-    /// Of one reload at a time.
-    reloading: Mutex<()>,
-    kept: Mutex<Keeping>,
-}
-
-/// What is kept for the next daemon, and where.
-#[derive(Default)]
-struct Keeping {
-    dir: Option<StateDir>,
-    saved: Option<KeptState>,
-    /// The text of a file in force whose copy could not be written.
-    unsaved_config: Option<String>,
-    error: Option<String>,
-}
-
-impl Shared {
-    /// The state of a daemon that was started with `config_file`.
-    pub(crate) fn new(engine: Engine, status: Status, config_file: PathBuf) -> Self {
-        Self {
-            engine: Mutex::new(engine),
-            status: Mutex::new(status),
-            config_file,
-            slots: None,
-            access: None,
-            fleet: None,
-            reloading: Mutex::default(),
-            kept: Mutex::default(),
-        }
-    }
-
-    /// With a directory for what is to outlive the daemon.
-    pub(crate) fn with_state(self, dir: StateDir) -> Self {
-        let kept = Keeping {
-            dir: Some(dir),
-            ..Keeping::default()
-        };
-        Self {
-            kept: Mutex::new(kept),
-            ..self
-        }
-    }
-
-    /// Writes down what is to outlive the daemon, if it has changed. A failure to write is logged;
-    /// the daemon goes on.
-    pub(crate) fn keep(&self) {
-        let mut keeping = self.keeping();
-        let kept = self.engine().kept();
-        let Some(dir) = &keeping.dir else {
-            return;
-        };
-        if keeping.saved.as_ref() == Some(&kept) && keeping.error.is_none() {
-            return;
-        }
-        let error = dir.save(&kept).err();
-        let config = keeping.unsaved_config.as_ref();
-        let config_error = config.and_then(|text| dir.save_config(&self.config_file, text).err());
-        if config_error.is_none() {
-            keeping.unsaved_config = None;
-        }
-        keeping.saved = error.is_none().then_some(kept);
-        keeping.note(error.or(config_error));
-    }
-
-    /// Keeps the text of the file that has been taken into force.
-    pub(crate) fn keep_config(&self, text: &str) {
-        let mut keeping = self.keeping();
-        let Some(dir) = &keeping.dir else {
-            return;
-        };
-        let error = dir.save_config(&self.config_file, text).err();
-        keeping.unsaved_config = error.is_some().then(|| text.to_owned());
-        if error.is_some() {
-            keeping.note(error);
-        }
-    }
-
-    fn keeping(&self) -> MutexGuard<'_, Keeping> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// With the slots of stateful VIPs' connections.
-    pub(crate) fn with_slots(self, slots: Option<ConnectionSlots>) -> Self {
-        Self { slots, ..self }
-    }
-
-    /// With what a reload renews for other hosts.
-    pub(crate) fn with_access(self, access: Option<Access>) -> Self {
-        Self { access, ..self }
-    }
-
-    /// With what gives orders to the member of a fleet.
-    pub(crate) fn with_fleet(self, fleet: Option<FleetOrders>) -> Self {
-        Self { fleet, ..self }
-    }
-
-    fn order(&self, order: FleetOrder) -> Result<String, EngineError> {
-        let fleet = self.fleet.as_ref().ok_or_else(no_fleet)?;
-        fleet.give(order)
-    }
-
-    /// The engine. A thread that panicked while it held the lock left at worst
-    /// an interval half done; forwarding and serving go on.
-    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads the configuration file again. A bad one changes nothing, and the
-    /// status says so until a good one comes.
-    pub(crate) fn reload(&self) -> Result<String, EngineError> {
-        let _one = self
-            .reloading
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.take_file();
-        let taken_ns = outcome.is_ok().then(|| Moment::now().realtime_ns);
-        self.engine().note_reload(taken_ns);
-        let mut status = self.status();
-        status.last_reload_error = outcome.as_ref().err().map(ToString::to_string);
-        status.last_good &= outcome.is_err();
-        outcome
-    }
-
-    /// Says what a reload of a file with this text would say, and changes nothing.
-    fn check(&self, text: &str) -> Result<String, EngineError> {
-        let config = BalancerConfig::of_balancer(&self.config_file, text)
-            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
-        self.engine().check_reload(&config)?;
-        Ok(config.summary())
-    }
-
-    /// Says what a reload of a file with this text would change, and changes nothing.
-    fn diff(&self, text: &str) -> Result<Difference, EngineError> {
-        let config = BalancerConfig::of_balancer(&self.config_file, text)
-            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
-        Ok(self.engine().difference(&config))
-    }
-
-    fn take_file(&self) -> Result<String, EngineError> {
-        let refused = |errors: ConfigErrors| EngineError::Invalid(errors.to_string());
-        let text = causeway_service::config::read(&self.config_file).map_err(refused)?;
-        let config = BalancerConfig::of_balancer(&self.config_file, &text).map_err(refused)?;
-        let mut summary = config.summary();
-        self.find_way(&config.encapsulated_reals(), |_| Route::of(&config))?;
-        let api = config.api.clone();
-        let by_hand = {
-            let mut engine = self.engine();
-            engine.reload(config)?;
-            engine.overrides().len()
-        };
-        if let (Some(access), Some(api)) = (&self.access, &api) {
-            access.replace(api);
-        }
-        self.keep_config(&text);
-        self.keep();
-        if by_hand > 0 {
-            summary += &format!(
-                "; {} set by hand in the place of the file's (`causeway override list`)",
-                plural(by_hand, "value")
-            );
-        }
-        Ok(summary)
-    }
-
-    /// Looks up the next hop that a change will want, before the engine is held: a
-    /// gateway may take seconds to answer.
-    pub(crate) fn find_way(
-        &self,
-        reals: &[IpAddr],
-        wanted: impl FnOnce(&BalancerConfig) -> Route,
-    ) -> Result<(), EngineError> {
-        let (route, resolver) = {
-            let engine = self.engine();
-            let route = wanted(engine.config());
-            if engine.has_way(&route) {
-                return Ok(());
-            }
-            (route, engine.plane().resolver())
-        };
-        let next_hop = resolver.look(&route, reals, GATEWAY_PATIENCE)?.next_hop?;
-        self.engine().offer(Way { route, next_hop });
-        Ok(())
-    }
-
-    fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl HasEngine for Shared {
-    fn engine(&self) -> MutexGuard<'_, Engine> {
-        Self::engine(self)
-    }
-}
-
-fn no_fleet() -> EngineError {
-    EngineError::NotFound(
-        "this balancer is of no fleet; [fleet] in its file makes it a member".to_owned(),
-    )
-}
-
-impl Keeping {
-    fn note(&mut self, error: Option<String>) {
-        if error != self.error {
-            match &error {
-                Some(error) => warn!(
-                    "what is set by hand, health and the last good configuration would not outlive the daemon: {error}"
-                ),
-                None => info!("the state is kept again"),
-            }
-        }
-        self.error = error;
-    }
-}
 
 type Api = State<Arc<Shared>>;
 type Answer<T> = Result<Json<T>, EngineError>;
@@ -399,7 +171,7 @@ async fn blocking<T: Send + 'static>(
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
 async fn status(State(shared): Api) -> Json<Status> {
     let mut status = shared.status().clone();
-    status.state_error = shared.keeping().error.clone();
+    status.state_error = shared.state_error();
     let engine = shared.engine();
     status.data_plane_error = engine.hold_error().map(str::to_owned);
     status.unfinished = engine.unfinished().map(str::to_owned);
@@ -600,7 +372,7 @@ async fn decisions(
 )]
 async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
     let page = blocking(move || {
-        let state_kept = shared.keeping().error.is_none();
+        let state_kept = shared.state_error().is_none();
         Ok(metrics::page(&shared.engine(), state_kept, Moment::now())?)
     });
     Ok(openmetrics(page.await?))
@@ -662,7 +434,7 @@ impl Default for Heaviest {
     responses((status = 200, body = Connections)),
 )]
 async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answer<Connections> {
-    let Some(slots) = shared.slots.clone() else {
+    let Some(slots) = shared.slots() else {
         let none = "no vip is stateful here, so that connections have no slots";
         return Err(EngineError::NotFound(none.to_owned()));
     };
@@ -696,7 +468,7 @@ async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answ
 )]
 async fn move_connection(State(shared): Api, body: String) -> Result<StatusCode, EngineError> {
     let wanted: MoveConnection = parse_json(&body)?;
-    let Some(slots) = shared.slots.clone() else {
+    let Some(slots) = shared.slots() else {
         let none = "no vip is stateful here, so that connections have no slots";
         return Err(EngineError::NotFound(none.to_owned()));
     };

@@ -15,9 +15,10 @@ use causeway_api::balancer::Status;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::api::{self, Shared};
+use super::api;
 use super::engine::Engine;
 use super::fake::FakePlane;
+use super::shared::Shared;
 use super::state_dir::StateDir;
 use super::tests::{MS, START, WEB, config};
 

@@ -24,10 +24,10 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::api::Shared;
 use crate::config::{self, BalancerConfig, Discover, RealConfig, RealsOrigin, VipConfig};
 use crate::engine::{Engine, EngineError};
 use crate::plane::Route;
+use crate::shared::Shared;
 use crate::state_dir::{KeptReal, SetByHand};
 
 pub(crate) use found::{FoundReal, FoundReals};

@@ -54,6 +54,7 @@ mod run;
 mod serve;
 #[cfg(test)]
 mod serve_tests;
+mod shared;
 pub mod slots;
 pub mod state_dir;
 mod sync;

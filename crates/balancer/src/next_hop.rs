@@ -10,9 +10,9 @@ use causeway_api::balancer::NextHopView;
 use causeway_netio::{Gateway, NextHop};
 use tracing::{info, warn};
 
-use super::api::Shared;
 use super::engine::Engine;
 use super::plane::{Found, Route};
+use super::shared::Shared;
 use crate::config::MacAddress;
 
 /// From one look to the next: a router that has another MAC address is followed within three

@@ -12,8 +12,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::api::Shared;
 use super::health::ProbeOrder;
+use super::shared::Shared;
 use crate::config::ProbeConfig;
 
 mod databases;

@@ -16,12 +16,12 @@ use causeway_service::process::{Listeners, Process};
 use tracing::{error, info, warn};
 
 use crate::agent_reports::ReportListener;
-use crate::api::Shared;
 use crate::config::{BalancerConfig, STATE_DIR};
 use crate::engine::Engine;
 use crate::fleet::{Fleet, FleetOrders};
 use crate::kernel::KernelPlane;
 use crate::peers::PeerSocket;
+use crate::shared::Shared;
 use crate::state_dir::StateDir;
 use crate::{announce, serve, state_dir};
 

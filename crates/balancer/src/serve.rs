@@ -15,11 +15,12 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::announce::Announcements;
-use super::api::{self, Shared};
+use super::api;
 use super::discovery;
 use super::fleet::{Fleet, FleetInbox, FleetRunner};
 use super::next_hop::{self, LOOK_EVERY};
 use super::probe;
+use super::shared::Shared;
 
 /// How long what changes by itself may be unsaved.
 const KEEP_EVERY: Duration = Duration::from_secs(1);

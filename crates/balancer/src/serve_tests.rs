@@ -18,10 +18,10 @@ use causeway_service::access::Rules;
 use causeway_service::process::{self, Listeners, Process, Routers, Work};
 use nix::sys::signal::{Signal, raise};
 
-use super::api::Shared;
 use super::engine::Engine;
 use super::fake::FakePlane;
 use super::serve;
+use super::shared::Shared;
 use super::tests::{MS, START, WEB, config};
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the parts of a running daemon share: the engine behind its lock, the file that it runs
+//! with, and what is kept for the next daemon.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use causeway_api::Moment;
+use causeway_api::balancer::{Difference, Status};
+use causeway_service::access::Access;
+use causeway_service::config::{ConfigErrors, plural};
+use tracing::{info, warn};
+
+use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
+use super::fleet::{FleetOrder, FleetOrders, HasEngine};
+use super::plane::Route;
+use super::slots::ConnectionSlots;
+use super::state_dir::{KeptState, StateDir};
+use super::sync::Way;
+use crate::config::BalancerConfig;
+
+/// What the API and the control loop share.
+pub(crate) struct Shared {
+    engine: Mutex<Engine>,
+    status: Mutex<Status>,
+    config_file: PathBuf,
+    slots: Option<ConnectionSlots>,
+    /// Of other hosts, if they are served.
+    access: Option<Access>,
+    /// To the member of a fleet, if this balancer is one.
+    fleet: Option<FleetOrders>,
+    /// Of one reload at a time.
+    reloading: Mutex<()>,
+    kept: Mutex<Keeping>,
+}
+
+/// What is kept for the next daemon, and where.
+#[derive(Default)]
+struct Keeping {
+    dir: Option<StateDir>,
+    saved: Option<KeptState>,
+    /// The text of a file in force whose copy could not be written.
+    unsaved_config: Option<String>,
+    error: Option<String>,
+}
+
+impl Shared {
+    /// The state of a daemon that was started with `config_file`.
+    pub(crate) fn new(engine: Engine, status: Status, config_file: PathBuf) -> Self {
+        Self {
+            engine: Mutex::new(engine),
+            status: Mutex::new(status),
+            config_file,
+            slots: None,
+            access: None,
+            fleet: None,
+            reloading: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// With a directory for what is to outlive the daemon.
+    pub(crate) fn with_state(self, dir: StateDir) -> Self {
+        let kept = Keeping {
+            dir: Some(dir),
+            ..Keeping::default()
+        };
+        Self {
+            kept: Mutex::new(kept),
+            ..self
+        }
+    }
+
+    /// Writes down what is to outlive the daemon, if it has changed. A failure to write is logged;
+    /// the daemon goes on.
+    pub(crate) fn keep(&self) {
+        let mut keeping = self.keeping();
+        let kept = self.engine().kept();
+        let Some(dir) = &keeping.dir else {
+            return;
+        };
+        if keeping.saved.as_ref() == Some(&kept) && keeping.error.is_none() {
+            return;
+        }
+        let error = dir.save(&kept).err();
+        let config = keeping.unsaved_config.as_ref();
+        let config_error = config.and_then(|text| dir.save_config(&self.config_file, text).err());
+        if config_error.is_none() {
+            keeping.unsaved_config = None;
+        }
+        keeping.saved = error.is_none().then_some(kept);
+        keeping.note(error.or(config_error));
+    }
+
+    /// Keeps the text of the file that has been taken into force.
+    pub(crate) fn keep_config(&self, text: &str) {
+        let mut keeping = self.keeping();
+        let Some(dir) = &keeping.dir else {
+            return;
+        };
+        let error = dir.save_config(&self.config_file, text).err();
+        keeping.unsaved_config = error.is_some().then(|| text.to_owned());
+        if error.is_some() {
+            keeping.note(error);
+        }
+    }
+
+    /// Why the state cannot be kept, if so.
+    pub(crate) fn state_error(&self) -> Option<String> {
+        self.keeping().error.clone()
+    }
+
+    fn keeping(&self) -> MutexGuard<'_, Keeping> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With the slots of stateful VIPs' connections.
+    pub(crate) fn with_slots(self, slots: Option<ConnectionSlots>) -> Self {
+        Self { slots, ..self }
+    }
+
+    /// The slots of stateful VIPs' connections, if there are any.
+    pub(crate) fn slots(&self) -> Option<ConnectionSlots> {
+        self.slots.clone()
+    }
+
+    /// With what a reload renews for other hosts.
+    pub(crate) fn with_access(self, access: Option<Access>) -> Self {
+        Self { access, ..self }
+    }
+
+    /// With what gives orders to the member of a fleet.
+    pub(crate) fn with_fleet(self, fleet: Option<FleetOrders>) -> Self {
+        Self { fleet, ..self }
+    }
+
+    /// Gives an order to the member of a fleet, and waits for its answer.
+    pub(crate) fn order(&self, order: FleetOrder) -> Result<String, EngineError> {
+        let fleet = self.fleet.as_ref().ok_or_else(no_fleet)?;
+        fleet.give(order)
+    }
+
+    /// The engine. A thread that panicked while it held the lock left at worst
+    /// an interval half done; forwarding and serving go on.
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the configuration file again. A bad one changes nothing, and the
+    /// status says so until a good one comes.
+    pub(crate) fn reload(&self) -> Result<String, EngineError> {
+        let _one = self
+            .reloading
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.take_file();
+        let taken_ns = outcome.is_ok().then(|| Moment::now().realtime_ns);
+        self.engine().note_reload(taken_ns);
+        let mut status = self.status();
+        status.last_reload_error = outcome.as_ref().err().map(ToString::to_string);
+        status.last_good &= outcome.is_err();
+        outcome
+    }
+
+    /// Says what a reload of a file with this text would say, and changes nothing.
+    pub(crate) fn check(&self, text: &str) -> Result<String, EngineError> {
+        let config = BalancerConfig::of_balancer(&self.config_file, text)
+            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
+        self.engine().check_reload(&config)?;
+        Ok(config.summary())
+    }
+
+    /// Says what a reload of a file with this text would change, and changes nothing.
+    pub(crate) fn diff(&self, text: &str) -> Result<Difference, EngineError> {
+        let config = BalancerConfig::of_balancer(&self.config_file, text)
+            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
+        Ok(self.engine().difference(&config))
+    }
+
+    fn take_file(&self) -> Result<String, EngineError> {
+        let refused = |errors: ConfigErrors| EngineError::Invalid(errors.to_string());
+        let text = causeway_service::config::read(&self.config_file).map_err(refused)?;
+        let config = BalancerConfig::of_balancer(&self.config_file, &text).map_err(refused)?;
+        let mut summary = config.summary();
+        self.find_way(&config.encapsulated_reals(), |_| Route::of(&config))?;
+        let api = config.api.clone();
+        let by_hand = {
+            let mut engine = self.engine();
+            engine.reload(config)?;
+            engine.overrides().len()
+        };
+        if let (Some(access), Some(api)) = (&self.access, &api) {
+            access.replace(api);
+        }
+        self.keep_config(&text);
+        self.keep();
+        if by_hand > 0 {
+            summary += &format!(
+                "; {} set by hand in the place of the file's (`causeway override list`)",
+                plural(by_hand, "value")
+            );
+        }
+        Ok(summary)
+    }
+
+    /// Looks up the next hop that a change will want, before the engine is held: a
+    /// gateway may take seconds to answer.
+    pub(crate) fn find_way(
+        &self,
+        reals: &[IpAddr],
+        wanted: impl FnOnce(&BalancerConfig) -> Route,
+    ) -> Result<(), EngineError> {
+        let (route, resolver) = {
+            let engine = self.engine();
+            let route = wanted(engine.config());
+            if engine.has_way(&route) {
+                return Ok(());
+            }
+            (route, engine.plane().resolver())
+        };
+        let next_hop = resolver.look(&route, reals, GATEWAY_PATIENCE)?.next_hop?;
+        self.engine().offer(Way { route, next_hop });
+        Ok(())
+    }
+
+    pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HasEngine for Shared {
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        Self::engine(self)
+    }
+}
+
+impl Keeping {
+    fn note(&mut self, error: Option<String>) {
+        if error != self.error {
+            match &error {
+                Some(error) => warn!(
+                    "what is set by hand, health and the last good configuration would not outlive the daemon: {error}"
+                ),
+                None => info!("the state is kept again"),
+            }
+        }
+        self.error = error;
+    }
+}
+
+/// What a request about a fleet gets from a balancer that is in none.
+pub(crate) fn no_fleet() -> EngineError {
+    EngineError::NotFound(
+        "this balancer is of no fleet; [fleet] in its file makes it a member".to_owned(),
+    )
+}
