@@ -242,11 +242,11 @@ mod tests {
             ),
             (
                 "causeway trace 192.0.2.7 192.0.2.1:80",
-                "no address with a port",
+                "not an address with a port",
             ),
             (
                 "causeway conns move 192.0.2.7 192.0.2.1:80 10.0.0.1",
-                "no address with a port",
+                "not an address with a port",
             ),
         ] {
             let error = Cli::try_parse_from(line.split(' ')).expect_err(line);

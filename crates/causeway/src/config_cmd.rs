@@ -471,7 +471,7 @@ mod tests {
             told,
             [
                 "lb.toml:2: neither an address nor false; write for example \"127.0.0.1:9470\"",
-                "lb.toml:4: no count; write a whole number, or for example \"64Ki\"",
+                "lb.toml:4: not a count; write a whole number, or for example \"64Ki\"",
                 "lb.toml:5: there may be several of these tables: write the name in two pairs of brackets, as in [[vip]]",
             ]
         );

@@ -100,7 +100,7 @@ impl<'de> Deserialize<'de> for Word {
         let found = RttMethod::ALL.into_iter().find(|m| m.as_str() == word);
         found
             .map(Word)
-            .ok_or_else(|| serde::de::Error::custom(format!("no method {word:?}")))
+            .ok_or_else(|| serde::de::Error::custom(format!("unknown method {word:?}")))
     }
 }
 

@@ -226,6 +226,6 @@ fn a_secret_may_be_elsewhere() {
     );
     assert_eq!(
         told("interface = \"eth0\"\nhash_key = { path = \"/x\" }\n"),
-        "lb:2: no secret; write { file = \"/path\" }, { env = \"NAME\" }, or the text itself"
+        "lb:2: not a secret; write { file = \"/path\" }, { env = \"NAME\" }, or the text itself"
     );
 }

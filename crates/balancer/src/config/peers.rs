@@ -206,7 +206,7 @@ members = ["10.0.0.253:9473", "10.0.0.254:9473", "[2001:db8::2]:9473"]
             (
                 "members",
                 "member",
-                "unknown key `member`; did you mean `members`?",
+                "unknown key `member` here; did you mean `members`? `member` belongs to `[fleet]`",
             ),
         ] {
             let error = parse(&FILE.replacen(from, to, 1)).expect_err(expected);

@@ -446,7 +446,7 @@ fn faults_say_how_to_mend_them() {
         ("{ dns = \"a..b\" }", "`a..b` is not a valid DNS name"),
         (
             "{ dns = \"a\", record = \"txt\" }",
-            "no server is told by a record of type txt",
+            "a record of type txt names no server",
         ),
         (
             "{ dns = \"a\", resolver = \"b\" }",

@@ -80,7 +80,11 @@ mod tests {
         assert_eq!(duration("250 us"), Ok(Duration::from_micros(250)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert!(duration("100").unwrap_err().contains("has no unit"));
-        assert!(duration("3 weeks").unwrap_err().contains("no unit of time"));
+        assert!(
+            duration("3 weeks")
+                .unwrap_err()
+                .contains("not a unit of time")
+        );
         assert!(
             duration("ms")
                 .unwrap_err()
@@ -99,8 +103,8 @@ mod tests {
         assert_eq!(count("1_048_576"), Ok(1 << 20));
         assert_eq!(count("1Mi"), Ok(1 << 20));
         assert_eq!(count("256k"), Ok(256_000));
-        assert!(count("1G").unwrap_err().contains("no multiple"));
-        assert!(count("1.5M").unwrap_err().contains("no count"));
+        assert!(count("1G").unwrap_err().contains("not a valid suffix"));
+        assert!(count("1.5M").unwrap_err().contains("not a valid count"));
         assert!(count("99999999999999999999").is_err());
     }
 }

@@ -31,7 +31,7 @@ pub enum HttpValue {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     untagged,
-    expecting = "no count; write a whole number, or for example \"64Ki\""
+    expecting = "not a count; write a whole number, or for example \"64Ki\""
 )]
 pub enum CountValue {
     Number(i64),
@@ -42,7 +42,7 @@ pub enum CountValue {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     untagged,
-    expecting = "no secret; write { file = \"/path\" }, { env = \"NAME\" }, or the text itself"
+    expecting = "not a secret; write { file = \"/path\" }, { env = \"NAME\" }, or the text itself"
 )]
 pub enum SecretValue {
     Text(String),
@@ -227,6 +227,6 @@ pub fn address_or_network(text: &str) -> Result<(IpAddr, u8), String> {
 /// Reads an address with a port.
 pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "no address with a port; write for example 192.0.2.1:80 or [2001:db8::1]:443".to_owned()
+        "not an address with a port; write for example 192.0.2.1:80 or [2001:db8::1]:443".to_owned()
     })
 }
