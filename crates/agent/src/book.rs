@@ -188,7 +188,7 @@ impl HeardBook {
         config
     }
 
-    /// How it stands, for people.
+    /// Its state, for people.
     pub(crate) fn view(&self) -> Vec<AgentBookView> {
         let servers = self.0.iter();
         let view = |(server, (agent, orders)): (&IpAddr, &(FleetAgent, AgentOrders))| {

@@ -149,7 +149,7 @@ impl Herald {
     }
 }
 
-/// Each VIP's address, and how it stands.
+/// Each VIP's address, and whether it is ready.
 fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
     let service = engine.service();
     let standing = |pool: &Pool| {

@@ -276,7 +276,7 @@ pub(crate) fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
 }
 
 /// Differences; a counter that fell belongs to a slot that was created again. One that fell by more
-/// than half its range has gone round, as sums of half nanoseconds do: after seven months at
+/// than half its range has wrapped around, as sums of half nanoseconds do: after seven months at
 /// 10,000 requests of 50 ms a second.
 pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
     let minus = |new: u64, old: u64| match new.checked_sub(old) {

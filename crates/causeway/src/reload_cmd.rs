@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway reload`: has a running daemon read its file again, and says what came of it.
+//! `causeway reload`: has a running daemon read its file again, and prints the outcome.
 
 use std::process::ExitCode;
 

@@ -38,7 +38,7 @@ impl Announcer {
         }
     }
 
-    /// How the services stand at `now_ns`, by address; an address that is not named is
+    /// The state of the services at `now_ns`, by address; an address that is not named is
     /// none of ours. Gives what is to be offered from now on.
     pub fn handle_services(
         &mut self,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The devices of the calling thread's network namespace, and how they stand on each other.
+//! The devices of the calling thread's network namespace, and which lies on which.
 
 use std::io;
 

@@ -290,7 +290,7 @@ fn resolved(interface: &InterfaceInfo, address: IpAddr, deadline: Instant) -> Re
                 return Ok(Some(mac));
             }
             Some((mac, state)) => {
-                // One that is being probed is left in peace, else it would never fail.
+                // One that is being probed is not touched, else it would never fail.
                 if state != NeighbourState::Probe {
                     probe(interface.index, address);
                 }

@@ -273,7 +273,7 @@ fn refused(refusal: Refusal) -> Response {
     answer
 }
 
-/// Logs each change: who, what, with what, and what came of it.
+/// Logs each change: who, what, with what, and the outcome.
 pub(crate) fn audited(router: Router) -> Router {
     let audit = async |request: Request, next: Next| {
         let is_change = !matches!(*request.method(), Method::GET | Method::HEAD)

@@ -209,7 +209,7 @@ impl HistoryFile {
         Ok(())
     }
 
-    /// The next file is whole before this one gives way: on a full disk this one stays.
+    /// The next file is complete before it replaces this one: on a full disk this one stays.
     fn turn_over(&mut self) -> Result<()> {
         let doing = || format!("cannot turn the history {} over", self.path.display());
         let next = beside(&self.path, ".new");

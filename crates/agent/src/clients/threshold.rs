@@ -24,7 +24,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins in peace.
+    /// Begins below the threshold.
     pub(super) fn new(threshold: Threshold) -> Self {
         Self {
             threshold,

@@ -219,7 +219,7 @@ impl fmt::Display for StatusRanges {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     untagged,
-    expecting = "no status; write for example 200, or \"200-299\""
+    expecting = "not a status; write for example 200, or \"200-299\""
 )]
 pub(super) enum StatusValue {
     One(i64),

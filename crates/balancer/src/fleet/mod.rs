@@ -59,7 +59,7 @@ pub(crate) trait HasEngine {
 
 /// The number of a fleet's first key, if there are no cookies.
 const NO_KEY: KeyNumber = 2;
-/// Proposals in a row before the store is left in peace for a moment.
+/// Proposals in a row before the member waits for a moment.
 const ROUNDS_MAX: usize = 100;
 
 /// A member of a fleet.

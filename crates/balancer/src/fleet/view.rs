@@ -29,7 +29,7 @@ fn id_word(phase: IdPhase) -> &'static str {
 }
 
 impl Fleet {
-    /// How it stands, by the last good book and the last reading of the store.
+    /// Its state, by the last good book and the last reading of the store.
     pub(super) fn view(&self) -> FleetView {
         let view = FleetView {
             fleet: self.config.name.clone(),

@@ -270,7 +270,7 @@ impl PeerExchange {
         now_ns: u64,
     ) -> (Reception, Option<(SocketAddr, Vec<u8>)>) {
         let opened = envelope::open(datagram, FORM, |sender, epoch| {
-            // A stranger's key is none that could be known.
+            // Only a member's key can be known.
             let known = self.peers.contains_key(&sender);
             let keys = self.keys.as_ref().filter(|_| known)?;
             keys.key(sender, self.own, epoch)

@@ -103,7 +103,7 @@ enum Event {
     Tick,
 }
 
-/// What a balancer has seen of a server in this interval, and how it stands.
+/// What a balancer has seen of a server in this interval, and its load.
 #[derive(Debug, Default)]
 struct Seen {
     interval: MeasuredInterval,

@@ -39,7 +39,7 @@ pub(super) struct Counted<T> {
     pub over: bool,
 }
 
-/// What is played again in a run, and what came of it.
+/// What is played again in a run, and the outcome.
 pub(super) struct Replays<'a> {
     rule: Rule,
     say: &'a dyn Fn(&str),
