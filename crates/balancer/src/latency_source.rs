@@ -113,9 +113,8 @@ impl Coverage {
 /// connections report, and the VIP wants that, it is the latency of clients, or what servers took;
 /// if one is silent, no agent's report is used, as what its clients wait for cannot be compared
 /// with what others' servers take. Agents' reports are not used either if clients ask for so many
-/// things at a
-/// time that hardly any can be timed. In its place, and by default, it is what servers add, as
-/// long as the path of most samples is known; else whole responses.
+/// things at a time that hardly any can be timed. In its place, and by default, it is what servers
+/// add, as long as the path of most samples is known; else whole responses.
 ///
 /// Samples graded low show that a server answers, and not how fast: how far they are off
 /// depends on its clients. Only where nearly all of a VIP's are, servers are compared by

@@ -25,8 +25,8 @@ const PLAN_MAX: usize = 16_384;
 const WARM_PARTS: u32 = 10;
 /// Samples of an interval without a controller: ten seconds of them suffice for percentiles.
 const SAMPLES_TO_SHOW: f64 = 100.0;
-/// A ring is rebuilt when a weight is further from the one it was built
-/// with, relative to the configured weight.
+/// A ring is rebuilt when a weight is further from the one it was built with, relative to the
+/// configured weight.
 const RING_TOLERANCE: f64 = 0.01;
 
 /// A VIP in the data plane.

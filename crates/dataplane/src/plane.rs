@@ -19,8 +19,8 @@
 //! # Migration
 //! A changed table size, or a build with another layout, cannot reuse the maps.
 //! That is an error that names the map and leaves the old data plane at work. The
-//! way out is to take it down and restart: flows then find no
-//! entry, and the ring sends all whose pool did not change to the real they had.
+//! way out is to take it down and restart: flows then find no entry, and the ring sends all whose
+//! pool did not change to the real they had.
 
 use std::collections::BTreeMap;
 use std::io;
