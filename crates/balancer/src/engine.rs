@@ -273,7 +273,6 @@ impl Engine {
         }
     }
 
-    /// The counters of a real.
     pub fn counters(&self, id: RealId) -> Option<&RealCounters> {
         self.counters.get(&id)
     }

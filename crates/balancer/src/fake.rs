@@ -75,11 +75,9 @@ pub(crate) struct State {
     pub swept: Vec<(u64, Vec<RealId>)>,
     /// Connections that the next sweep finds ended without a packet.
     pub unheard: HashMap<RealId, u64>,
-    /// Keys of cookies.
     pub cookie_keys: Option<Keys>,
     /// VIPs with QUIC connection ids.
     pub quic_ids: BTreeMap<VipId, Vec<quic::CidRoute>>,
-    /// VIPs with cookies.
     pub cookie_formats: BTreeMap<VipId, CookieLayout>,
     /// Ids of reals, those that rest among them.
     pub cookie_ids: BTreeMap<(VipId, u16), (Held, Option<RealId>)>,
@@ -88,7 +86,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The id of the real with this address.
     pub(crate) fn real(&self, address: &str) -> RealId {
         let wanted: std::net::IpAddr = address.parse().unwrap();
         let found = self.reals.iter().find(|(_, real)| real.address == wanted);

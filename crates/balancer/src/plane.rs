@@ -89,7 +89,6 @@ pub trait DataPlane: CookiePlane + Send {
     fn set_turn(&mut self, vip: VipId, turn: u64) -> anyhow::Result<()>;
     /// A real's load, with what flows have added and taken off since it was set.
     fn load(&self, real: RealId) -> anyhow::Result<i64>;
-    /// Sets a real's load.
     fn set_load(&mut self, real: RealId, load: i64) -> anyhow::Result<()>;
     /// Adds to a real's load, beside what flows do.
     fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()>;
@@ -123,7 +122,6 @@ pub trait DataPlane: CookiePlane + Send {
     fn age(&self) -> Duration;
     /// Totals of every exit, in the data plane's order.
     fn verdicts(&self) -> anyhow::Result<Vec<(Verdict, PacketsBytes)>>;
-    /// Totals of the VIPs, by id.
     fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, PacketsBytes)>>;
     /// Totals of the reals, by id.
     fn real_stats(&self) -> anyhow::Result<Vec<(RealId, RealStats)>>;

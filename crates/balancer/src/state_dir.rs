@@ -51,7 +51,6 @@ pub struct SetByHand {
     pub vip: String,
     /// Address of the server.
     pub real: IpAddr,
-    /// What was set.
     pub set: RealChange,
     /// When, nanoseconds since 1970.
     pub since_ns: u64,

@@ -207,7 +207,6 @@ impl Startup {
         Ok(())
     }
 
-    /// The interface and the pins that it is for.
     pub(crate) fn place(&self) -> (&Interface, &PinDir) {
         (&self.interface, &self.pins)
     }

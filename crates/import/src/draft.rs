@@ -184,7 +184,6 @@ impl Real {
     }
 }
 
-/// A remark on a line.
 pub(crate) fn remark(line: usize, what: impl Into<String>, instead: impl Into<String>) -> Remark {
     Remark {
         line,

@@ -113,7 +113,6 @@ pub struct MethodFigures {
     pub count: u64,
     /// The least, microseconds; so are the others.
     pub min_us: f64,
-    /// Mean.
     pub mean_us: f64,
     /// Median.
     pub p50_us: f64,

@@ -88,7 +88,6 @@ pub(crate) fn udp_sockets(args: &ClientArgs, server: SocketAddr) -> Result<Vec<U
 }
 
 impl Streams {
-    /// Opens them.
     pub(crate) fn open(
         args: &ClientArgs,
         server: SocketAddr,

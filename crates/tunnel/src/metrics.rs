@@ -114,7 +114,6 @@ const GAUGES: &[(&str, &str, Option<Unit>, OfTotals)] = &[
     ),
 ];
 
-/// Counters of a path.
 const PATH_COUNTERS: &[(&str, &str, Option<Unit>, OfPath)] = &[
     ("path_sent", "Bytes sent", Some(Unit::Bytes), |p| {
         p.sent_bytes

@@ -68,7 +68,6 @@ impl Outbox {
         true
     }
 
-    /// Sends what is for the path with this id.
     pub(crate) fn send(&mut self, id: u8, path: &UdpPath, memory: &Memory) -> Option<Sent> {
         let mut batches = self.batches[..self.used]
             .iter()

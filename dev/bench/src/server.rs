@@ -222,7 +222,6 @@ fn check(case: &'static str, flows: u32, counted: u64, shots: u32) -> Result<(),
     })
 }
 
-/// Runs the plan.
 pub fn run(plan: &ServerPlan) -> Result<Vec<ServerRow>, BenchError> {
     alone(|| {
         let mut rows = Vec::new();

@@ -78,7 +78,6 @@ pub fn verdict(verdicts: &[VerdictView], name: &str) -> u64 {
     found.map_or(0, |v| v.packets)
 }
 
-/// Verdicts that occurred.
 pub fn occurred(verdicts: &[VerdictView]) -> BTreeMap<&str, u64> {
     let occurred = verdicts.iter().filter(|v| v.packets > 0);
     occurred.map(|v| (v.verdict.as_str(), v.packets)).collect()

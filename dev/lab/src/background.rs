@@ -54,7 +54,6 @@ impl<T: Send + 'static> Background<T> {
 }
 
 impl Background {
-    /// Runs the tasks of a runtime.
     pub fn run_tasks(runtime: Runtime) -> Self {
         Self::spawn(move |stop| {
             runtime.block_on(stopped(stop));

@@ -85,7 +85,6 @@ impl RealEntry {
 /// What goes into the configuration file beside paths.
 #[derive(Debug, Clone, Default)]
 pub struct BalancerSettings {
-    /// The VIPs.
     pub vips: Vec<VipEntry>,
     /// Lines for `[control]`, such as `floor = 0.02`.
     pub control: Vec<String>,

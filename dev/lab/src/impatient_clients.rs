@@ -20,7 +20,6 @@ use crate::load::get::HttpSession;
 use crate::load::log::ConnectionFault;
 use crate::netns::Netns;
 
-/// Bytes of an answer.
 const ANSWER_BYTES: usize = 4000;
 /// How long a connected client waits for an answer.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -81,7 +80,6 @@ pub struct ImpatientClientsConfig {
 pub struct ImpatientClients(JoinHandle<Result<Vec<Transaction>>>);
 
 impl ImpatientClients {
-    /// Starts them in `netns`.
     pub fn start(netns: &Netns, config: ImpatientClientsConfig) -> Self {
         Self(netns.thread(move || {
             cpu::go_first().context("the clients cannot go first")?;

@@ -37,7 +37,6 @@ pub struct Record {
     pub accepted: u64,
     /// By the tracker.
     pub exact: Estimate,
-    /// By the model.
     pub model: Estimate,
     /// Share of first SYNs that is taken for a flood.
     pub flood: f64,

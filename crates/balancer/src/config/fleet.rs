@@ -41,7 +41,6 @@ pub struct FleetConfig {
 }
 
 impl FleetConfig {
-    /// The terms of leases.
     pub fn terms(&self) -> LeaseTerms {
         LeaseTerms {
             ttl_ns: self.lease.as_nanos() as u64,
@@ -82,7 +81,6 @@ pub struct EtcdConfig {
     pub endpoints: Vec<String>,
     /// What its keys begin with.
     pub prefix: String,
-    /// A user, with its password.
     pub user: Option<(String, Password)>,
     /// Whom to trust, and what to show.
     pub tls: ClientFiles,

@@ -204,7 +204,6 @@ impl FleetVips {
 }
 
 impl StoredBook {
-    /// The text of it.
     pub(super) fn to_text(&self) -> Result<String, String> {
         let book = &*self.book;
         let name = |id: &u64| self.names.get(id).cloned();

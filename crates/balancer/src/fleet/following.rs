@@ -364,7 +364,6 @@ fn placed(mut real: RealConfig, (id, phase): (u16, IdPhase)) -> RealConfig {
     real
 }
 
-/// The word of a member's phase.
 pub(super) fn phase_word(phase: MemberPhase) -> &'static str {
     match phase {
         MemberPhase::Joining => "joining",

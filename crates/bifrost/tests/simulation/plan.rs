@@ -175,7 +175,6 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan of a seed.
     pub(crate) fn of(seed: u64) -> Plan {
         let case = Case::ALL[(seed % Case::ALL.len() as u64) as usize];
         let mut draft = Draft::new(seed, case);

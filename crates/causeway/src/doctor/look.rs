@@ -79,7 +79,6 @@ pub(crate) struct Nic {
     pub(crate) part_of: Option<(String, String)>,
     /// The device below a VLAN, and its id.
     pub(crate) vlan: Option<(String, u16)>,
-    /// VLANs on it.
     pub(crate) vlans: Vec<String>,
     /// `rp_filter` in force: 1 is strict.
     pub(crate) rp_filter: u64,

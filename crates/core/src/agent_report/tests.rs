@@ -27,7 +27,6 @@ fn decode(bytes: &[u8], keys: Option<&ReportKeys>) -> Result<AgentReport, Recept
     AgentReport::decode(bytes, Speaker::Agent, keys)
 }
 
-/// The number in a challenge.
 fn number_in(challenge: &[u8]) -> u64 {
     let read = AgentReport::decode(challenge, Speaker::Balancer, Some(&ours()));
     match read.expect("a balancer's datagram").bodies[..] {

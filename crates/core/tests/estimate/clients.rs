@@ -25,7 +25,6 @@ pub(crate) fn tcp_ack(t_ns: u64, seq: u32, ack: u32) -> Packet {
     }
 }
 
-/// A TCP SYN.
 pub(crate) fn tcp_syn(t_ns: u64, seq: u32) -> Packet {
     Packet {
         tcp_flags: Packet::SYN,

@@ -5,7 +5,6 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-/// Writes a decimal number.
 pub(crate) fn decimal(out: &mut impl Write, number: impl Into<u64>) -> io::Result<()> {
     out.write_all(itoa::Buffer::new().format(number.into()).as_bytes())
 }
@@ -18,7 +17,6 @@ pub(crate) fn micros(out: &mut impl Write, ns: f64) -> io::Result<()> {
     out.write_all(&[b'.', part(100), part(10), part(1)])
 }
 
-/// Writes an address.
 pub(crate) fn address(out: &mut impl Write, address: IpAddr) -> io::Result<()> {
     let IpAddr::V4(address) = address else {
         return write!(out, "{address}");

@@ -14,7 +14,6 @@ impl Chance {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Exponential with this mean.
     pub(super) fn exponential(&mut self, mean_ns: f64) -> u64 {
         (-(1.0 - self.uniform()).ln() * mean_ns) as u64
     }

@@ -53,7 +53,6 @@ pub(super) fn up(device: &str) -> io::Result<()> {
     ioctl(&socket, libc::SIOCSIFFLAGS as _, &mut request)
 }
 
-/// Sets a device's MTU.
 pub(super) fn set_mtu(device: &str, mtu: u32) -> io::Result<()> {
     let mut request = request(device)?;
     request.ifr_ifru.ifru_mtu = mtu as libc::c_int;

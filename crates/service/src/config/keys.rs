@@ -24,7 +24,6 @@ const SERVERS_OWN: &str = "it is a server's own part; take the balancers' file";
 /// What a keys file holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeysFile {
-    /// Of cookies.
     pub cookies: Keys,
     /// Of reports; a balancers' file of before they had keys of their own has none.
     pub reports: Option<ReportKeys>,
@@ -264,7 +263,6 @@ impl KeysFile {
     }
 }
 
-/// The keys of reports of a balancers' file that has them.
 fn balancers_own(file: &KeysFile) -> Result<ReportKeys, String> {
     match &file.reports {
         None => Err(

@@ -7,7 +7,6 @@ use toml_edit::{DocumentMut, InlineTable, Item, Key, Table, TableLike, Value};
 /// A file by its new names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrated {
-    /// Its text.
     pub text: String,
     /// What has another name or place now, a sentence each.
     pub done: Vec<String>,
@@ -216,7 +215,6 @@ fn carry(
     done.push(format!("`{old}` is `{new}`"));
 }
 
-/// The table of a path.
 fn find<'a>(item: &'a mut Item, path: &str) -> Option<&'a mut dyn TableLike> {
     let mut item = item;
     for part in path.split('.') {

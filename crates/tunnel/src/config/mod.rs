@@ -45,7 +45,6 @@ pub struct TunnelConfig {
     pub mtu: u32,
     /// Packets that may wait in it for the tunnel; `None`: as the kernel has it.
     pub queue: Option<u32>,
-    /// Its addresses.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Whether it stays when the tunnel ends.
     pub persist: bool,
@@ -72,7 +71,6 @@ pub struct TunnelConfig {
 pub struct EngineConfig {
     /// How a group of packets gets its path.
     pub schedule: Schedule,
-    /// Bytes of a group.
     pub group_bytes: u32,
     /// How much better a path must be for a flow to switch to it.
     pub switch_gain: Duration,

@@ -106,7 +106,6 @@ impl Size {
     }
 }
 
-/// The address of this VIP.
 pub(super) fn vip_address(vip: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(VIP) + vip)
 }

@@ -22,7 +22,6 @@ pub enum Grows {
 }
 
 impl Grows {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Flows, Self::Vips, Self::Reals];
 
     /// Its word.
@@ -128,7 +127,6 @@ impl GrowthPlan {
 /// One case at one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrowthRow {
-    /// What grows.
     pub grows: Grows,
     /// To how many.
     pub count: u32,

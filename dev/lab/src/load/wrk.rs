@@ -26,7 +26,6 @@ pub struct WrkReport {
     pub bad_status: u64,
 }
 
-/// Runs wrk in `client` for `seconds` with `connections` connections.
 pub fn run(client: &Netns, url: &str, connections: u32, seconds: u32) -> Result<WrkReport> {
     let output = client
         .command("wrk")

@@ -25,7 +25,6 @@ pub enum Stack {
 }
 
 impl Stack {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Quinn, Self::QuicGo];
 
     /// The word used in results and parameters.

@@ -30,7 +30,6 @@ pub enum ClientTimestamps {
 }
 
 impl ClientTimestamps {
-    /// All of them.
     pub(super) const ALL: [Self; 3] = [Self::On, Self::Off, Self::Cookie];
 
     pub(super) fn word(self) -> &'static str {

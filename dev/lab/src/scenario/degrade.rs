@@ -375,7 +375,6 @@ fn conditions(config: &DegradeConfig, bench: &Bench) -> RunConditions {
     }
 }
 
-/// The scenario `degrade`.
 pub const DEGRADE: Scenario = Scenario {
     name: "degrade",
     about: "one of four servers becomes slow half-way; the same load under two schedulers",

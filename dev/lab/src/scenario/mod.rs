@@ -124,7 +124,6 @@ pub struct ScenarioReport {
     pub scenario: &'static str,
     /// Every parameter, also those left at their defaults.
     pub parameters: BTreeMap<&'static str, String>,
-    /// The seed.
     pub seed: u64,
     /// What the scenario found.
     pub result: Value,
@@ -187,7 +186,6 @@ pub fn all() -> &'static [Scenario] {
 
 /// A request to run a scenario.
 pub struct Request {
-    /// Its name.
     pub name: String,
     /// Source of all chance.
     pub seed: u64,

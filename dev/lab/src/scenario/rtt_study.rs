@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{Context, Scenario, param};
 use crate::rtt_study;
 
-/// The scenario.
 pub(super) const RTT_STUDY: Scenario = Scenario {
     name: "rtt-study",
     about: "every method of measuring latency through the experiments that show what it measures",

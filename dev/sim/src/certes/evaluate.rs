@@ -35,7 +35,6 @@ pub enum CertesMethod {
 }
 
 impl CertesMethod {
-    /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Exact,
         Self::Model,
@@ -101,7 +100,6 @@ pub struct Distribution {
 /// What came of a workload.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// Its name.
     pub name: String,
     /// The true mean after the warm-up, seconds; clients that gave up count with
     /// what they had waited (eq. 4).

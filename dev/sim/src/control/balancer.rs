@@ -55,7 +55,6 @@ impl Samples {
 }
 
 impl Seen {
-    /// Ends the interval.
     pub(super) fn end(&mut self, factor: f64, by_grade: bool) -> MeasuredInterval {
         let good = std::mem::take(&mut self.good);
         let low = std::mem::take(&mut self.low);

@@ -40,7 +40,6 @@ impl CaseFigure {
 /// A kind of trouble, and how to judge what the law made of it.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Its name.
     pub name: &'static str,
     /// Half a sentence.
     pub about: &'static str,
@@ -50,7 +49,6 @@ pub struct Case {
     judge: fn(&Experiment, &ControlOutcome) -> Vec<CaseFigure>,
 }
 
-/// All cases.
 pub const ALL: &[Case] = &[
     Case {
         name: "step",

@@ -38,7 +38,6 @@ pub struct FleetSpec {
 /// A way for several balancers to steer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FleetWay {
-    /// Its name.
     pub name: &'static str,
     shares: bool,
     delay_ns: (u64, u64),

@@ -15,7 +15,6 @@ const TO_P90: f64 = 1.281_55;
 /// rarely too high, or the other way round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Noise {
-    /// Its name.
     pub name: &'static str,
     /// 10th percentile of the signed relative error, below zero.
     pub p10: f64,
@@ -54,7 +53,6 @@ impl Noise {
         yields: 0.3,
         ..Self::WEB
     };
-    /// None.
     pub const NONE: Self = Self {
         name: "none",
         p10: 0.0,

@@ -74,7 +74,6 @@ impl RequestWork {
 }
 
 impl RequestPick {
-    /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Hash,
         Self::Turn,

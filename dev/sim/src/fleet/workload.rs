@@ -89,7 +89,6 @@ impl Steps {
             .map(|((to, value), from)| (*value, to - from))
     }
 
-    /// The mean.
     pub fn mean(&self) -> f64 {
         self.shares().map(|(value, share)| value * share).sum()
     }

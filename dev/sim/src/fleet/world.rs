@@ -169,7 +169,6 @@ struct Service {
     free: Vec<u32>,
 }
 
-/// Runs it.
 pub fn run(of: &FleetRun) -> FleetFigures {
     let mut world = match World::new(of) {
         Ok(world) => world,

@@ -60,11 +60,9 @@ pub struct Lived {
 
 /// A state machine with time in it.
 pub struct Machine {
-    /// Its name.
     pub name: &'static str,
     /// What wraps or ages in it.
     pub wraps: &'static str,
-    /// What is planted.
     pub planted: &'static str,
     run: fn(&mut Life) -> Result<(), BrokenProperty>,
 }

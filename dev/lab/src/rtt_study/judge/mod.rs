@@ -54,7 +54,6 @@ pub struct Beyond {
     pub wait_ms: f64,
     /// Connections.
     pub streams: u32,
-    /// Bytes of a request.
     pub request_bytes: u32,
     /// As in [`Interval`].
     pub rr_p50_us: f64,
@@ -94,9 +93,7 @@ impl Lost {
 /// One run over a path that loses packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lossy {
-    /// What is lost.
     pub lost: Lost,
-    /// Bytes of a request.
     pub request_bytes: u32,
     /// Share of the packets of that direction lost, percent.
     pub loss_pct: f64,

@@ -131,7 +131,6 @@ type Epochs = HashMap<FlowKey, BTreeMap<u64, (f64, Quality)>>;
 pub(crate) struct Timed {
     /// The time that they belong to. Nanoseconds of wall time.
     pub when_ns: u64,
-    /// Their mean.
     pub mean_ns: f64,
     /// Their weight in half samples.
     pub weight_halves: u32,
@@ -406,7 +405,6 @@ fn by_response(
     response_errors(errors)
 }
 
-/// Judges a recording by epochs of `epoch_ns`.
 pub(crate) fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
     let log = &recording.log;
     ensure!(!log.responses.is_empty(), "the clients got no response");

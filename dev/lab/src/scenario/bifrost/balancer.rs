@@ -32,7 +32,6 @@ use crate::topology::{self, BACK_MTU, Topology};
 const CLIENTS: usize = 64;
 const PATHS: usize = 4;
 
-/// The scenario `bifrost-balancer`.
 pub(crate) const BIFROST_BALANCER: Scenario = Scenario {
     name: "bifrost-balancer",
     about: "a tunnel between a balancer and its servers, under loss, and one path without it",

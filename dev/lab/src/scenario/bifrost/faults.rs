@@ -19,7 +19,6 @@ use super::{Context, Scenario, param};
 const ECHO: u16 = 7777;
 const PATHS: usize = 3;
 
-/// The scenario `bifrost-faults`.
 pub(crate) const BIFROST_FAULTS: Scenario = Scenario {
     name: "bifrost-faults",
     about: "a tunnel through loss, dead paths, restarts, key rotation and hostile datagrams",

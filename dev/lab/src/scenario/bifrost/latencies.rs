@@ -9,7 +9,6 @@ use crate::cpu::Steal;
 /// Times of requests, in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct RequestTimes {
-    /// Requests.
     pub requests: usize,
     /// Of these, not answered within 20 s, or broken.
     pub failed: usize,

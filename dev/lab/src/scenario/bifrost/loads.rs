@@ -49,7 +49,6 @@ pub(super) struct Ends {
     pub client: Netns,
     /// Where the server runs.
     pub server: Netns,
-    /// Its address.
     pub address: String,
     /// What they speak.
     pub stack: TcpStack,

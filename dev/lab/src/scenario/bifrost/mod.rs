@@ -44,7 +44,6 @@ fn all_parts() -> Vec<&'static str> {
     PARTS.into_iter().chain(further).collect()
 }
 
-/// The scenario `bifrost`.
 pub(super) const BIFROST: Scenario = Scenario {
     name: "bifrost",
     about: "tails and throughput under loss and flapping paths: the tunnel, plain TCP, MPTCP",

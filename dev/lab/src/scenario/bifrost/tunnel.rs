@@ -52,7 +52,6 @@ impl Setting {
 
 /// Both ends. Dropped, they are killed.
 pub(super) struct Tunnel {
-    /// The ends.
     pub ends: [TunnelEnd; 2],
 }
 

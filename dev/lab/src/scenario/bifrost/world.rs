@@ -59,7 +59,6 @@ pub(crate) enum Place {
 pub(crate) struct TunnelWorld {
     /// The hosts, where tunnels run.
     pub hosts: [Netns; 2],
-    /// The guests.
     pub guests: [Netns; 2],
     net: Netns,
     shape: TunnelShape,

@@ -317,7 +317,6 @@ impl RunningCertes {
         }
     }
 
-    /// Its agent.
     pub(crate) fn agent(&self) -> &AgentProcess {
         &self.agent
     }

@@ -239,7 +239,7 @@ impl ControlWorld {
         })
     }
 
-    /// Restarts the balancer with a way: what was learnt in the last run is gone.
+    /// Has the balancer begin with a way from nothing: what was learnt in the last run is gone.
     fn take(&self, plan: &Plan, way: Way) -> Result<()> {
         let set = |arguments: &[&str]| {
             let mut all = vec!["vip", "set", "web"];

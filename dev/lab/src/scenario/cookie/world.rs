@@ -33,7 +33,6 @@ pub(super) struct Member {
     pub server: usize,
     /// Takes no new connections.
     pub drain: bool,
-    /// Weight.
     pub weight: u32,
 }
 
@@ -352,7 +351,6 @@ impl World {
         Ok(fs::write(self.path(&format!("server{server}.toml")), text)?)
     }
 
-    /// Starts a server's agent.
     pub(super) fn start_agent(&mut self, server: usize) -> Result<()> {
         let name = format!("server{server}");
         let child = self.spawn(&self.topology.servers[server], &name)?;

@@ -43,7 +43,7 @@ const RELOAD: Duration = Duration::from_millis(500);
 const FIRST_KEY: u64 = 2;
 /// How long after the last event all balancers and agents may take to come to it.
 const SETTLES: Duration = Duration::from_secs(30);
-/// How often is retried what had to wait for a balancer that lags.
+/// How often a change is retried that had to wait for a balancer that lags.
 const RETRY: Duration = Duration::from_millis(250);
 
 pub(super) const FLEET: Scenario = Scenario {

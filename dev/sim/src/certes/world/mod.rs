@@ -160,7 +160,6 @@ pub struct CertesWorld<'a> {
     out: CertesOutcome,
 }
 
-/// Runs a workload.
 pub fn run(of: &Workload, seed: u64) -> CertesOutcome {
     let mut world = CertesWorld::new(of, seed);
     let end_ns = ns(of.duration_s);
