@@ -236,7 +236,7 @@ export class Chart {
     };
   }
 
-  /** Each column is how the samples of its time are spread: the darker, the larger the share. */
+  /** Each column is how the samples of its time are spread: the more it stands out, the larger the share. */
   private drawHeat(plot: uPlot): void {
     const data = this.data;
     if (data.kind !== "heat") return;
@@ -267,7 +267,7 @@ export class Chart {
     const data = this.data;
     const time = index === null ? undefined : data.times[index];
     if (time === undefined || index === null) {
-      show(this.readout, h("span", { class: "hint" }, data.kind === "heat" ? "darker: a larger share of the responses" : "\u00a0"));
+      show(this.readout, h("span", { class: "hint" }, data.kind === "heat" ? "more contrast: a larger share of the responses" : "\u00a0"));
       return;
     }
     if (data.kind === "heat") {

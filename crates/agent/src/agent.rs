@@ -21,9 +21,10 @@ use causeway_core::agent_report::{AgentFollows, AgentOrders, ServerLoad, Service
 use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, HoldChanges, Protocol, Started, Vip,
 };
-use causeway_service::access::Rules;
-use causeway_service::config::ApiConfig;
-use causeway_service::http::{described, description, openmetrics, problem, with_description};
+use causeway_service::access::{Access, Rules};
+use causeway_service::http::{
+    blocking, described, description, openmetrics, problem, with_description,
+};
 use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -67,12 +68,18 @@ pub struct Agent {
     load: Mutex<ServerLoad>,
     latencies: LatencySlot,
     file: PathBuf,
+    /// Of other hosts, if they are served.
+    access: Option<Access>,
 }
 
 impl Agent {
     /// Attaches the data plane, or takes over the running one, and sets what
-    /// `config` says. `file` is where the configuration was read.
-    pub fn start(from: AgentConfig, file: PathBuf) -> anyhow::Result<(Self, Option<Started>)> {
+    /// `config` says. `file` is where the configuration was read; a reload renews `access`.
+    pub fn start(
+        from: AgentConfig,
+        file: PathBuf,
+        access: Option<Access>,
+    ) -> anyhow::Result<(Self, Option<Started>)> {
         let heard = match from.hears_book() {
             true => HeardBook::load(&from.state_dir).unwrap_or_else(|fault| {
                 warn!(
@@ -132,6 +139,7 @@ impl Agent {
             config_file: file.display().to_string(),
             last_reload_error: None,
             data_plane_error: None,
+            vips_missing: Vec::new(),
         };
         let agent = Self {
             decapsulator,
@@ -145,6 +153,7 @@ impl Agent {
             load: Mutex::default(),
             latencies,
             file,
+            access,
         };
         Ok((agent, started))
     }
@@ -155,11 +164,6 @@ impl Agent {
         let outcome = self.try_reload();
         lock(&self.status).last_reload_error = outcome.as_ref().err().cloned();
         outcome
-    }
-
-    /// How other hosts are served, by the configuration in force.
-    pub(crate) fn api(&self) -> Option<ApiConfig> {
-        lock(&self.running).file.api.clone()
     }
 
     fn try_reload(&self) -> Result<String, String> {
@@ -178,6 +182,9 @@ impl Agent {
         warn_of_missing_timestamps(&config);
         warn_of_balancers_keys(&config);
         (running.file, running.config) = (wanted, config);
+        if let (Some(access), Some(api)) = (&self.access, &running.file.api) {
+            access.replace(api);
+        }
         Ok(running.config.summary())
     }
 
@@ -407,15 +414,21 @@ pub(crate) fn warn_of_balancers_keys(config: &AgentConfig) {
 /// A packet to an address that the kernel does not hold is dropped without a word
 /// once it is decapsulated: the fault that everybody meets once.
 pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
-    for vip in &config.vips {
-        let bound = UdpSocket::bind((*vip, 0));
-        if bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable) {
-            let length = if vip.is_ipv4() { 32 } else { 128 };
-            warn!(
-                "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
-            );
-        }
+    for vip in missing_vips(config) {
+        let length = if vip.is_ipv4() { 32 } else { 128 };
+        warn!(
+            "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
+        );
     }
+}
+
+/// VIPs that are no addresses of this server.
+fn missing_vips(config: &AgentConfig) -> Vec<IpAddr> {
+    let is_missing = |vip: &IpAddr| {
+        let bound = UdpSocket::bind((*vip, 0));
+        bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
+    };
+    config.vips.iter().copied().filter(is_missing).collect()
 }
 
 /// Without timestamps there is nothing to carry a cookie.
@@ -431,9 +444,9 @@ pub(crate) fn warn_of_missing_timestamps(config: &AgentConfig) {
 type Api = State<Arc<Agent>>;
 type Answer<T> = Result<T, Response>;
 
-/// The agent's API; it has no writes.
+/// The agent's API.
 pub(crate) fn router(agent: Arc<Agent>) -> Router {
-    with_description(routes(), Rules::READING)
+    with_description(routes(), Rules::PLAIN)
         .fallback(no_route)
         .with_state(agent)
 }
@@ -441,31 +454,39 @@ pub(crate) fn router(agent: Arc<Agent>) -> Router {
 fn routes() -> OpenApiRouter<Arc<Agent>> {
     described(
         "Causeway, agent",
-        "On the Unix socket, on a loopback address, and to other hosts by TLS with tokens. It has no writes.",
+        "On the Unix socket, on a loopback address, and to other hosts by TLS with tokens.",
     )
     .routes(routes!(status))
     .routes(routes!(stats))
     .routes(routes!(clients))
+    .routes(routes!(reload))
     .routes(routes!(metrics_page))
 }
 
 /// The API in OpenAPI's words.
 pub fn openapi() -> String {
-    description(routes().into_openapi(), Rules::READING)
+    description(routes().into_openapi(), Rules::PLAIN)
 }
 
 async fn no_route(request: Request) -> Response {
     let path = request.uri().path();
     problem(
         StatusCode::NOT_FOUND,
-        format!("there is nothing at {path}; see /v1/status, /v1/stats, /v1/clients, /metrics"),
+        format!(
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/clients, /v1/reload, /metrics"
+        ),
     )
 }
 
 /// The agent: what it runs on
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = AgentStatus)))]
 async fn status(State(agent): Api) -> Json<AgentStatus> {
-    Json(lock(&agent.status).clone())
+    let vips_missing = missing_vips(&lock(&agent.running).config);
+    let status = lock(&agent.status).clone();
+    Json(AgentStatus {
+        vips_missing,
+        ..status
+    })
 }
 
 /// All counters
@@ -484,6 +505,18 @@ async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
                 .to_owned(),
         )
     })
+}
+
+/// Reads the configuration again, as SIGHUP does
+#[utoipa::path(
+    post, path = "/v1/reload",
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
+async fn reload(State(agent): Api) -> Answer<Json<String>> {
+    let reloaded = blocking(move || agent.reload()).await?;
+    reloaded
+        .map(Json)
+        .map_err(|error| problem(StatusCode::UNPROCESSABLE_ENTITY, error))
 }
 
 /// Metrics for Prometheus

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent's process from start to end.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::bail;
 use causeway_dataplane::Decapsulator;
 use causeway_service::access::Rules;
+use causeway_service::http::reading_only;
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
@@ -16,6 +19,12 @@ use crate::{AgentConfig, report};
 
 /// Takes the data plane down.
 pub fn unload(config: &AgentConfig) -> anyhow::Result<()> {
+    if UnixStream::connect(&config.socket).is_ok() {
+        bail!(
+            "the agent at {} runs; stop it first",
+            config.socket.display()
+        );
+    }
     let counting = Clients::detach(&config.pin_dir)?;
     let decapsulation = Decapsulator::detach(&config.pin_dir)?;
     let detached = match config.decapsulates() {
@@ -29,7 +38,7 @@ pub fn unload(config: &AgentConfig) -> anyhow::Result<()> {
 /// Serves until SIGTERM or SIGINT; the data plane works on without the process.
 pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
-    let (agent, started) = Agent::start(config.clone(), file.clone())?;
+    let (agent, started) = Agent::start(config.clone(), file.clone(), listeners.access())?;
     match &started {
         Some(started) => started.log(&config.interface, config.xdp_mode, &config.summary()),
         None => info!("measures clients; nothing is attached to XDP"),
@@ -42,20 +51,16 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
     report::start(Arc::clone(&agent))?;
     let router = agent::router(Arc::clone(&agent));
     let routers = Routers {
-        unix: router.clone(),
-        tcp: router,
-        rules: Rules::READING,
+        tcp: reading_only(router.clone(), listeners.socket()),
+        unix: router,
+        rules: Rules::PLAIN,
     };
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| agent.measure(&stopped));
         let holding = scope.spawn(|| agent.hold(&stopped));
         let work = Work {
-            reload: || {
-                agent
-                    .reload()
-                    .inspect(|_| listeners.renew(agent.api().as_ref()))
-            },
+            reload: || agent.reload(),
             works: || !agent.measures_clients() || !measuring.is_finished(),
             failed: std::future::pending(),
         };
@@ -66,7 +71,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
         served
     })?;
     info!(
-        "stopped; the data plane goes on {} from {}; `causeway agent unload -c {}` takes it down",
+        "stopped; the data plane goes on {} from {}; `causeway agent unload -c {} --yes` takes it down",
         if started.is_some() {
             "decapsulating"
         } else {

@@ -33,6 +33,10 @@ pub struct AgentStatus {
     /// is gone or renamed, or pins cannot be made again.
     #[serde(default)]
     pub data_plane_error: Option<String>,
+    /// VIPs that this server does not hold: its kernel drops their packets.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub vips_missing: Vec<IpAddr>,
 }
 
 /// Answer of an agent's `GET /v1/stats`.

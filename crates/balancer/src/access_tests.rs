@@ -323,7 +323,7 @@ fn new_files_hold_from_the_reload_on() {
     files.write("key.pem", &made.signing_key.serialize_pem(), 0o600);
     let after = files.config().unwrap();
     assert_ne!(before, after);
-    served.listeners.renew(Some(&after));
+    served.listeners.access().unwrap().replace(&after);
     assert_eq!(files.ask(&new, &[], "/v1/status").0, 200);
     assert_eq!(files.ask(&former, &[], "/v1/status").0, 401);
 }

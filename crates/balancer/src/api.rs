@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{Method, StatusCode};
-use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use causeway_api::Moment;
@@ -118,23 +117,6 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
 /// The API in OpenAPI's words.
 pub fn openapi() -> String {
     description(routes().into_openapi(), RULES)
-}
-
-/// The same routes for a TCP address: a local user may read, not write.
-pub(crate) fn read_only_router(shared: Arc<Shared>, socket: &std::path::Path) -> Router {
-    let sentence = format!(
-        "this address is read-only; write through the Unix socket {} (curl --unix-socket, or the causeway commands)",
-        socket.display()
-    );
-    router(shared).layer(middleware::from_fn(move |request: Request, next: Next| {
-        let sentence = sentence.clone();
-        async move {
-            match *request.method() {
-                Method::GET | Method::HEAD => next.run(request).await,
-                _ => problem(StatusCode::METHOD_NOT_ALLOWED, sentence),
-            }
-        }
-    }))
 }
 
 async fn no_route(request: Request) -> Response {

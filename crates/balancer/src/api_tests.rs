@@ -12,6 +12,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
+use causeway_service::http::reading_only;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -81,8 +82,12 @@ impl Daemon {
         }
     }
 
+    fn router(&self) -> Router {
+        api::router(Arc::clone(&self.shared))
+    }
+
     async fn call(&self, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
-        request(api::router(Arc::clone(&self.shared)), method, path, body).await
+        request(self.router(), method, path, body).await
     }
 
     async fn get(&self, path: &str) -> Value {
@@ -319,7 +324,7 @@ async fn refusals_are_sentences() {
             "/v1/vips/nix",
             json!(null),
             404,
-            "there is no vip `nix`; there are web",
+            "there is no vip `nix`; this balancer has web",
         ),
         (
             "DELETE",
@@ -347,7 +352,7 @@ async fn refusals_are_sentences() {
             "/v1/vips/web/reals",
             json!({ "address": "10.0.0.1" }),
             422,
-            "vip web has real 10.0.0.1 already; change its weight instead",
+            "vip web has real 10.0.0.1 already; `causeway real weight` changes its weight",
         ),
         (
             "POST",
@@ -391,7 +396,7 @@ async fn refusals_are_sentences() {
 #[tokio::test]
 async fn the_tcp_address_only_reads() {
     let daemon = Daemon::new(WEB);
-    let router = || api::read_only_router(Arc::clone(&daemon.shared), Path::new("/run/x.sock"));
+    let router = || reading_only(daemon.router(), Path::new("/run/x.sock"));
     let (status, _) = request(router(), "GET", "/v1/stats", Value::Null).await;
     assert_eq!(status, StatusCode::OK);
     for (method, path) in [
@@ -710,7 +715,7 @@ async fn every_route_is_described_here_and_in_the_reference() {
 #[tokio::test]
 async fn whoever_may_look_has_the_page() {
     let daemon = Daemon::new(WEB);
-    let router = api::read_only_router(Arc::clone(&daemon.shared), Path::new("/run/lb.sock"));
+    let router = reading_only(daemon.router(), Path::new("/run/lb.sock"));
     let (status, page) = request(router, "GET", "/", Value::Null).await;
     assert_eq!(status, StatusCode::OK);
     assert!(page.as_str().unwrap().contains("<title>Causeway</title>"));

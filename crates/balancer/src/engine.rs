@@ -655,8 +655,11 @@ impl Engine {
         by_name.or_else(by_address).ok_or_else(|| {
             let known: Vec<&str> = vips.iter().map(|vip| vip.name.as_str()).collect();
             EngineError::NotFound(match known.is_empty() {
-                true => format!("there is no vip `{name}`; there are none at all"),
-                false => format!("there is no vip `{name}`; there are {}", known.join(", ")),
+                true => format!("there is no vip `{name}`; this balancer has none"),
+                false => format!(
+                    "there is no vip `{name}`; this balancer has {}",
+                    known.join(", ")
+                ),
             })
         })
     }

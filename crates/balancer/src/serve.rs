@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use causeway_api::Moment;
+use causeway_service::http::reading_only;
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -58,7 +59,7 @@ pub(crate) fn serve(
     };
     let routers = Routers {
         unix: api::router(Arc::clone(&shared)),
-        tcp: api::read_only_router(Arc::clone(&shared), listeners.socket()),
+        tcp: reading_only(api::router(Arc::clone(&shared)), listeners.socket()),
         rules: api::RULES,
     };
     let mut seen = None;

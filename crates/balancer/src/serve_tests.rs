@@ -129,7 +129,7 @@ fn requests_in_progress_are_answered_before_the_end() {
     let routers = Routers {
         unix: Router::new().route("/", get(slow)),
         tcp: Router::new(),
-        rules: Rules::READING,
+        rules: Rules::PLAIN,
     };
     let process = Process::begin().unwrap();
     let server = thread::spawn(move || {
@@ -172,7 +172,7 @@ fn who_holds_connections_keeps_nobody_out() {
         let routers = Routers {
             unix: page(),
             tcp: page(),
-            rules: Rules::READING,
+            rules: Rules::PLAIN,
         };
         let reload = || Ok::<_, String>(String::new());
         process::serve_routers(process, routers, &listeners, work(reload, failed))
@@ -223,7 +223,7 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
         let routers = Routers {
             unix: Router::new(),
             tcp: Router::new(),
-            rules: Rules::READING,
+            rules: Rules::PLAIN,
         };
         let (reloaded, mut stop) = tokio::sync::mpsc::unbounded_channel();
         let failed = async {

@@ -489,7 +489,10 @@ fn vips_come_and_go_at_run_time() {
     bench.engine.remove_vip("api").unwrap();
     assert_eq!(bench.plane.state().vips.len(), 1);
     let none = bench.engine.remove_vip("api").unwrap_err();
-    assert_eq!(none.to_string(), "there is no vip `api`; there are web");
+    assert_eq!(
+        none.to_string(),
+        "there is no vip `api`; this balancer has web"
+    );
 }
 
 #[test]

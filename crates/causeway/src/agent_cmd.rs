@@ -15,8 +15,8 @@ use causeway_service::process::Process;
 use hyper::Uri;
 
 use crate::client::{Credentials, Target};
-use crate::clients_table;
 use crate::stats_cmd::{self, View};
+use crate::{clients_table, reload_cmd, status_cmd};
 
 /// Run the agent of a server: decapsulation, cookies, reports to balancers
 ///
@@ -28,16 +28,6 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
 
-    #[command(flatten)]
-    file: ConfigFile,
-
-    /// What `unload` was called: people took it for "run in the background"
-    #[arg(long, hide = true)]
-    detach: bool,
-}
-
-#[derive(Debug, clap::Args)]
-struct ConfigFile {
     /// Configuration file
     #[arg(
         short,
@@ -46,39 +36,80 @@ struct ConfigFile {
         default_value = "/etc/causeway/agent.toml"
     )]
     config: PathBuf,
+
+    /// What `unload` was called
+    #[arg(long, hide = true)]
+    detach: bool,
+}
+
+/// Where the agent listens.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentTarget {
+    /// Unix socket of the agent
+    #[arg(
+        short,
+        long,
+        value_name = "PATH",
+        default_value = "/run/causeway/agent.sock",
+        env = "CAUSEWAY_AGENT_SOCKET"
+    )]
+    socket: PathBuf,
+    /// Address of an agent on another host, instead of the socket: https://HOST:PORT
+    #[arg(long, value_name = "URL", env = "CAUSEWAY_AGENT_API")]
+    api: Option<Uri>,
+    #[command(flatten)]
+    credentials: Credentials,
+}
+
+impl From<AgentTarget> for Target {
+    fn from(at: AgentTarget) -> Self {
+        Self::agent(at.socket).or_at(at.api, at.credentials)
+    }
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Take the data plane down: remove its programs and pins
-    ///
-    /// After the daemon was stopped. Tunnel packets go to the kernel from then on. A stop, a
-    /// restart or an upgrade does not need it.
-    Unload {
+    /// Say whether a running agent is well; exit code 1 if something is wrong, 3 without an answer
+    Status {
         #[command(flatten)]
-        file: ConfigFile,
+        target: AgentTarget,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
     },
     /// Show what a running agent counts
     Stats {
-        /// Unix socket of the agent
-        #[arg(
-            short,
-            long,
-            value_name = "PATH",
-            default_value = "/run/causeway/agent.sock",
-            env = "CAUSEWAY_AGENT_SOCKET"
-        )]
-        socket: PathBuf,
-        /// Address of an agent on another host, instead of the socket: https://HOST:PORT
-        #[arg(long, value_name = "URL", env = "CAUSEWAY_AGENT_API")]
-        api: Option<Uri>,
         #[command(flatten)]
-        credentials: Credentials,
+        target: AgentTarget,
         /// Show client latency instead
         #[arg(long)]
         clients: bool,
         #[command(flatten)]
         view: View,
+    },
+    /// Make a running agent read its file again; fails if the file is refused
+    Reload {
+        #[command(flatten)]
+        target: AgentTarget,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// Take the data plane down: packets of tunnels go to the kernel again
+    ///
+    /// After the agent was stopped. A stop, a restart or an upgrade needs none of that.
+    Unload {
+        /// Configuration file
+        #[arg(
+            short,
+            long,
+            value_name = "FILE",
+            default_value = "/etc/causeway/agent.toml"
+        )]
+        config: PathBuf,
+        /// Yes, no tunnel shall end here any more
+        #[arg(long)]
+        yes: bool,
     },
     /// Print what a history of clients holds, one row for each second and category
     History {
@@ -102,27 +133,35 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         if self.detach {
             bail!(
-                "`--detach` takes the data plane down, and is called `causeway agent unload` now; without an option, `causeway agent` runs in the foreground"
+                "`--detach` takes the data plane down, and is called `causeway agent unload --yes` now; without an option, `causeway agent` runs in the foreground"
             );
         }
         match self.action {
-            Some(Action::Unload { file }) => {
-                return match AgentConfig::load(&file.config) {
-                    Ok(config) => unload(&config).map(|()| ExitCode::SUCCESS),
-                    Err(errors) => Ok(refused(&errors)),
-                };
+            Some(Action::Status { target, output }) => {
+                return status_cmd::run(&target.into(), output, status_cmd::of_agent);
             }
             Some(Action::Stats {
-                socket,
-                api,
-                credentials,
+                target,
                 clients: of_clients,
                 view,
             }) => {
-                let target = Target::agent(socket).or_at(api, credentials);
+                let target = target.into();
                 return match of_clients {
                     false => stats(&target, &view),
                     true => clients(&target, &view),
+                };
+            }
+            Some(Action::Reload { target, output }) => {
+                return reload_cmd::run(&target.into(), output);
+            }
+            Some(Action::Unload { config, yes }) => {
+                return match AgentConfig::load(&config) {
+                    Ok(config) if yes => unload(&config).map(|()| ExitCode::SUCCESS),
+                    Ok(config) => bail!(
+                        "this takes {} down; say --yes if that is meant",
+                        config.summary()
+                    ),
+                    Err(errors) => Ok(refused(&errors)),
                 };
             }
             Some(Action::History {
@@ -138,10 +177,17 @@ impl Args {
             None => {}
         }
         let process = Process::begin()?;
-        match AgentConfig::load(&self.file.config) {
-            Ok(config) => run(process, self.file.config, config).map(|()| ExitCode::SUCCESS),
-            Err(errors) => Ok(refused(&errors)),
-        }
+        let config = match AgentConfig::load(&self.config) {
+            Ok(config) => config,
+            Err(errors) => return Ok(refused(&errors)),
+        };
+        run(process, self.config, config)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Whether the command prints and ends.
+    pub(crate) fn only_prints(&self) -> bool {
+        self.action.is_some()
     }
 }
 

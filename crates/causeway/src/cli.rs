@@ -4,7 +4,7 @@
 //! A command's module owns its arguments (a `clap::Args` struct) and a
 //! `run(self) -> anyhow::Result<ExitCode>`. A command that needs an async
 //! runtime starts its own, so that the others do not pay for one.
-//! Exit codes: 0 done, 1 failed, 2 wrong arguments (clap's own).
+//! Exit codes: 0 done, 1 failed, 2 wrong arguments (clap's own); of `status` also 3, no answer.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
     fleet_cmd, generate_cmd, import_cmd, ipvs, lb_cmd, override_cmd, reload_cmd, stats_cmd,
-    token_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd, vip_cmd,
+    status_cmd, token_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -44,6 +44,8 @@ enum Command {
     #[command(after_help = examples::SHADOW)]
     Shadow(Box<causeway_measure::ShadowArgs>),
     Rtt(Box<causeway_rtt::RttArgs>),
+    #[command(after_help = examples::STATUS)]
+    Status(status_cmd::Args),
     /// Show what a running balancer counts and measures
     #[command(after_help = examples::STATS)]
     Stats(stats_cmd::Args),
@@ -113,6 +115,7 @@ impl Cli {
             Command::Lb(args) => args.run(),
             Command::Agent(args) => args.run(),
             Command::Tunnel(args) => args.run(),
+            Command::Status(args) => args.run(),
             Command::Stats(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Explain(args) => args.run(),
@@ -143,16 +146,15 @@ impl Command {
     /// Whether the command prints and ends, unlike a daemon.
     fn only_prints(&self) -> bool {
         match self {
-            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Shadow(_) | Self::Rtt(_) => {
-                false
-            }
+            Self::Lb(_) | Self::Measure(_) | Self::Shadow(_) | Self::Rtt(_) => false,
             // It takes its hands off the data plane first.
             Self::Capture(_) => false,
             Self::Trace(args) => !args.is_live(),
+            Self::Agent(args) => args.only_prints(),
             Self::Tunnel(args) => args.only_prints(),
             Self::Top(_) => false,
             Self::Explain(_) => true,
-            Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
+            Self::Status(_) | Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
             Self::Override(_) | Self::Reload(_) | Self::Conns(_) | Self::Fleet(_) => true,
             Self::Cookie(_)
             | Self::Config(_)

@@ -206,18 +206,21 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
             return Ok(ExitCode::FAILURE);
         }
     };
-    let memory = match balancers {
+    let (memory, is_taken) = match balancers {
         Some(config) => {
             let memory = config.memory();
-            ask(file, config.socket, running)?;
-            Some(memory?.to_string())
+            let is_taken = ask(file, config.socket, running)?;
+            (Some(memory?.to_string()), is_taken)
         }
-        None => None,
+        None => (None, false),
     };
     if output == OutputFormat::Table {
         println!("{}: ok: {summary}", file.display());
         if let Some(memory) = memory {
             println!("{memory}");
+        }
+        if is_taken {
+            println!("the running balancer would take it by a reload");
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -312,7 +315,7 @@ fn table(changes: &[Change]) -> TextTable {
 
 /// Asks the balancer at `socket`, if it runs with this file or must be asked, whether it would
 /// take it.
-fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<()> {
+fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<bool> {
     let target = Target::balancer(socket);
     let status = target.get::<Status>("/v1/status");
     let same = |status: &Status| {
@@ -325,13 +328,13 @@ fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<()> {
     };
     match (status, running) {
         (Err(error), true) => Err(error),
-        (Err(_), false) => Ok(()),
-        (Ok(status), false) if !same(&status) => Ok(()),
+        (Err(_), false) => Ok(false),
+        (Ok(status), false) if !same(&status) => Ok(false),
         (Ok(_), _) => {
             let text = std::fs::read_to_string(file)?;
             let taken = target.post::<String>("/v1/check", &text);
             let refused = || format!("{}: the running balancer would refuse it", file.display());
-            taken.map(drop).with_context(refused)
+            taken.map(|_| true).with_context(refused)
         }
     }
 }

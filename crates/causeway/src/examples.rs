@@ -7,7 +7,8 @@ pub(crate) const CAUSEWAY: &str = "\
 Examples:
   causeway config check /etc/causeway/causeway.toml
   causeway lb -c /etc/causeway/causeway.toml      # balance
-  causeway stats                                  # look at the running balancer
+  causeway status                                 # whether the running balancer is well
+  causeway stats                                  # what it counts and measures
   causeway measure -r dump.pcap                   # the latency of any server's clients";
 
 /// For `causeway lb --help`.
@@ -21,10 +22,12 @@ Examples:
 pub(crate) const AGENT: &str = "\
 Examples:
   causeway agent                                  # with /etc/causeway/agent.toml
+  causeway agent status                           # whether it is well
   causeway agent stats
   causeway agent stats --clients                  # client latency, with [agent.clients]
   causeway agent history --for 1h -o csv
-  causeway agent unload                           # after it was stopped: take the data plane down";
+  causeway agent reload                           # exit code 1 if the file is refused
+  causeway agent unload --yes                     # after it was stopped: take the data plane down";
 
 /// For `causeway tunnel --help`.
 pub(crate) const TUNNEL: &str = "\
@@ -32,7 +35,9 @@ Examples:
   causeway config check /etc/causeway/causeway-tunnel.toml
   causeway tunnel                                 # with that file
   causeway tunnel -c tunnel.toml
-  causeway tunnel status --watch";
+  causeway tunnel status                          # whether it carries
+  causeway tunnel stats --watch
+  causeway tunnel reload                          # exit code 1 if the file is refused";
 
 /// For `causeway measure --help`.
 pub(crate) const MEASURE: &str = "\
@@ -53,6 +58,12 @@ Examples:
   causeway shadow -i eth0 --for 1m --server 192.0.2.11 --server 192.0.2.12
   causeway shadow -r dump.pcap -o json            # what a mirror port recorded";
 
+/// For `causeway status --help`.
+pub(crate) const STATUS: &str = "\
+Examples:
+  causeway status
+  causeway status -o json                         # for a program";
+
 /// For `causeway stats --help`.
 pub(crate) const STATS: &str = "\
 Examples:
@@ -71,7 +82,8 @@ Examples:
 /// For `causeway explain --help`.
 pub(crate) const EXPLAIN: &str = "\
 Examples:
-  causeway explain web 10.0.0.1                   # a VIP by its name
+  causeway explain web                            # each real of a VIP, in short
+  causeway explain web 10.0.0.1
   causeway explain 192.0.2.1:80 10.0.0.1 -o json";
 
 /// For `causeway vip --help`.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use causeway_api::balancer::{DecisionView, Explanation, LatencyView};
+use causeway_api::balancer::{DecisionView, Explanation, LatencyView, VipView};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 
 use crate::client::{Target, segment};
@@ -17,8 +17,8 @@ pub(crate) struct Args {
     target: Target,
     /// The VIP: its name, or address:port
     vip: String,
-    /// The real's address
-    real: String,
+    /// The real's address; without it, a short answer for each real
+    real: Option<String>,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputFormat,
@@ -27,9 +27,25 @@ pub(crate) struct Args {
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let (vip, real) = (segment(&self.vip), segment(&self.real));
-        let path = format!("/v1/vips/{vip}/reals/{real}/decisions");
-        let explanation: Explanation = self.target.get(&path)?;
+        let explain = |real: &str| -> anyhow::Result<Explanation> {
+            let (vip, real) = (segment(&self.vip), segment(real));
+            let path = format!("/v1/vips/{vip}/reals/{real}/decisions");
+            self.target.get(&path)
+        };
+        let Some(real) = &self.real else {
+            let vip: VipView = self
+                .target
+                .get(&format!("/v1/vips/{}", segment(&self.vip)))?;
+            let reals = vip.reals.iter().map(|real| explain(&real.address));
+            let all: Vec<Explanation> = reals.collect::<anyhow::Result<_>>()?;
+            match self.output {
+                OutputFormat::Table => all.iter().for_each(|one| println!("{}", short(one))),
+                OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&all)?),
+                OutputFormat::Csv => anyhow::bail!("csv holds the decisions on one real: name it"),
+            }
+            return Ok(ExitCode::SUCCESS);
+        };
+        let explanation = explain(real)?;
         match self.output {
             OutputFormat::Table => print!("{}", text(&explanation)),
             OutputFormat::Csv => print!("{}", table(&explanation.decisions).to_csv()),
@@ -39,9 +55,10 @@ impl Args {
     }
 }
 
-fn text(of: &Explanation) -> String {
-    let mut text = format!(
-        "{} of {}: weight {} of {} configured, {}, {} connections open\n",
+/// What it has, and why.
+fn short(of: &Explanation) -> String {
+    let head = format!(
+        "{} of {}: weight {} of {} configured, {}, {} connections open",
         of.real,
         of.vip,
         weight(of.effective_weight),
@@ -49,16 +66,22 @@ fn text(of: &Explanation) -> String {
         of.state,
         of.connections_active
     );
-    // Writing to a String does not fail.
-    let _ = match (&of.law, of.decisions.last()) {
-        (Some(law), Some(last)) => writeln!(text, "{}\n", sentence(of, law, last)),
-        (Some(law), None) => writeln!(text, "law {law}: no interval yet"),
-        (None, _) => writeln!(
-            text,
+    let why = match (&of.law, of.decisions.last()) {
+        (Some(law), Some(last)) => sentence(of, law, last),
+        (Some(law), None) => format!("law {law}: no interval yet"),
+        (None, _) => format!(
             "no controller (control = \"off\"): scheduler {} goes by the configured weight",
             of.scheduler
         ),
     };
+    format!("{head}\n{why}\n")
+}
+
+fn text(of: &Explanation) -> String {
+    let mut text = short(of);
+    if !of.decisions.is_empty() {
+        text.push('\n');
+    }
     if let Some(parts) = parts(&of.measured) {
         let _ = writeln!(text, "{parts}\n");
     }

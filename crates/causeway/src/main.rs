@@ -25,6 +25,7 @@ mod lb_cmd;
 mod override_cmd;
 mod reload_cmd;
 mod stats_cmd;
+mod status_cmd;
 mod token_cmd;
 mod top_cmd;
 mod trace_cmd;

@@ -48,7 +48,10 @@ impl Args {
         match self.action {
             Action::List { output } => {
                 let overrides: Vec<Override> = self.target.get("/v1/overrides")?;
-                print(output, &json!(overrides), &table(&overrides))?;
+                match (output, overrides.is_empty()) {
+                    (OutputFormat::Table, true) => println!("nothing is set by hand"),
+                    _ => print(output, &json!(overrides), &table(&overrides))?,
+                }
             }
             Action::Drop { vip, real, all: _ } => {
                 let given = [("vip", vip), ("real", real)];

@@ -22,13 +22,18 @@ pub(crate) struct Args {
 impl Args {
     /// Runs the command; a file that is refused gives exit code 1.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let summary: String = self.target.post("/v1/reload", "")?;
-        let mut table = TextTable::new(&["reloaded"]);
-        table.push(vec![summary.clone()]);
-        match self.output {
-            OutputFormat::Table => println!("reloaded: {summary}"),
-            output => print(output, &json!({ "reloaded": summary }), &table)?,
-        }
-        Ok(ExitCode::SUCCESS)
+        run(&self.target, self.output)
     }
+}
+
+/// Has the daemon at `target` read its file again.
+pub(crate) fn run(target: &Target, output: OutputFormat) -> anyhow::Result<ExitCode> {
+    let summary: String = target.post("/v1/reload", "")?;
+    let mut table = TextTable::new(&["reloaded"]);
+    table.push(vec![summary.clone()]);
+    match output {
+        OutputFormat::Table => println!("reloaded: {summary}"),
+        output => print(output, &json!({ "reloaded": summary }), &table)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

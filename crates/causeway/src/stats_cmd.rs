@@ -74,8 +74,19 @@ impl View {
         &self,
         read: impl Fn(OutputFormat, bool) -> anyhow::Result<String>,
     ) -> anyhow::Result<ExitCode> {
+        let mut answered = false;
         loop {
-            let text = read(self.output, self.all)?;
+            let text = match (read(self.output, self.all), self.watch) {
+                (Ok(text), _) => text,
+                // It was there, and may be again.
+                (Err(error), Some(interval)) if answered => {
+                    eprintln!("causeway: {error:#}");
+                    thread::sleep(interval);
+                    continue;
+                }
+                (Err(error), _) => return Err(error),
+            };
+            answered = true;
             let mut out = std::io::stdout().lock();
             if self.watch.is_some() && self.output == OutputFormat::Table && out.is_terminal() {
                 // Home, then clear to the end: no flicker.
@@ -222,6 +233,11 @@ fn reason(real: &RealView) -> String {
     }
 }
 
+/// What its probes say, if there are any.
+fn health(real: &RealView) -> &str {
+    real.health.as_ref().map_or("", |health| &health.state)
+}
+
 /// Which part of connections is measured.
 pub(crate) fn sampled(one_in: u32) -> String {
     match one_in {
@@ -252,6 +268,7 @@ pub(crate) fn reals(vips: &[VipView]) -> TextTable {
         "VIP",
         "REAL",
         "STATE",
+        "HEALTH",
         ">WEIGHT",
         ">EFFECTIVE",
         ">PACKETS",
@@ -281,6 +298,7 @@ fn row(vip: &VipView, real: &RealView) -> Vec<String> {
         vip.name.clone(),
         real.address.clone(),
         real.state.clone(),
+        health(real).to_owned(),
         real.weight.to_string(),
         weight(real.effective_weight),
         real.packets.to_string(),
@@ -313,6 +331,6 @@ mod tests {
         let shown = table(&stats, false);
         assert_eq!(shown, expected, "\n{shown}");
         let csv = reals(&stats.vips).to_csv();
-        assert!(csv.starts_with("vip,real,state,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,grade,low_pct,reason\nweb,10.0.0.1,active,1,0.020,"));
+        assert!(csv.starts_with("vip,real,state,health,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,grade,low_pct,reason\nweb,10.0.0.1,active,1,0.020,"));
     }
 }

@@ -61,7 +61,11 @@ impl Args {
                 continue;
             }
             next = Instant::now() + self.interval;
-            view.look(&self.target)?;
+            // A daemon that restarts is no reason to end: the data plane goes on, too.
+            view.fault = view
+                .look(&self.target)
+                .err()
+                .map(|error| format!("{error:#}"));
         }
     }
 }
@@ -92,6 +96,8 @@ struct View {
     courses: HashMap<(String, String), Course>,
     since_ns: u64,
     selected: TableState,
+    /// Why what is shown is what was before, if the last look has failed.
+    fault: Option<String>,
 }
 
 impl View {
@@ -197,7 +203,11 @@ impl View {
         lines.extend(self.moves.iter().map(|line| Line::from(line.clone()).dim()));
         frame.render_widget(Paragraph::new(lines), foot);
         let keys = "q quit   arrows select   LATENCY and WEIGHT over the last looks; below: why the selected real has its weight, and the last moves";
-        frame.render_widget(Paragraph::new(keys).dim(), help);
+        let below = match &self.fault {
+            Some(fault) => Paragraph::new(format!("not of now: {fault}")).red().bold(),
+            None => Paragraph::new(keys).dim(),
+        };
+        frame.render_widget(below, help);
         self.stats = Some(stats);
     }
 
@@ -410,6 +420,12 @@ mod tests {
             "41.500",
             "   30 ",
         ] {
+            assert!(text.contains(wanted), "{wanted:?} in\n{text}");
+        }
+        view.fault = Some("no daemon runs at /run/x".to_owned());
+        terminal.draw(|frame| view.draw(frame)).expect("drawn");
+        let text = terminal.backend().to_string();
+        for wanted in ["not of now: no daemon runs at /run/x", "packets 1000/s"] {
             assert!(text.contains(wanted), "{wanted:?} in\n{text}");
         }
         assert!(view.key(KeyCode::Char('q'), false));

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use etherparse::PacketBuilder;
 use serde_json::json;
 
-use crate::capture::{self, PacketFormat, Selection, Style};
+use crate::capture::{self, PacketFormat, Selection, Style, ensure_named};
 
 /// Say what a running balancer would do with a packet, and why; with --live, what it does
 ///
@@ -105,6 +105,7 @@ impl Args {
             return capture::trace_live(&self.config, style, &self.selection.selection);
         }
         self.check_alone()?;
+        ensure_named(&self.config)?;
         let config =
             BalancerConfig::load(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
         let frame = self.frame()?;

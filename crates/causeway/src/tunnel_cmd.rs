@@ -12,6 +12,7 @@ use hyper::Uri;
 
 use crate::client::{Credentials, Target};
 use crate::stats_cmd::View;
+use crate::{reload_cmd, status_cmd};
 
 /// Run one end of a multipath tunnel that repairs loss below the guests' TCP
 ///
@@ -33,26 +34,55 @@ pub(crate) struct Args {
     config: PathBuf,
 }
 
+/// Where the tunnel listens.
+#[derive(Debug, clap::Args)]
+struct TunnelTarget {
+    /// Unix socket of the tunnel
+    #[arg(
+        short,
+        long,
+        value_name = "PATH",
+        default_value = "/run/causeway/tunnel.sock",
+        env = "CAUSEWAY_TUNNEL_SOCKET"
+    )]
+    socket: PathBuf,
+    /// Address of a tunnel's daemon on another host: https://HOST:PORT
+    #[arg(long, value_name = "URL", env = "CAUSEWAY_TUNNEL_API")]
+    api: Option<Uri>,
+    #[command(flatten)]
+    credentials: Credentials,
+}
+
+impl From<TunnelTarget> for Target {
+    fn from(at: TunnelTarget) -> Self {
+        Self::tunnel(at.socket).or_at(at.api, at.credentials)
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Show paths and counts of a running tunnel
+    /// Say whether a running tunnel carries; exit code 1 if something is wrong, 3 without an answer
     Status {
-        /// Unix socket of the tunnel
-        #[arg(
-            short,
-            long,
-            value_name = "PATH",
-            default_value = "/run/causeway/tunnel.sock",
-            env = "CAUSEWAY_TUNNEL_SOCKET"
-        )]
-        socket: PathBuf,
-        /// Address of a tunnel's daemon on another host: https://HOST:PORT
-        #[arg(long, value_name = "URL", env = "CAUSEWAY_TUNNEL_API")]
-        api: Option<Uri>,
         #[command(flatten)]
-        credentials: Credentials,
+        target: TunnelTarget,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// Show paths and counts of a running tunnel
+    Stats {
+        #[command(flatten)]
+        target: TunnelTarget,
         #[command(flatten)]
         view: View,
+    },
+    /// Make a running tunnel read its file and keys again; fails if they are refused
+    Reload {
+        #[command(flatten)]
+        target: TunnelTarget,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
     },
 }
 
@@ -64,14 +94,15 @@ impl Args {
 
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if let Some(Action::Status {
-            socket,
-            api,
-            credentials,
-            view,
-        }) = self.action
-        {
-            return status(&Target::tunnel(socket).or_at(api, credentials), &view);
+        match self.action {
+            Some(Action::Status { target, output }) => {
+                return status_cmd::run(&target.into(), output, status_cmd::of_tunnel);
+            }
+            Some(Action::Stats { target, view }) => return stats(&target.into(), &view),
+            Some(Action::Reload { target, output }) => {
+                return reload_cmd::run(&target.into(), output);
+            }
+            None => {}
         }
         let process = Process::begin()?;
         match TunnelConfig::load(&self.config) {
@@ -84,7 +115,7 @@ impl Args {
     }
 }
 
-fn status(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
+fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     view.show(|output, all| {
         let status: TunnelStatus = target.get("/v1/status")?;
         Ok(match output {
@@ -109,11 +140,8 @@ fn text(status: &TunnelStatus, all: bool) -> String {
             key => format!("sealed with key {key}"),
         }
     );
-    if let Some(trouble) = trouble(totals.sessions, &status.paths) {
+    for trouble in status_cmd::tunnel_troubles(status) {
         page += &format!("{trouble}\n");
-    }
-    if let Some(error) = &status.last_reload_error {
-        page += &format!("the last reload was refused: {error}\n");
     }
     page += &format!("\n{}\n", paths(&status.paths).to_text());
     let mut counts = TextTable::new(&["COUNT", ">VALUE"]);
@@ -144,15 +172,11 @@ fn text(status: &TunnelStatus, all: bool) -> String {
     page + &counts.to_text()
 }
 
-/// Why nothing is carried, if nothing is.
-fn trouble(sessions: u64, paths: &[PathView]) -> Option<&'static str> {
-    let carries = |path: &PathView| ["alive", "partly"].contains(&path.state.as_str());
-    match (sessions, paths.iter().any(carries)) {
-        (_, true) => None,
-        (0, false) => Some(
-            "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?",
-        ),
-        (_, false) => Some("no path is alive: nothing is carried until the other end answers"),
+/// An RTT; empty until there is one.
+fn known(rtt_us: f64) -> String {
+    match rtt_us > 0.0 {
+        true => format!("{rtt_us:.0}"),
+        false => String::new(),
     }
 }
 
@@ -180,8 +204,8 @@ fn paths(paths: &[PathView]) -> TextTable {
             path.local.clone(),
             path.remote.clone(),
             path.mtu.to_string(),
-            format!("{:.0}", path.rtt_us),
-            format!("{:.0}", path.min_rtt_us),
+            known(path.rtt_us),
+            known(path.min_rtt_us),
             format!("{:.3}", path.share),
             path.sent_chunks.to_string(),
             lost.to_string(),
@@ -191,22 +215,4 @@ fn paths(paths: &[PathView]) -> TextTable {
         ]);
     }
     table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tunnel_that_carries_nothing_says_so() {
-        let path = |state: &str| PathView {
-            state: state.to_owned(),
-            ..PathView::default()
-        };
-        let told = |sessions, states: [&str; 2]| trouble(sessions, &states.map(path));
-        assert!(told(0, ["probing", "probing"]).is_some_and(|t| t.contains("not answered yet")));
-        assert!(told(1, ["dead", "down"]).is_some_and(|t| t.contains("no path is alive")));
-        assert_eq!(told(1, ["dead", "alive"]), None);
-        assert_eq!(told(1, ["partly", "dead"]), None);
-    }
 }

@@ -168,10 +168,11 @@ impl World {
 
     fn unload(&self) -> String {
         let output = causeway()
-            .args(["agent", "unload", "-c"])
+            .args(["agent", "unload", "--yes", "-c"])
             .arg(self.file())
             .output()
             .expect("run causeway");
+        assert!(output.stderr.is_empty(), "{output:?}");
         stdout(&output)
     }
 }
@@ -235,14 +236,23 @@ fn an_agent_decapsulates_also_while_it_is_away() {
 
         let agent = world.agent();
         assert_eq!(world.count("decapsulated"), 3);
+        let refused = |arguments: &[&str], expected: &str| {
+            let mut command = causeway();
+            command.args(arguments).arg("-c").arg(world.file());
+            let output = command.output().expect("run causeway");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                !output.status.success() && said.contains(expected),
+                "{said}"
+            );
+            assert!(has_program());
+        };
+        refused(&["agent", "unload", "--yes"], "runs; stop it first");
         agent.terminate();
-        let refused = causeway().args(["agent", "--detach"]).output();
-        let refused = refused.expect("run causeway");
-        let error = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && has_program());
-        assert!(
-            error.contains("is called `causeway agent unload` now"),
-            "{error}"
+        refused(&["agent", "unload"], "say --yes if that is meant");
+        refused(
+            &["agent", "--detach"],
+            "is called `causeway agent unload --yes` now",
         );
         let said = world.unload();
         assert!(said.starts_with("unloaded from srv0; "), "{said}");

@@ -77,7 +77,7 @@ pub enum DataPlaneError {
     Busy(PathBuf),
     /// Pins of a build with other structs.
     #[error(
-        "the data plane pinned in {} has layout {found}, this build has {ours}: they cannot share state. Take the old one down (`causeway lb unload --yes`, `causeway agent unload`), then start again; connections in its table are lost",
+        "the data plane pinned in {} has layout {found}, this build has {ours}: they cannot share state. Take the old one down (`causeway lb unload --yes`, `causeway agent unload --yes`), then start again; connections in its table are lost",
         .pin_dir.display()
     )]
     AbiVersion {
@@ -90,7 +90,7 @@ pub enum DataPlaneError {
     },
     /// A pinned map differs from what is wanted.
     #[error(
-        "the map {map} pinned in {} has {what} {pinned}, the configuration wants {wanted}: keep the old value, or take the data plane down (`causeway lb unload --yes`, `causeway agent unload`) and start again; connections in its table are lost",
+        "the map {map} pinned in {} has {what} {pinned}, the configuration wants {wanted}: keep the old value, or take the data plane down (`causeway lb unload --yes`, `causeway agent unload --yes`) and start again; connections in its table are lost",
         .pin_dir.display()
     )]
     Layout {
@@ -107,7 +107,7 @@ pub enum DataPlaneError {
     },
     /// The pins belong to another interface.
     #[error(
-        "the data plane pinned in {} runs on {pinned}, not on {wanted}: take it down first (`causeway lb unload --yes`, `causeway agent unload`), or choose another pin_dir",
+        "the data plane pinned in {} runs on {pinned}, not on {wanted}: take it down first (`causeway lb unload --yes`, `causeway agent unload --yes`), or choose another pin_dir",
         .pin_dir.display()
     )]
     OtherInterface {
@@ -144,7 +144,8 @@ pub enum DataPlaneError {
     OtherPins(PathBuf),
     /// A program of another owner is on the interface.
     #[error(
-        "{interface} already runs the XDP program {program} (id {id}), which is not of this pin_dir: detach it (`bpftool net detach xdp dev {interface}`, or whatever attached it), or use another interface"
+        "{interface} already runs the XDP program {program} (id {id}), which is not of this pin_dir: {}, or use another interface",
+        remedy_of(program, interface)
     )]
     Foreign {
         /// The interface.
@@ -171,7 +172,7 @@ pub enum DataPlaneError {
     },
     /// The running data plane has another mode.
     #[error(
-        "the data plane on {interface} runs in {running} mode; the mode cannot change under traffic: take it down first (`causeway lb unload --yes`, `causeway agent unload`)"
+        "the data plane on {interface} runs in {running} mode; the mode cannot change under traffic: take it down first (`causeway lb unload --yes`, `causeway agent unload --yes`)"
     )]
     OtherMode {
         /// The interface.
@@ -281,6 +282,18 @@ impl DataPlaneError {
 
 /// The result of an operation on the data plane.
 pub type Result<T, E = DataPlaneError> = std::result::Result<T, E>;
+
+/// How to take a program off an interface. Ours hang there by links, which bpftool does not detach.
+fn remedy_of(program: &str, interface: &str) -> String {
+    match program {
+        "causeway_lb" => "a balancer with another pin_dir serves there, or did: take it down with its own file (`causeway lb unload -c FILE --yes`)".to_owned(),
+        "causeway_server" => "an agent with another pin_dir serves there, or did: take it down with its own file (`causeway agent unload -c FILE --yes`)".to_owned(),
+        "causeway_meter" => "`causeway measure` runs there: stop it".to_owned(),
+        _ => format!(
+            "detach it by what attached it, or by `ip link set dev {interface} xdp off` (a link: `bpftool link detach`)"
+        ),
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -330,7 +330,7 @@ pub(crate) fn detach_with(
     link: &str,
     others: impl FnOnce(&PinDir, u32) -> Result<()>,
 ) -> Result<Detached> {
-    check_rights()?;
+    check_kernel()?;
     let Some(pins) = PinDir::open_existing(pin_dir)? else {
         return Ok(Detached::default());
     };

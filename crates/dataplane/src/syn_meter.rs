@@ -301,6 +301,7 @@ impl SynMeter {
 
     /// Takes down the counting that is pinned in `pin_dir`. It is not an error if nothing is there.
     pub fn detach(pin_dir: &Path) -> Result<Detached> {
+        plane::check_kernel()?;
         let Some(pins) = PinDir::open_existing(pin_dir)? else {
             return Ok(Detached::default());
         };

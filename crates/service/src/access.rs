@@ -41,8 +41,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Of an API that has no writes.
-    pub const READING: Self = Self {
+    /// Reads need a viewer's role, all else an admin's.
+    pub const PLAIN: Self = Self {
         operators: |_, _| false,
         open: &[],
     };

@@ -2,6 +2,7 @@
 //! Answers that every API gives.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use axum::Json;
 use axum::Router;
@@ -25,6 +26,31 @@ use crate::access::Rules;
 /// A refusal.
 pub fn problem(code: StatusCode, error: String) -> Response {
     (code, Json(Problem { error })).into_response()
+}
+
+/// Does what may take a while where it keeps no other request waiting.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Response> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+/// The same routes for a TCP address: a local user may read, not write.
+pub fn reading_only(router: Router, socket: &Path) -> Router {
+    let sentence = format!(
+        "this address is read-only; write through the Unix socket {} (curl --unix-socket, or the causeway commands)",
+        socket.display()
+    );
+    router.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let sentence = sentence.clone();
+        async move {
+            match *request.method() {
+                Method::GET | Method::HEAD => next.run(request).await,
+                _ => problem(StatusCode::METHOD_NOT_ALLOWED, sentence),
+            }
+        }
+    }))
 }
 
 /// Answers only who asked for an address or for `localhost`. Else any web page could bind its own

@@ -108,14 +108,7 @@ impl Listeners {
         })
     }
 
-    /// Goes by the files of `[api]` as they are now; its address stays.
-    pub fn renew(&self, api: Option<&ApiConfig>) {
-        if let (Some((_, access)), Some(api)) = (&self.tls, api) {
-            access.replace(api);
-        }
-    }
-
-    /// What holds for other hosts.
+    /// What holds for other hosts; a reload renews it. The address stays.
     pub fn access(&self) -> Option<Access> {
         self.tls.as_ref().map(|(_, access)| access.clone())
     }

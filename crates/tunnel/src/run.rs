@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use causeway_service::access::Rules;
+use causeway_service::http::reading_only;
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
@@ -15,21 +16,17 @@ use crate::tunnel::{self, Tunnel};
 pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
     let summary = config.summary();
-    let (tunnel, failed) = Tunnel::start(config, file)?;
+    let (tunnel, failed) = Tunnel::start(config, file, listeners.access())?;
     info!("carrying {summary}");
     listeners.announce();
     let router = tunnel::router(Arc::clone(&tunnel));
     let routers = Routers {
-        unix: router.clone(),
-        tcp: router,
-        rules: Rules::READING,
+        tcp: reading_only(router.clone(), listeners.socket()),
+        unix: router,
+        rules: Rules::PLAIN,
     };
     let work = Work {
-        reload: || {
-            tunnel
-                .reload()
-                .inspect(|_| listeners.renew(tunnel.api().as_ref()))
-        },
+        reload: || tunnel.reload(),
         works: || tunnel.answers(),
         failed,
     };

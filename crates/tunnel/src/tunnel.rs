@@ -21,9 +21,10 @@ use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
 use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
-use causeway_service::access::Rules;
-use causeway_service::config::ApiConfig;
-use causeway_service::http::{described, description, openmetrics, problem, with_description};
+use causeway_service::access::{Access, Rules};
+use causeway_service::http::{
+    blocking, described, description, openmetrics, problem, with_description,
+};
 use causeway_service::privileges::give_up_sys_admin;
 use tokio::sync::oneshot;
 use utoipa_axum::router::OpenApiRouter;
@@ -49,14 +50,17 @@ pub struct Tunnel {
     started: Moment,
     file: PathBuf,
     last_reload_error: Mutex<Option<String>>,
+    /// Of other hosts, if they are served.
+    access: Option<Access>,
 }
 
 impl Tunnel {
     /// Opens the device and the paths, and starts the threads. `file` is where the
-    /// configuration was read. The second value resolves when a thread ends by itself.
+    /// configuration was read; a reload renews `access`. The second value resolves when a thread ends by itself.
     pub fn start(
         config: TunnelConfig,
         file: PathBuf,
+        access: Option<Access>,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = anyhow::Error>)> {
         let limits = limits();
         let engine_config = engine_config(&config, limits);
@@ -101,6 +105,7 @@ impl Tunnel {
             started: Moment::now(),
             file,
             last_reload_error: Mutex::new(None),
+            access,
         });
         let failed = async {
             end.await
@@ -126,11 +131,6 @@ impl Tunnel {
         outcome
     }
 
-    /// How other hosts are served, by the configuration in force.
-    pub(crate) fn api(&self) -> Option<ApiConfig> {
-        lock(&self.config).api.clone()
-    }
-
     fn try_reload(&self) -> Result<String, String> {
         let wanted = TunnelConfig::load(&self.file).map_err(|errors| errors.to_string())?;
         let mut running = lock(&self.config);
@@ -150,6 +150,9 @@ impl Tunnel {
             handle.send(ShardCommand::Change(Box::new(change)));
         }
         *running = wanted;
+        if let (Some(access), Some(api)) = (&self.access, &running.api) {
+            access.replace(api);
+        }
         Ok(running.summary())
     }
 
@@ -353,9 +356,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 type Api = State<Arc<Tunnel>>;
 type Answer<T> = Result<T, Response>;
 
-/// The tunnel's API; it has no writes.
+/// The tunnel's API.
 pub(crate) fn router(tunnel: Arc<Tunnel>) -> Router {
-    with_description(routes(), Rules::READING)
+    with_description(routes(), Rules::PLAIN)
         .fallback(no_route)
         .with_state(tunnel)
 }
@@ -363,29 +366,44 @@ pub(crate) fn router(tunnel: Arc<Tunnel>) -> Router {
 fn routes() -> OpenApiRouter<Arc<Tunnel>> {
     described(
         "Causeway, tunnel",
-        "On the Unix socket, on a loopback address, and to other hosts by TLS with tokens. It has no writes.",
+        "On the Unix socket, on a loopback address, and to other hosts by TLS with tokens.",
     )
     .routes(routes!(status))
+    .routes(routes!(reload))
     .routes(routes!(metrics_page))
 }
 
 /// The API in OpenAPI's words.
 pub fn openapi() -> String {
-    description(routes().into_openapi(), Rules::READING)
+    description(routes().into_openapi(), Rules::PLAIN)
 }
 
 async fn no_route(request: Request) -> Response {
     let path = request.uri().path();
     problem(
         StatusCode::NOT_FOUND,
-        format!("there is nothing at {path}; see /v1/status, /metrics"),
+        format!("there is nothing at {path}; see /v1/status, /v1/reload, /metrics"),
     )
 }
 
 /// The tunnel, its paths, and what it dropped
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = TunnelStatus)))]
 async fn status(State(tunnel): Api) -> Answer<Json<TunnelStatus>> {
-    blocking(tunnel, |tunnel| tunnel.status()).await.map(Json)
+    // Its threads answer within a turn of their loops, but that may be a while.
+    let status = blocking(move || tunnel.status()).await?;
+    status.map(Json).map_err(failed)
+}
+
+/// Reads configuration and keys again, as SIGHUP does
+#[utoipa::path(
+    post, path = "/v1/reload",
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
+async fn reload(State(tunnel): Api) -> Answer<Json<String>> {
+    let reloaded = blocking(move || tunnel.reload()).await?;
+    reloaded
+        .map(Json)
+        .map_err(|error| problem(StatusCode::UNPROCESSABLE_ENTITY, error))
 }
 
 /// Metrics for Prometheus
@@ -394,18 +412,12 @@ async fn status(State(tunnel): Api) -> Answer<Json<TunnelStatus>> {
     responses((status = 200, body = String, content_type = "application/openmetrics-text")),
 )]
 async fn metrics_page(State(tunnel): Api) -> Answer<Response> {
-    let page = blocking(tunnel, |tunnel| tunnel.status().and_then(metrics::page));
-    page.await.map(openmetrics)
+    let page = blocking(move || tunnel.status().and_then(metrics::page)).await?;
+    page.map(openmetrics).map_err(failed)
 }
 
-/// The threads answer within a turn of their loops, but that may be a while.
-async fn blocking<T: Send + 'static>(
-    tunnel: Arc<Tunnel>,
-    ask: impl FnOnce(&Tunnel) -> anyhow::Result<T> + Send + 'static,
-) -> Answer<T> {
-    let asked = tokio::task::spawn_blocking(move || ask(&tunnel)).await;
-    let answer = asked.unwrap_or_else(|error| Err(error.into()));
-    answer.map_err(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")))
+fn failed(error: anyhow::Error) -> Response {
+    problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ impl AgentProcess {
     pub fn detach(&mut self) -> Result<()> {
         self.child.kill_and_wait()?;
         let mut command = self.server.netns.command(&self.binary);
-        command.args(["agent", "unload", "-c"]);
+        command.args(["agent", "unload", "--yes", "-c"]);
         let output = command
             .arg(self.directory.path().join("agent.toml"))
             .output()

@@ -100,7 +100,7 @@ pub fn real_from_json(vip: &VipConfig, real: Value) -> Result<RealConfig, String
     let known = |known: &&RealConfig| address.is_some_and(|text| text.parse() == Ok(known.address));
     if let Some(known) = vip.reals.iter().find(known) {
         return Err(format!(
-            "vip {} has real {} already; change its weight instead",
+            "vip {} has real {} already; `causeway real weight` changes its weight",
             vip.name, known.address
         ));
     }

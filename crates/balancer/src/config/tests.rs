@@ -456,6 +456,53 @@ fn broken_toml_names_its_line() {
 }
 
 #[test]
+fn text_without_quotes_is_told_as_such() {
+    for value in [
+        "10.30.0.1",
+        "eth0",
+        "2001:db8::1",
+        "10.0.0.0/8",
+        "/run/x.sock",
+        "5s",
+    ] {
+        let errors = parse(&format!("http = false\ninterface = {value} # where\n")).unwrap_err();
+        assert_eq!(
+            errors.to_string(),
+            format!("lb.toml:2: write the text in quotes: \"{value}\"")
+        );
+    }
+    for other in ["\"eth0", "[1", "", "1 2"] {
+        let errors = parse(&format!("interface = {other}\n")).unwrap_err();
+        assert!(!errors.to_string().contains("in quotes: "), "{errors}");
+    }
+}
+
+#[test]
+fn other_balancers_schedulers_are_told_by_their_likes() {
+    for (word, own) in [
+        ("rr", "round-robin"),
+        ("wrr", "weighted-round-robin"),
+        ("wlc", "least-loaded"),
+        ("sh", "maglev"),
+        ("roundrobin", "weighted-round-robin"),
+        ("leastconn", "least-loaded"),
+        ("source", "maglev"),
+    ] {
+        let real = "real = [{ address = \"10.0.0.1\" }]";
+        let text = format!(
+            "interface = \"eth0\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"{word}\"\n{real}\n"
+        );
+        let told = parse(&text).unwrap_err().to_string();
+        assert!(
+            told.contains(&format!("its like here is `{own}`")),
+            "{told}"
+        );
+        let with_own = text.replace(&format!("\"{word}\""), &format!("\"{own}\""));
+        assert!(parse(&with_own).is_ok(), "{own}");
+    }
+}
+
+#[test]
 fn many_faults_are_listed_up_to_a_bound() {
     let mut text = "interface = \"eth0\"\n".to_owned();
     for _ in 0..50 {
@@ -471,7 +518,7 @@ fn a_missing_file_is_one_sentence() {
     let errors = BalancerConfig::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
     assert_eq!(
         errors.to_string(),
-        "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in packaging/etc/ or /usr/share/doc/"
+        "/nonexistent/lb.toml: there is no such file; name yours, or begin with an example of packaging/etc (packages: /usr/share/doc/causeway-*/examples)"
     );
 }
 

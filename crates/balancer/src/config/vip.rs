@@ -104,7 +104,7 @@ fn vip(
     })
     .unwrap_or(Protocol::Tcp);
     let scheduler =
-        text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
+        text(raw.scheduler.as_ref(), faults, Scheduler::of_file).unwrap_or(Scheduler::Maglev);
     let forwarding = text(raw.forwarding.as_ref(), faults, ForwardingMode::from_word)
         .unwrap_or(ForwardingMode::Ipip);
     let fragments =

@@ -2,6 +2,7 @@
 //! The words that a key may hold, each list in one place.
 
 use causeway_core::control::Law;
+use causeway_service::config::Words;
 use causeway_service::words;
 
 words! {
@@ -62,6 +63,26 @@ words! {
 }
 
 impl Scheduler {
+    /// The scheduler of a word in a file. What IPVS and HAProxy call theirs is answered with the
+    /// nearest one here, as `causeway import` takes it.
+    pub fn of_file(word: &str) -> Result<Self, String> {
+        let (whose, own) = match word {
+            "rr" => ("IPVS", "round-robin"),
+            "wrr" => ("IPVS", "weighted-round-robin"),
+            "lc" | "wlc" | "sed" | "nq" => ("IPVS", "least-loaded"),
+            "sh" | "mh" => ("IPVS", "maglev"),
+            "twos" => ("IPVS", "p2c"),
+            "roundrobin" | "static-rr" => ("HAProxy", "weighted-round-robin"),
+            "leastconn" => ("HAProxy", "least-loaded"),
+            "source" => ("HAProxy", "maglev"),
+            "random" => ("HAProxy", "p2c"),
+            _ => return Self::from_word(word),
+        };
+        Err(format!(
+            "`{word}` is {whose}'s scheduler; its like here is `{own}`"
+        ))
+    }
+
     /// Whether picks depend on the reals' load.
     pub fn follows_load(self) -> bool {
         matches!(self, Self::P2c | Self::LeastLoaded | Self::Awrr)

@@ -24,6 +24,7 @@ use line::Line;
 use output::Output;
 pub(crate) use output::Style;
 use plane::Plane;
+pub(crate) use plane::ensure_named;
 pub(crate) use selection::Selection;
 
 /// The packets of a moment wait for so long.

@@ -48,9 +48,20 @@ pub(crate) struct Outcome {
     pub action: Action,
 }
 
+/// These commands find the data plane by the daemon's file, so that they work without the daemon.
+pub(crate) fn ensure_named(file: &Path) -> Result<()> {
+    ensure!(
+        file.exists(),
+        "there is no file {}: name the one that the daemon was started with (-c FILE), which says where its maps are",
+        file.display()
+    );
+    Ok(())
+}
+
 impl Plane {
     /// Reads the configuration, which says itself whose it is.
     pub(crate) fn load(file: &Path) -> Result<Self> {
+        ensure_named(file)?;
         if is_agents_file(file) {
             let config = AgentConfig::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
             return Ok(Self::Server {

@@ -358,7 +358,7 @@ impl Rules<'_> {
             self.slow(
                 name,
                 "generic",
-                format!("the driver {} runs no XDP programs: in generic mode each packet costs several times as much CPU", nic.driver),
+                format!("the driver of {name} runs no XDP programs: in generic mode each packet costs several times as much CPU"),
                 format!("ethtool -i {name}"),
             );
         }

@@ -33,6 +33,49 @@ impl Machine {
         )
     }
 
+    /// Has an agent or a tunnel read its file, then a broken one, and looks at what `status` says.
+    fn reload_and_see(&self, command: &str, file: &std::path::Path) {
+        let own = |action: &str| {
+            let socket = self.path(&format!("run/{command}.sock"));
+            let mut own = Command::new(BINARY);
+            own.args([command, action, "--socket"]).arg(socket);
+            own.output().expect("run causeway")
+        };
+        let whole = |of: &Output| String::from_utf8_lossy(&of.stdout).into_owned() + &stderr(of);
+        let reloaded = own("reload");
+        assert!(whole(&reloaded).starts_with("reloaded: "), "{reloaded:?}");
+        let before = own("status");
+        // No other end answers this tunnel, and no address of this server is the VIP.
+        let expected = match command {
+            "agent" => "trouble: this server does not hold the VIP 192.0.2.1, ",
+            _ => "trouble: the other end has not answered yet",
+        };
+        assert_eq!(before.status.code(), Some(1), "{before:?}");
+        assert!(whole(&before).contains(expected), "{before:?}");
+        assert!(
+            whole(&before).contains(&format!("{command} 0.")),
+            "{before:?}"
+        );
+
+        let text = fs::read_to_string(file).expect("the file");
+        fs::write(file, text.clone() + "nonsense = 1\n").expect("write");
+        let refused = own("reload");
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(
+            whole(&refused).contains("unknown key `nonsense`"),
+            "{refused:?}"
+        );
+        let after = own("status");
+        assert_eq!(after.status.code(), Some(1), "{after:?}");
+        let told = "the last reload was refused, and what was before holds: ";
+        assert!(whole(&after).contains(told), "{after:?}");
+        // Others may as admins.
+        let remote = self.remote(&[command, "reload"], "vera");
+        assert!(stderr(&remote).contains("this needs admin"), "{remote:?}");
+        fs::write(file, text).expect("write");
+        assert!(own("reload").status.success());
+    }
+
     /// Makes a token, as an operator does.
     fn token(&self, name: &str, role: &str) {
         let made = Command::new(BINARY)
@@ -112,7 +155,7 @@ fn agents_and_tunnels_serve_other_hosts_too() {
             (
                 "tunnel",
                 "tunnel.api",
-                ["tunnel", "status"],
+                ["tunnel", "stats"],
                 format!(
                     "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nsocket = \"{dir}/run/tunnel.sock\"\n\
                      [[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:7000\"\nremote = \"10.9.0.1:7000\"\n"
@@ -148,6 +191,7 @@ fn agents_and_tunnels_serve_other_hosts_too() {
             };
             let value: Value = serde_json::from_slice(&seen.stdout).expect("JSON");
             assert!(value.is_object(), "{value}");
+            machine.reload_and_see(command, &file);
             // Without a token, nothing; by another authority's certificate, no client.
             fs::write(machine.path("guess"), "guess\n").expect("write");
             let own = fs::Permissions::from_mode(0o600);

@@ -11,6 +11,14 @@ fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
         assert_eq!(mode.permissions().mode() & 0o777, 0o660);
         let before = machine.json(&["vip", "show", "web"]);
         assert_eq!(before["reals"][1]["address"], "10.0.0.2");
+        let well = machine.client(&["status"]);
+        let said = String::from_utf8_lossy(&well.stdout).into_owned();
+        assert_eq!(well.status.code(), Some(0), "{said}");
+        assert!(said.starts_with("balancer 0."), "{said}");
+        assert!(
+            said.ends_with("1 of 1 VIP ready; reals: 2 active\nall is well\n"),
+            "{said}"
+        );
         daemon.signal(Signal::SIGTERM);
         assert!(daemon.wait(), "{}", machine.log());
         machine.wait_for_log("the data plane goes on forwarding from");
@@ -24,13 +32,38 @@ fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
             (&after["id"], &after["reals"][1]["id"]),
             (&before["id"], &before["reals"][1]["id"])
         );
+        let read = |name: &str| fs::read_to_string(machine.path(name)).unwrap_or_default();
+        let wait_for = |what: &str, is: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + PATIENCE;
+            while !is() {
+                assert!(Instant::now() < deadline, "{what}: {}", read("watch.err"));
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let file = |name: &str| fs::File::create(machine.path(name)).expect("a file");
+        let _watching = Daemon(
+            Command::new(BINARY)
+                .args(["stats", "--watch", "50ms", "-o", "csv", "--socket"])
+                .arg(machine.path("run/lb.sock"))
+                .stdout(file("watch.out"))
+                .stderr(file("watch.err"))
+                .spawn()
+                .expect("run causeway"),
+        );
+        wait_for("counters", &|| read("watch.out").contains("10.0.0.2"));
         daemon.signal(Signal::SIGKILL);
         assert!(!daemon.wait());
         assert!(machine.xdp_is_attached());
+        wait_for("the daemon's end", &|| {
+            read("watch.err").contains("is gone")
+        });
+        let seen = read("watch.out").len();
         let gone = machine.client(&["stats"]);
         assert!(stderr(&gone).contains("is gone (the data plane goes on without it)"));
+        assert_eq!(machine.client(&["status"]).status.code(), Some(3));
 
         let daemon = machine.start();
+        wait_for("counters again", &|| read("watch.out").len() > seen);
         let refused = machine.unload();
         assert!(stderr(&refused).ends_with("runs; stop it first\n"));
         drop(daemon);
@@ -105,6 +138,11 @@ fn changes_reach_the_data_plane_and_bad_files_do_not() {
         machine.write_config(", { address = \"10.0.0.3\", wieght = 2 }");
         daemon.signal(Signal::SIGHUP);
         machine.wait_for_log("unknown key `wieght`; did you mean `weight`?");
+        let status = machine.client(&["status", "-o", "json"]);
+        assert_eq!(status.status.code(), Some(1));
+        let told: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+        let trouble = told["troubles"][0].as_str().unwrap_or_default();
+        assert!(trouble.contains("did you mean `weight`?"), "{told}");
         let vips = machine.json(&["vip", "list"]);
         assert_eq!(vips[0]["reals"].as_array().map(Vec::len), Some(3));
         let metrics = http_get("/metrics");

@@ -175,7 +175,7 @@ impl fmt::Display for Reason {
                 "no estimate: {:.1} % of its latencies are graded low",
                 low * 100.0
             ),
-            Self::FewSamples { have, need } => write!(f, "held: {have} of {need} samples"),
+            Self::FewSamples { have, need } => write!(f, "held: {have} of {need} new samples"),
             Self::Steady => f.write_str("steady"),
             Self::High {
                 latency_ns,

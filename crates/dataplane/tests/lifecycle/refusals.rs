@@ -22,7 +22,7 @@ fn a_changed_table_size_is_refused_and_names_map_and_way_out() {
         );
         let text = error.to_string();
         assert!(
-            text.contains("flows4") && text.contains("agent unload"),
+            text.contains("flows4") && text.contains("unload --yes"),
             "{text}"
         );
         // The refusal has changed nothing.
@@ -48,7 +48,7 @@ fn pins_of_another_layout_are_refused() {
             matches!(error, DataPlaneError::AbiVersion { .. }),
             "{error:?}"
         );
-        assert!(error.to_string().contains("agent unload"), "{error}");
+        assert!(error.to_string().contains("unload --yes"), "{error}");
         // Pins that do not say what they are could be anything.
         std::fs::remove_file(&layout).expect("remove the layout");
         assert!(refusal(&options).to_string().contains("layout unknown"));
@@ -161,7 +161,10 @@ fn a_foreign_program_is_refused_by_name() {
         let other = sandbox.pin_dir("other");
         let error = refusal(&options("lb0", &other));
         assert!(
-            matches!(&error, DataPlaneError::Foreign { program, .. } if program == "causeway_lb"),
+            matches!(&error, DataPlaneError::Foreign { program, .. } if program == "causeway_lb")
+                && error
+                    .to_string()
+                    .contains("`causeway lb unload -c FILE --yes`"),
             "{error:?}"
         );
         assert!(!other.exists(), "a refused start leaves nothing");

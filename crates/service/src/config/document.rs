@@ -135,7 +135,10 @@ fn read<R: DeserializeOwned + JsonSchema>(
 
 fn note(error: &Error, message: String, faults: &mut Faults<'_>) {
     match error.span() {
-        Some(span) => faults.at(span, message),
+        Some(span) => match faults.unquoted(&span) {
+            Some(value) => faults.at(span, format!("write the text in quotes: \"{value}\"")),
+            None => faults.at(span, message),
+        },
         None => faults.file(message),
     }
 }

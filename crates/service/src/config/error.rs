@@ -99,6 +99,17 @@ impl<'a> Faults<'a> {
         });
     }
 
+    /// The value of a line that cannot be read, if it is an address, a name or a time that lacks its
+    /// quotes.
+    pub(super) fn unquoted(&self, span: &std::ops::Range<usize>) -> Option<&str> {
+        let line = self.text.lines().nth(self.line(span) - 1)?;
+        let (_, value) = line.split_once('=')?;
+        let value = value.split('#').next().unwrap_or_default().trim();
+        let is_word = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
+        let is_text = !value.is_empty() && value.chars().all(is_word);
+        (is_text && !is_of_toml(value)).then_some(value)
+    }
+
     /// The line, from 1, at which a byte range begins.
     pub fn line(&self, span: &std::ops::Range<usize>) -> usize {
         line_of(self.text, span.start)
@@ -117,6 +128,11 @@ impl<'a> Faults<'a> {
             faults: self.found,
         }
     }
+}
+
+/// Whether TOML has a value that is written so.
+fn is_of_toml(value: &str) -> bool {
+    toml::from_str::<toml::Table>(&format!("x = {value}")).is_ok()
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

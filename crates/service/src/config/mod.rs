@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {
             ErrorKind::NotFound => {
-                "there is no such file; name yours, or begin with the example in packaging/etc/ or /usr/share/doc/"
+                "there is no such file; name yours, or begin with an example of packaging/etc (packages: /usr/share/doc/causeway-*/examples)"
                     .to_owned()
             }
             _ => format!("cannot be read: {error}"),

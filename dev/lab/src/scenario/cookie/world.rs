@@ -368,7 +368,7 @@ impl World {
         end(&mut self.agents[server])?;
         let file = self.path(&format!("server{server}.toml"));
         let command = self.topology.servers[server].netns.command(&self.binary);
-        run(command, &["agent", "unload", "-c", &file]).map(drop)
+        run(command, &["agent", "unload", "--yes", "-c", &file]).map(drop)
     }
 
     /// Has balancer and agents keep connections in another way, from now on.

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway status`, `causeway agent status`, `causeway tunnel status`: whether a running daemon is
+//! well, for people and for scripts.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use causeway_api::Moment;
+use causeway_api::agent::{AgentStats, AgentStatus};
+use causeway_api::balancer::{Stats, Status, VipView};
+use causeway_api::tunnel::{PathView, TunnelStatus};
+use causeway_report::table::{OutputFormat, TextTable};
+use causeway_service::config::plural;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::client::Target;
+use crate::vip_cmd::print;
+
+/// Without an answer: what init scripts end with where a program does not run.
+const NO_ANSWER: u8 = 3;
+
+/// Say whether a running balancer is well; exit code 1 if something is wrong
+///
+/// Prints what it serves, and a line for each thing that an operator should look at: a real or a VIP
+/// that is down, a file that was refused, a next hop that is silent, a data plane that would not
+/// outlive the daemon. What was drained by hand is no trouble. Ends with 0 where there is none, with 1
+/// where there is some, and with 3 where no daemon answers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: OutputFormat,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        run(&self.target, self.output, |target| {
+            Ok(of_balancer(
+                &target.get("/v1/status")?,
+                &target.get("/v1/stats")?,
+            ))
+        })
+    }
+}
+
+/// How a daemon is.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct Condition {
+    /// What runs, where and since when.
+    daemon: String,
+    /// What it serves.
+    serves: String,
+    /// What an operator should look at, a sentence each.
+    pub troubles: Vec<String>,
+}
+
+/// Asks, and prints the answer.
+pub(crate) fn run(
+    target: &Target,
+    output: OutputFormat,
+    ask: impl Fn(&Target) -> anyhow::Result<Condition>,
+) -> anyhow::Result<ExitCode> {
+    let condition = match ask(target) {
+        Ok(condition) => condition,
+        Err(error) => {
+            eprintln!("causeway: {error:#}");
+            return Ok(ExitCode::from(NO_ANSWER));
+        }
+    };
+    match output {
+        OutputFormat::Table => print!("{}", condition.text()),
+        output => print(output, &json!(condition), &condition.table())?,
+    }
+    Ok(match condition.troubles.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+impl Condition {
+    fn text(&self) -> String {
+        let mut lines = vec![self.daemon.clone(), self.serves.clone()];
+        let troubles = self.troubles.iter();
+        lines.extend(troubles.map(|trouble| format!("trouble: {trouble}")));
+        if self.troubles.is_empty() {
+            lines.push("all is well".to_owned());
+        }
+        lines.join("\n") + "\n"
+    }
+
+    fn table(&self) -> TextTable {
+        let mut table = TextTable::new(&["trouble"]);
+        for trouble in &self.troubles {
+            table.push(vec![trouble.clone()]);
+        }
+        table
+    }
+}
+
+/// How a balancer is.
+fn of_balancer(status: &Status, stats: &Stats) -> Condition {
+    let mut troubles: Vec<String> = [&status.data_plane_error, &status.state_error]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    troubles.extend(refused(&status.last_reload_error));
+    if status.last_good {
+        let file = &status.config_file;
+        troubles.push(format!(
+            "{file} was refused at the start, and the copy of the last good one is in force: mend it, then `causeway reload`"
+        ));
+    }
+    let unfinished = status.unfinished.iter();
+    troubles.extend(unfinished.map(|what| format!("the last change is not complete: {what}")));
+    for hop in stats.next_hop.iter().filter(|hop| !hop.is_up()) {
+        troubles.push(match &hop.gateway {
+            Some(gateway) => format!(
+                "the next hop of {} reals, {gateway}, is silent: packets go to its last MAC address",
+                hop.family
+            ),
+            None => format!(
+                "no route to {} reals has a gateway: what is encapsulated goes nowhere",
+                hop.family
+            ),
+        });
+    }
+    let flows = &stats.flow_table;
+    if 10 * flows.flows > 9 * flows.slots {
+        troubles.push(format!(
+            "the flow table holds {} flows in {} slots, and new ones evict old ones: raise [flow_table], or use cookies",
+            flows.flows, flows.slots
+        ));
+    }
+    stats.vips.iter().for_each(|vip| of_vip(vip, &mut troubles));
+
+    let ready = stats.vips.iter().filter(|vip| vip.ready).count();
+    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+    for real in stats.vips.iter().flat_map(|vip| &vip.reals) {
+        *states.entry(&real.state).or_default() += 1;
+    }
+    let states: Vec<String> = states
+        .iter()
+        .map(|(state, count)| format!("{count} {state}"))
+        .collect();
+    Condition {
+        daemon: daemon(
+            &format!(
+                "balancer {} on {}",
+                status.version,
+                at(&status.interface, &status.mode)
+            ),
+            status.pid,
+            (status.started, stats.at),
+            &status.config_file,
+        ),
+        serves: format!(
+            "{ready} of {} ready; reals: {}",
+            plural(stats.vips.len(), "VIP"),
+            match states.is_empty() {
+                true => "none".to_owned(),
+                false => states.join(", "),
+            }
+        ),
+        troubles,
+    }
+}
+
+fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
+    let name = &vip.name;
+    if !vip.ready {
+        troubles.push(format!(
+            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}",
+            vip.reals_up,
+            plural(vip.reals.len(), "real"),
+            vip.min_healthy
+        ));
+    }
+    if let Some(discovery) = &vip.discovery {
+        let origin = &discovery.origin;
+        let error = discovery.error.iter();
+        troubles.extend(error.map(|error| format!("reals of {name} from {origin}: {error}")));
+        let held = discovery.held.iter();
+        troubles.extend(held.map(|reals| {
+            format!(
+                "an answer of {origin} that removes {} of {name} waits for you: `causeway vip accept {name}` applies it",
+                plural(*reals, "real")
+            )
+        }));
+    }
+    for real in vip.reals.iter().filter(|real| real.state == "down") {
+        let why = real.health.as_ref().map_or("", |health| &health.reason);
+        troubles.push(format!("{} of {name} is down: {why}", real.address));
+    }
+}
+
+/// How an agent is.
+pub(crate) fn of_agent(target: &Target) -> anyhow::Result<Condition> {
+    let (status, stats) = (target.get("/v1/status")?, target.get("/v1/stats")?);
+    Ok(agent(&status, &stats))
+}
+
+fn agent(status: &AgentStatus, stats: &AgentStats) -> Condition {
+    let mut troubles: Vec<String> = status.data_plane_error.iter().cloned().collect();
+    troubles.extend(refused(&status.last_reload_error));
+    for vip in &status.vips_missing {
+        let length = if vip.is_ipv4() { 32 } else { 128 };
+        troubles.push(format!(
+            "this server does not hold the VIP {vip}, so the kernel drops its packets: `ip addr add {vip}/{length} dev lo`"
+        ));
+    }
+    let missing = stats.clients.as_ref().map_or(0, |c| c.hooks_missing);
+    if missing > 0 {
+        troubles.push(format!(
+            "{} of interfaces without a program: clients that pass there are not measured",
+            plural(missing as usize, "hook")
+        ));
+    }
+    let mut serves = Vec::new();
+    if !stats.addresses.is_empty() {
+        let addresses: Vec<String> = stats.addresses.iter().map(ToString::to_string).collect();
+        serves.push(format!("tunnels end at {}", addresses.join(", ")));
+    }
+    if let Some(clients) = &stats.clients {
+        let categories = clients.categories.len();
+        serves.push(format!("clients measured in {categories} categories"));
+    }
+    for book in &stats.books {
+        serves.push(format!(
+            "{} follows the book, at {}",
+            book.server, book.position
+        ));
+    }
+    Condition {
+        daemon: daemon(
+            &format!(
+                "agent {} on {}",
+                status.version,
+                at(&status.interface, &status.mode)
+            ),
+            status.pid,
+            (status.started, stats.at),
+            &status.config_file,
+        ),
+        serves: match serves.is_empty() {
+            true => "nothing to do".to_owned(),
+            false => serves.join("; "),
+        },
+        troubles,
+    }
+}
+
+/// How a tunnel's end is.
+pub(crate) fn of_tunnel(target: &Target) -> anyhow::Result<Condition> {
+    Ok(tunnel(&target.get("/v1/status")?))
+}
+
+fn tunnel(status: &TunnelStatus) -> Condition {
+    let paths = &status.paths;
+    let carries = |path: &&PathView| ["alive", "partly"].contains(&path.state.as_str());
+    let carrying = paths.iter().filter(carries).count();
+    Condition {
+        daemon: daemon(
+            &format!("tunnel {} on {}", status.version, status.device),
+            status.pid,
+            (status.started, status.at),
+            &status.config_file,
+        ),
+        serves: format!(
+            "{carrying} of {} carry, {}",
+            plural(paths.len(), "path"),
+            match status.key {
+                0 => "in clear".to_owned(),
+                key => format!("sealed with key {key}"),
+            }
+        ),
+        troubles: of_paths(status.totals.sessions, paths)
+            .into_iter()
+            .chain(refused(&status.last_reload_error))
+            .collect(),
+    }
+}
+
+/// What keeps a tunnel, or some of its paths, from carrying.
+pub(crate) fn tunnel_troubles(status: &TunnelStatus) -> Vec<String> {
+    tunnel(status).troubles
+}
+
+fn of_paths(sessions: u64, paths: &[PathView]) -> Vec<String> {
+    let carries = |path: &PathView| ["alive", "partly"].contains(&path.state.as_str());
+    match (sessions, paths.iter().any(carries)) {
+        (_, true) => paths
+            .iter()
+            .filter(|path| path.state != "alive")
+            .map(|path| {
+                format!(
+                    "path {} from {} to {} is {}",
+                    path.id, path.local, path.remote, path.state
+                )
+            })
+            .collect(),
+        (0, false) => vec![
+            "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?".to_owned(),
+        ],
+        (_, false) => {
+            vec!["no path is alive: nothing is carried until the other end answers".to_owned()]
+        }
+    }
+}
+
+fn refused(last_reload_error: &Option<String>) -> Option<String> {
+    let error = last_reload_error.as_ref()?;
+    Some(format!(
+        "the last reload was refused, and what was before holds: {error}"
+    ))
+}
+
+fn at(interface: &str, mode: &str) -> String {
+    match mode {
+        "none" => format!("{interface} without XDP"),
+        mode => format!("{interface} in {mode} mode"),
+    }
+}
+
+fn daemon(what: &str, pid: u32, (started, now): (Moment, Moment), file: &str) -> String {
+    let runs_ns = now.monotonic_ns.saturating_sub(started.monotonic_ns);
+    let runs = span(Duration::from_nanos(runs_ns));
+    format!("{what}, pid {pid}, runs for {runs} with {file}")
+}
+
+/// Its two largest units.
+fn span(of: Duration) -> String {
+    let seconds = of.as_secs();
+    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
+    let minutes = seconds / 60 % 60;
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a daemon answers, as the balancer's tests hold it.
+    const STATS: &str = include_str!("../../balancer/testdata/stats.json");
+
+    fn status() -> Status {
+        serde_json::from_value(json!({
+            "version": "0.1.0", "interface": "eth0", "mode": "native", "took_over": false,
+            "pid": 7, "started": Moment::default(), "interval_ns": 100_000_000,
+            "config_file": "lb.toml", "last_reload_error": null,
+        }))
+        .unwrap()
+    }
+
+    fn stats(change: impl FnOnce(&mut Stats)) -> Stats {
+        let mut stats: Stats = serde_json::from_str(STATS).unwrap();
+        for real in stats.vips.iter_mut().flat_map(|vip| &mut vip.reals) {
+            "active".clone_into(&mut real.state);
+        }
+        stats.at.monotonic_ns = 90_061_000_000_000;
+        change(&mut stats);
+        stats
+    }
+
+    #[test]
+    fn a_balancer_that_is_well_says_so() {
+        let stats = stats(|stats| "drain".clone_into(&mut stats.vips[0].reals[0].state));
+        let condition = of_balancer(&status(), &stats);
+        assert_eq!(condition.troubles, Vec::<String>::new());
+        let text = condition.text();
+        assert!(
+            text.starts_with(
+                "balancer 0.1.0 on eth0 in native mode, pid 7, runs for 1 d 1 h with lb.toml\n"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains(" ready; reals: ") && text.contains("1 drain"),
+            "{text}"
+        );
+        assert!(text.ends_with("all is well\n"), "{text}");
+    }
+
+    #[test]
+    fn each_trouble_of_a_balancer_is_a_line() {
+        let told = |status: &Status, stats: &Stats, expected: &str| {
+            let condition = of_balancer(status, stats);
+            assert_eq!(condition.troubles.len(), 1, "{condition:?}");
+            assert!(condition.troubles[0].contains(expected), "{condition:?}");
+            assert!(!condition.text().contains("all is well"));
+        };
+        let well = stats(|_| {});
+        let with = |change: fn(&mut Status)| {
+            let mut status = status();
+            change(&mut status);
+            status
+        };
+        for (status, expected) in [
+            (
+                with(|s| s.last_reload_error = Some("lb.toml:3: x".to_owned())),
+                "refused, and what was before holds: lb.toml:3: x",
+            ),
+            (
+                with(|s| s.last_good = true),
+                "lb.toml was refused at the start",
+            ),
+            (
+                with(|s| s.unfinished = Some("web".to_owned())),
+                "not complete: web",
+            ),
+            (
+                with(|s| s.state_error = Some("disk full".to_owned())),
+                "disk full",
+            ),
+            (
+                with(|s| s.data_plane_error = Some("eth0 is gone".to_owned())),
+                "eth0 is gone",
+            ),
+        ] {
+            told(&status, &well, expected);
+        }
+        for (stats, expected) in [
+            (
+                stats(|s| s.flow_table.flows = s.flow_table.slots),
+                "new ones evict old ones",
+            ),
+            (stats(|s| s.vips[0].ready = false), "VIP web is not ready: "),
+            (
+                stats(|s| "down".clone_into(&mut s.vips[0].reals[0].state)),
+                " of web is down: ",
+            ),
+            (
+                stats(|s| {
+                    s.next_hop = serde_json::from_value(json!([
+                        { "family": "ipv4", "state": "silent", "gateway": "10.0.0.254", "mac": null,
+                          "other_routes": 0, "since_monotonic_ns": 0 },
+                        { "family": "ipv6", "state": "shared", "gateway": null, "mac": null,
+                          "other_routes": 0, "since_monotonic_ns": 0 },
+                    ]))
+                    .unwrap();
+                }),
+                "the next hop of ipv4 reals, 10.0.0.254, is silent",
+            ),
+        ] {
+            told(&status(), &stats, expected);
+        }
+    }
+
+    #[test]
+    fn a_tunnel_that_carries_nothing_says_so() {
+        let path = |state: &str| PathView {
+            state: state.to_owned(),
+            ..PathView::default()
+        };
+        let told = |sessions, states: [&str; 2]| of_paths(sessions, &states.map(path)).join("|");
+        assert!(told(0, ["probing", "probing"]).contains("not answered yet"));
+        assert!(told(1, ["dead", "down"]).contains("no path is alive"));
+        assert_eq!(told(1, ["alive", "alive"]), "");
+        assert_eq!(told(1, ["dead", "alive"]), "path 0 from  to  is dead");
+        assert_eq!(told(1, ["partly", "alive"]), "path 0 from  to  is partly");
+    }
+
+    #[test]
+    fn an_agent_tells_what_it_does_and_what_is_wrong() {
+        let status: AgentStatus = serde_json::from_value(json!({
+            "version": "0.1.0", "interface": "eth0", "mode": "native", "took_over": false,
+            "pid": 8, "started": Moment::default(), "config_file": "agent.toml",
+            "last_reload_error": "agent.toml:2: y", "vips_missing": ["2001:db8::1"],
+        }))
+        .unwrap();
+        let stats: AgentStats = serde_json::from_value(json!({
+            "at": { "monotonic_ns": 61_000_000_000u64, "realtime_ns": 0 },
+            "addresses": ["10.0.0.1"], "verdicts": [], "cookies": [],
+        }))
+        .unwrap();
+        assert_eq!(
+            agent(&status, &stats).text(),
+            "agent 0.1.0 on eth0 in native mode, pid 8, runs for 1 min 1 s with agent.toml\n\
+             tunnels end at 10.0.0.1\n\
+             trouble: the last reload was refused, and what was before holds: agent.toml:2: y\n\
+             trouble: this server does not hold the VIP 2001:db8::1, so the kernel drops its packets: `ip addr add 2001:db8::1/128 dev lo`\n"
+        );
+    }
+}
