@@ -6,12 +6,10 @@
 //! runtime starts its own, so that the others do not pay for one.
 //! Exit codes: 0 done, 1 failed, 2 wrong arguments (clap's own); of `status` also 3, no answer.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
@@ -172,23 +170,6 @@ fn end_with_reader() {
     // SAFETY: the default action runs no handler of ours.
     let restored = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     debug_assert!(restored.is_ok(), "SIGPIPE is a signal that can be set");
-}
-
-/// Sends log lines to standard error, so that standard output stays data.
-pub(crate) fn init_log(verbose: u8) {
-    let default = match verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    let filter =
-        EnvFilter::try_from_env("CAUSEWAY_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod generate_cmd;
 mod import_cmd;
 mod ipvs;
 mod lb_cmd;
+mod log;
 mod override_cmd;
 mod reload_cmd;
 mod stats_cmd;
@@ -36,7 +37,7 @@ mod words_arg;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    cli::init_log(cli.verbose);
+    log::init(cli.verbose);
     match cli.run() {
         Ok(code) => code,
         Err(error) => {

@@ -116,6 +116,25 @@ fn the_units_capabilities_suffice() {
     });
 }
 
+/// What systemd gives a service: `$JOURNAL_STREAM` names the file of its standard error.
+#[test]
+fn journald_gets_priorities() {
+    Machine::run(|machine| {
+        fs::write(machine.path("log"), "").expect("a log");
+        let log = fs::metadata(machine.path("log")).expect("the log");
+        let mut command = Command::new(BINARY);
+        let stream = format!("{}:{}", log.dev(), log.ino());
+        command.env("JOURNAL_STREAM", stream);
+        let _daemon = machine.start_by(command);
+        machine.wait_for_log("<6> INFO attached to eth0");
+        let none = machine.client(&["real", "drain", "web", "10.0.0.9"]);
+        assert!(!none.status.success());
+        machine.wait_for_log("<4> WARN not changed who=");
+        let lines = machine.log();
+        assert!(lines.lines().all(|line| line.starts_with('<')), "{lines}");
+    });
+}
+
 #[test]
 fn changes_reach_the_data_plane_and_bad_files_do_not() {
     Machine::run(|machine| {
