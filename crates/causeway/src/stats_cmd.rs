@@ -331,6 +331,6 @@ mod tests {
         let shown = table(&stats, false);
         assert_eq!(shown, expected, "\n{shown}");
         let csv = reals(&stats.vips).to_csv();
-        assert!(csv.starts_with("vip,real,state,health,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,grade,low_pct,reason\nweb,10.0.0.1,active,1,0.020,"));
+        assert!(csv.starts_with("vip,real,state,health,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,grade,low_pct,reason\nweb,10.0.0.1,active,,1,0.020,"));
     }
 }

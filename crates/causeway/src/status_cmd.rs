@@ -174,11 +174,17 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
 fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
     let name = &vip.name;
     if !vip.ready {
+        let health = vip.reals.iter().filter_map(|real| real.health.as_ref());
+        let unknown = health.filter(|health| health.state == "unknown").count();
         troubles.push(format!(
-            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}",
+            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}",
             vip.reals_up,
             plural(vip.reals.len(), "real"),
-            vip.min_healthy
+            vip.min_healthy,
+            match unknown {
+                0 => String::new(),
+                _ => format!("; probes have not told yet of {unknown}"),
+            }
         ));
     }
     if let Some(discovery) = &vip.discovery {
@@ -454,6 +460,23 @@ mod tests {
         ] {
             told(&status(), &stats, expected);
         }
+    }
+
+    #[test]
+    fn a_real_that_is_not_probed_yet_is_not_called_down() {
+        let stats = stats(|stats| {
+            stats.vips[0].ready = false;
+            stats.vips[0].reals[0].health = serde_json::from_value(json!({
+                "state": "unknown", "since_monotonic_ns": 0, "reason": "", "succeeded": 0, "failed": 0,
+            }))
+            .unwrap();
+        });
+        let troubles = of_balancer(&status(), &stats).troubles;
+        assert_eq!(troubles.len(), 1, "{troubles:?}");
+        assert!(
+            troubles[0].ends_with("; probes have not told yet of 1"),
+            "{troubles:?}"
+        );
     }
 
     #[test]
