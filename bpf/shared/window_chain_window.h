@@ -27,6 +27,8 @@
 #define WC_HIST_FULL 250u /* bursts in the histogram when it is halved */
 #define WC_HIST_SHARE 64u
 #define WC_HIST_PEAK 8u
+/* Within so many bursts a window of three or more has mostly shown itself. */
+#define WC_HIST_FEW 4u
 
 /* Two packets that are parts of one request follow each other within this. */
 #define WC_PAIR_NS (1ull * CW_MS_NS)
@@ -72,8 +74,12 @@ CW_INLINE u32 wc_bursts_counted(const struct wc_state *s)
  */
 CW_INLINE int wc_window_is_open(const struct wc_state *s)
 {
-	return s->flags & WC_TCP && s->window == 1 && !wc_in_tls(s) && !wc_all_single(s) &&
-	       wc_bursts_counted(s) < WC_HIST_SHARE;
+	u32 bursts;
+
+	if (!(s->flags & WC_TCP) || s->window != 1 || wc_in_tls(s) || wc_all_single(s))
+		return 0;
+	bursts = wc_bursts_counted(s);
+	return bursts >= WC_HIST_FEW && bursts < WC_HIST_SHARE;
 }
 
 CW_GLOBAL int wc_window_infer(struct wc_state *s)
