@@ -215,7 +215,7 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	n = b->n;
 	/* The second burst of a connection: a response to the first one came. */
 	if (s->bursts == 2 && s->ring_len)
-		wc_path_at_most(s, wc_ring_age(s, b->at_ns - b->idle_ns, 0));
+		wc_path_at_most(s, wc_ring_age(s, b->at_ns, 0));
 	wide = wc_is_wide(s);
 	if (wide)
 		wc_drop_stale(s, b->at_ns);

@@ -64,6 +64,8 @@ pub struct Agent {
     decapsulator: Option<Decapsulator>,
     clients: Option<Mutex<Clients>>,
     running: Mutex<Running>,
+    /// Held while the file is read again.
+    reloading: Mutex<()>,
     status: Mutex<AgentStatus>,
     load: Mutex<ServerLoad>,
     latencies: LatencySlot,
@@ -144,6 +146,7 @@ impl Agent {
         let agent = Self {
             decapsulator,
             clients: clients.map(Mutex::new),
+            reloading: Mutex::new(()),
             running: Mutex::new(Running {
                 file: from,
                 heard,
@@ -161,6 +164,8 @@ impl Agent {
     /// Reads the configuration file again. A bad one changes nothing, and the
     /// status says so until a good one comes.
     pub fn reload(&self) -> Result<String, String> {
+        // The API and SIGHUP may ask at once: the last file that was read is to be in force.
+        let _one_at_a_time = lock(&self.reloading);
         let outcome = self.try_reload();
         lock(&self.status).last_reload_error = outcome.as_ref().err().cloned();
         outcome

@@ -14,6 +14,7 @@ use causeway_service::config::{ConfigErrors, units};
 use causeway_service::process::Process;
 use hyper::Uri;
 
+use crate::log;
 use crate::client::{Credentials, Target};
 use crate::stats_cmd::{self, View};
 use crate::{clients_table, reload_cmd, status_cmd};
@@ -107,7 +108,7 @@ enum Action {
             default_value = "/etc/causeway/agent.toml"
         )]
         config: PathBuf,
-        /// Yes, no tunnel shall end here any more
+        /// Confirm that tunnels are no longer to end here
         #[arg(long)]
         yes: bool,
     },
@@ -192,7 +193,7 @@ impl Args {
 }
 
 fn refused(errors: &ConfigErrors) -> ExitCode {
-    eprintln!("{errors}");
+    log::failure(&errors.to_string());
     ExitCode::FAILURE
 }
 

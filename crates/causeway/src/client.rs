@@ -23,6 +23,9 @@ use tokio::net::{TcpStream, UnixStream};
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long it may take to read its file again: one with thousands of VIPs takes a while.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(90);
+
 /// How long it may take without a word.
 const UNTOLD: Duration = Duration::from_secs(2);
 
@@ -186,7 +189,11 @@ impl Target {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let asked = tokio::time::timeout(PATIENCE, call(self, method, path, body));
+            let patience = match path {
+                "/v1/reload" => RELOAD_PATIENCE,
+                _ => PATIENCE,
+            };
+            let asked = tokio::time::timeout(patience, call(self, method, path, body));
             tokio::pin!(asked);
             let answer = tokio::select! {
                 answer = &mut asked => answer,
@@ -201,7 +208,7 @@ impl Target {
                 Err(_) => bail!(
                     "the daemon at {} did not answer within {} s",
                     self.name(),
-                    PATIENCE.as_secs()
+                    patience.as_secs()
                 ),
             }
         })

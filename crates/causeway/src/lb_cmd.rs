@@ -10,6 +10,8 @@ use causeway_service::config::ConfigErrors;
 use causeway_service::process::Process;
 use clap::Subcommand;
 
+use crate::log;
+
 /// Run the balancer
 ///
 /// Loads the data plane or takes over the running one, then serves until SIGTERM or
@@ -75,6 +77,6 @@ impl Args {
 }
 
 fn refused(errors: &ConfigErrors) -> ExitCode {
-    eprintln!("{errors}");
+    log::failure(&errors.to_string());
     ExitCode::FAILURE
 }

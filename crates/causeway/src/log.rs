@@ -34,6 +34,17 @@ pub(crate) fn init(verbose: u8) {
     }
 }
 
+/// Prints why a command or a daemon ends, which is an error to journald too.
+pub(crate) fn failure(text: &str) {
+    let text = format!("{text}\n");
+    let text = match is_journal() {
+        true => marked(3, text.as_bytes()),
+        false => text.into_bytes(),
+    };
+    // The exit code says it as well.
+    let _ = io::stderr().write_all(&text);
+}
+
 /// Whether standard error leads to journald: systemd.exec(5), `$JOURNAL_STREAM`.
 fn is_journal() -> bool {
     let (Ok(stream), Ok(own)) = (std::env::var("JOURNAL_STREAM"), fstat(io::stderr())) else {

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // One line: what failed, then each cause after a colon.
-            eprintln!("causeway: {error:#}");
+            log::failure(&format!("causeway: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -10,6 +10,7 @@ use causeway_service::process::Process;
 use causeway_tunnel::{TunnelConfig, run};
 use hyper::Uri;
 
+use crate::log;
 use crate::client::{Credentials, Target};
 use crate::stats_cmd::View;
 use crate::{reload_cmd, status_cmd};
@@ -108,7 +109,7 @@ impl Args {
         match TunnelConfig::load(&self.config) {
             Ok(config) => run(process, self.config, config).map(|()| ExitCode::SUCCESS),
             Err(errors) => {
-                eprintln!("{errors}");
+                log::failure(&errors.to_string());
                 Ok(ExitCode::FAILURE)
             }
         }

@@ -49,6 +49,8 @@ pub struct Tunnel {
     merges_udp: bool,
     started: Moment,
     file: PathBuf,
+    /// Held while the file is read again.
+    reloading: Mutex<()>,
     last_reload_error: Mutex<Option<String>>,
     /// Of other hosts, if they are served.
     access: Option<Access>,
@@ -104,6 +106,7 @@ impl Tunnel {
             merges_udp: device.merges_udp,
             started: Moment::now(),
             file,
+            reloading: Mutex::new(()),
             last_reload_error: Mutex::new(None),
             access,
         });
@@ -126,6 +129,8 @@ impl Tunnel {
     /// Reads configuration and keys again. A bad file changes nothing, and the status
     /// says so until a good one comes.
     pub fn reload(&self) -> Result<String, String> {
+        // The API and SIGHUP may ask at once: the last file that was read is to be in force.
+        let _one_at_a_time = lock(&self.reloading);
         let outcome = self.try_reload();
         *lock(&self.last_reload_error) = outcome.as_ref().err().cloned();
         outcome

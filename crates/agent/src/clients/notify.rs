@@ -105,12 +105,12 @@ fn run(inbox: &Receiver<(Event, Recipients)>) {
         if let Some(address) = &recipients.webhook
             && let Err(error) = post(address, &body)
         {
-            warn!("the webhook {address} was not called: {error:#}");
+            warn!("the webhook {address} failed: {error:#}");
         }
         if let Some((program, arguments)) = recipients.exec.split_first()
             && let Err(error) = execute(program, arguments, &body)
         {
-            warn!("{program} was not run: {error:#}");
+            warn!("{program} failed: {error:#}");
         }
     }
 }

@@ -245,7 +245,7 @@ impl<'a> Reporter<'a> {
                     let response = vec![Body::Response(number)];
                     let datagram = self.sender.datagram(server, response, keys);
                     self.sockets.send(&[balancer], &datagram);
-                    // No balancer there has received it yet.
+                    // That balancer has not taken our position yet.
                     self.followed_at = None;
                 }
                 Answer::Book(server, part) => self.take_part(plan, server, part),

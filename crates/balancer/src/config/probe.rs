@@ -375,8 +375,7 @@ fn command(
             "is not an executable file; make it executable".to_owned()
         }
         Ok(about) if about.uid() != 0 || about.mode() & 0o022 != 0 => {
-            "is not root's alone, who runs it; make root its owner, and let no one else write it"
-                .to_owned()
+            "must be owned by root, which runs it, and writable by no one else".to_owned()
         }
         Ok(_) => return Some(words.clone()),
     };

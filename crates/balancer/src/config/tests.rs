@@ -468,12 +468,19 @@ fn text_without_quotes_is_told_as_such() {
         let errors = parse(&format!("http = false\ninterface = {value} # where\n")).unwrap_err();
         assert_eq!(
             errors.to_string(),
-            format!("lb.toml:2: write the text in quotes: \"{value}\"")
+            "lb.toml:2: write the text of this value in quotes"
         );
     }
     for other in ["\"eth0", "[1", "", "1 2"] {
         let errors = parse(&format!("interface = {other}\n")).unwrap_err();
-        assert!(!errors.to_string().contains("in quotes: "), "{errors}");
+        assert!(!errors.to_string().contains("in quotes"), "{errors}");
+    }
+    for word in ["True", "yes"] {
+        let errors = parse(&format!("http = {word}\n")).unwrap_err();
+        assert_eq!(
+            errors.to_string(),
+            "lb.toml:1: write `true` or `false`, in small letters"
+        );
     }
 }
 

@@ -250,7 +250,10 @@ mod tests {
             b"\0\0\0\0\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
         ] {
             let error = grpc_serves(bad).unwrap_err();
-            assert!(error.ends_with("not a message of grpc.health.v1"), "{bad:?}");
+            assert!(
+                error.ends_with("not a message of grpc.health.v1"),
+                "{bad:?}"
+            );
         }
     }
 

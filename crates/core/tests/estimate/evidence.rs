@@ -273,7 +273,7 @@ fn a_client_that_is_held_up_has_its_other_requests_out_all_the_same() {
 }
 
 #[test]
-fn two_requests_at_a_time_are_known_from_the_second_page_on() {
+fn two_requests_at_a_time_are_known_once_two_pages_have_shown_them() {
     let found = pages(2, 6, |_| 0);
     // Two packets at a time may be one request in two parts. Until that is known, no sample
     // is one that others are judged by.

@@ -160,7 +160,7 @@ impl Fit {
                 done_ns.saturating_sub(begin_ns)
             })
             .collect();
-        // Neither a few long ones must decide, nor how exactly short ones are known.
+        // A few long ones must not decide, nor how exactly short ones are known.
         let sum: f64 = services_ns.iter().map(|&ns| ns as f64).sum();
         let mean = sum / services_ns.len().max(1) as f64;
         let logs: Vec<f64> = services_ns

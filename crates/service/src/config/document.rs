@@ -135,8 +135,8 @@ fn read<R: DeserializeOwned + JsonSchema>(
 
 fn note(error: &Error, message: String, faults: &mut Faults<'_>) {
     match error.span() {
-        Some(span) => match faults.unquoted(&span) {
-            Some(value) => faults.at(span, format!("write the text in quotes: \"{value}\"")),
+        Some(span) => match faults.remedy(&span) {
+            Some(remedy) => faults.at(span, remedy),
             None => faults.at(span, message),
         },
         None => faults.file(message),

@@ -99,15 +99,24 @@ impl<'a> Faults<'a> {
         });
     }
 
-    /// The value of a line that cannot be read, if it is an address, a name or a time that lacks its
-    /// quotes.
-    pub(super) fn unquoted(&self, span: &std::ops::Range<usize>) -> Option<&str> {
+    /// What to write instead, where the value of a line is a text without its quotes, or a word for
+    /// true or false. The value is not repeated: it may be a secret.
+    pub(super) fn remedy(&self, span: &std::ops::Range<usize>) -> Option<&'static str> {
         let line = self.text.lines().nth(self.line(span) - 1)?;
         let (_, value) = line.split_once('=')?;
         let value = value.split('#').next().unwrap_or_default().trim();
         let is_word = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
-        let is_text = !value.is_empty() && value.chars().all(is_word);
-        (is_text && !is_of_toml(value)).then_some(value)
+        if value.is_empty() || !value.chars().all(is_word) || is_of_toml(value) {
+            return None;
+        }
+        match value.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "false" | "no" | "off" => {
+                Some("write `true` or `false`, in small letters")
+            }
+            // The parser says what is wrong with a number.
+            digits if digits.chars().all(|c| c.is_ascii_digit() || c == '_') => None,
+            _ => Some("write the text of this value in quotes"),
+        }
     }
 
     /// The line, from 1, at which a byte range begins.
