@@ -138,8 +138,12 @@ fn cookies_alone_keep_every_connection() {
         "{runs:?}"
     );
     assert!(broken("maglev-table") < broken("hash"), "{runs:?}");
-    // What was on its way between two balancers' reloads may be reset.
-    assert!(broken("second-chance") < 0.02, "{runs:?}");
+    // What was on its way between two balancers' reloads may be reset: some packets, however many
+    // connections there are.
+    assert!(
+        broken("second-chance") < broken("maglev-table").max(0.02),
+        "{runs:?}"
+    );
     // A handshake that is under way when the balancer is swapped may be lost.
     assert!(broken("cookie-stateful") < 0.02, "{runs:?}");
     let stateful = runs.iter().find(|run| run["name"] == "cookie-stateful");
