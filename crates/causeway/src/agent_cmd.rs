@@ -14,8 +14,8 @@ use causeway_service::config::{ConfigErrors, units};
 use causeway_service::process::Process;
 use hyper::Uri;
 
-use crate::log;
 use crate::client::{Credentials, Target};
+use crate::log;
 use crate::stats_cmd::{self, View};
 use crate::{clients_table, reload_cmd, status_cmd};
 

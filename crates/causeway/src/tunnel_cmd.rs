@@ -10,8 +10,8 @@ use causeway_service::process::Process;
 use causeway_tunnel::{TunnelConfig, run};
 use hyper::Uri;
 
-use crate::log;
 use crate::client::{Credentials, Target};
+use crate::log;
 use crate::stats_cmd::View;
 use crate::{reload_cmd, status_cmd};
 
