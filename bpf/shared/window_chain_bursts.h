@@ -298,19 +298,20 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
  * ACKs. One that was prompt before is taken to be so again. Bounds are all that a client
  * tells that pauses before each request, beside responses too fast for the clock that dates
  * them; a connection of HTTP/2 with several streams: a packet carries many requests, and
- * the order of responses is not theirs; and one whose window is one or two. All samples of
+ * the order of responses is not theirs; and one whose window may be one or two. All samples of
  * such flows are off alike, and so are those of clients without timestamps.
  */
 CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 {
 	int undated = s->flags & WC_TCP && s->cur_lead == 1 && !s->prompt && !s->cur_idle &&
 		      s->cur_acked <= WC_ALONE;
-	int open = wc_window_is_open(s), streams = wc_is_multiplexed(s), kind;
+	int ambiguous = wc_window_is_ambiguous(s);
+	int streams = wc_is_multiplexed(s), kind;
 	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
 
-	if (!undated && !streams && !coarse && !open)
+	if (!undated && !streams && !coarse && !ambiguous)
 		return;
-	kind = streams || coarse || open || !(s->flags & WC_TS_SEEN);
+	kind = streams || coarse || ambiguous || !(s->flags & WC_TS_SEEN);
 	for (u32 i = 0; i < 2; i++) {
 		struct est_sample *of = &out->group[i];
 

@@ -56,7 +56,7 @@ CW_INLINE int wc_all_single(const struct wc_state *s)
 	return !(low >> 8 | high);
 }
 
-/* How many bursts the histogram holds: the sum of its bytes, four at a time. */
+/* How many bursts the histogram holds: the sum of its bytes, in pairs. */
 CW_INLINE u32 wc_bursts_counted(const struct wc_state *s)
 {
 	const u64 evens = 0x00ff00ff00ff00ffull, ones = 0x0001000100010001ull;
@@ -72,7 +72,7 @@ CW_INLINE u32 wc_bursts_counted(const struct wc_state *s)
  * Whether W may be two as well as one. In TLS the first request often comes in two packets,
  * behind the handshake or HTTP/2's preface, and clients of HTTP/1.1 keep one outstanding.
  */
-CW_INLINE int wc_window_is_open(const struct wc_state *s)
+CW_INLINE int wc_window_is_ambiguous(const struct wc_state *s)
 {
 	u32 bursts;
 

@@ -419,7 +419,7 @@ pub(crate) fn warn_of_balancers_keys(config: &AgentConfig) {
 /// A packet to an address that the kernel does not hold is dropped without a word
 /// once it is decapsulated: the fault that everybody meets once.
 pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
-    for vip in missing_vips(config) {
+    for vip in missing_vips(&config.vips) {
         let length = if vip.is_ipv4() { 32 } else { 128 };
         warn!(
             "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
@@ -428,12 +428,12 @@ pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
 }
 
 /// VIPs that are no addresses of this server.
-fn missing_vips(config: &AgentConfig) -> Vec<IpAddr> {
+fn missing_vips(vips: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
     let is_missing = |vip: &IpAddr| {
         let bound = UdpSocket::bind((*vip, 0));
         bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
     };
-    config.vips.iter().copied().filter(is_missing).collect()
+    vips.iter().copied().filter(is_missing).collect()
 }
 
 /// Without timestamps there is nothing to carry a cookie.
@@ -485,13 +485,15 @@ async fn no_route(request: Request) -> Response {
 
 /// The agent: what it runs on
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = AgentStatus)))]
-async fn status(State(agent): Api) -> Json<AgentStatus> {
-    let vips_missing = missing_vips(&lock(&agent.running).config);
+async fn status(State(agent): Api) -> Answer<Json<AgentStatus>> {
     let status = lock(&agent.status).clone();
-    Json(AgentStatus {
+    // A socket for each VIP, of which there may be thousands.
+    let vips = lock(&agent.running).config.vips.clone();
+    let vips_missing = blocking(move || missing_vips(&vips)).await?;
+    Ok(Json(AgentStatus {
         vips_missing,
         ..status
-    })
+    }))
 }
 
 /// All counters

@@ -29,6 +29,16 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
 
+    #[command(flatten)]
+    file: ConfigFile,
+
+    /// What `unload` was called
+    #[arg(long, hide = true)]
+    detach: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct ConfigFile {
     /// Configuration file
     #[arg(
         short,
@@ -37,10 +47,6 @@ pub(crate) struct Args {
         default_value = "/etc/causeway/agent.toml"
     )]
     config: PathBuf,
-
-    /// What `unload` was called
-    #[arg(long, hide = true)]
-    detach: bool,
 }
 
 /// Where the agent listens.
@@ -100,14 +106,8 @@ enum Action {
     ///
     /// After the agent was stopped. A stop, a restart or an upgrade needs none of that.
     Unload {
-        /// Configuration file
-        #[arg(
-            short,
-            long,
-            value_name = "FILE",
-            default_value = "/etc/causeway/agent.toml"
-        )]
-        config: PathBuf,
+        #[command(flatten)]
+        file: ConfigFile,
         /// Confirm that tunnels are no longer to end here
         #[arg(long)]
         yes: bool,
@@ -155,8 +155,8 @@ impl Args {
             Some(Action::Reload { target, output }) => {
                 return reload_cmd::run(&target.into(), output);
             }
-            Some(Action::Unload { config, yes }) => {
-                return match AgentConfig::load(&config) {
+            Some(Action::Unload { file, yes }) => {
+                return match AgentConfig::load(&file.config) {
                     Ok(config) if yes => unload(&config).map(|()| ExitCode::SUCCESS),
                     Ok(config) => bail!(
                         "this takes {} down; say --yes if that is meant",
@@ -178,11 +178,11 @@ impl Args {
             None => {}
         }
         let process = Process::begin()?;
-        let config = match AgentConfig::load(&self.config) {
+        let config = match AgentConfig::load(&self.file.config) {
             Ok(config) => config,
             Err(errors) => return Ok(refused(&errors)),
         };
-        run(process, self.config, config)?;
+        run(process, self.file.config, config)?;
         Ok(ExitCode::SUCCESS)
     }
 

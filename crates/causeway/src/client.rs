@@ -184,15 +184,26 @@ impl Target {
         self.call(Method::DELETE, path, None).map(drop)
     }
 
+    /// Has the daemon read its file again, and gives a summary of what is in force.
+    pub(crate) fn reload(&self) -> anyhow::Result<String> {
+        parse(&self.call_within(RELOAD_PATIENCE, Method::POST, "/v1/reload", None)?)
+    }
+
     fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> anyhow::Result<Bytes> {
+        self.call_within(PATIENCE, method, path, body)
+    }
+
+    fn call_within(
+        &self,
+        patience: Duration,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> anyhow::Result<Bytes> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let patience = match path {
-                "/v1/reload" => RELOAD_PATIENCE,
-                _ => PATIENCE,
-            };
             let asked = tokio::time::timeout(patience, call(self, method, path, body));
             tokio::pin!(asked);
             let answer = tokio::select! {

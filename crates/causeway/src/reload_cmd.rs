@@ -28,7 +28,7 @@ impl Args {
 
 /// Has the daemon at `target` read its file again.
 pub(crate) fn run(target: &Target, output: OutputFormat) -> anyhow::Result<ExitCode> {
-    let summary: String = target.post("/v1/reload", "")?;
+    let summary = target.reload()?;
     let mut table = TextTable::new(&["reloaded"]);
     table.push(vec![summary.clone()]);
     match output {

@@ -131,10 +131,10 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
         });
     }
     let flows = &stats.flow_table;
-    // Nine tenths of what it is made for: there are five slots for four flows.
+    // Nine tenths of the flows that it is sized for: it has five slots for each four.
     if 25 * flows.flows > 18 * flows.slots {
         troubles.push(format!(
-            "the flow table holds {} flows in {} slots, and new ones evict old ones: raise [flow_table], or use cookies",
+            "the flow table is nearly full, with {} flows in {} slots; in a full one new flows evict old ones: raise [flow_table], or use cookies",
             flows.flows, flows.slots
         ));
     }
@@ -282,8 +282,7 @@ pub(crate) fn of_tunnel(target: &Target) -> anyhow::Result<Condition> {
 
 fn tunnel(status: &TunnelStatus) -> Condition {
     let paths = &status.paths;
-    let carries = |path: &&PathView| ["alive", "partly"].contains(&path.state.as_str());
-    let carrying = paths.iter().filter(carries).count();
+    let carrying = paths.iter().filter(|path| carries(path)).count();
     Condition {
         daemon: daemon(
             &format!("tunnel {} on {}", status.version, status.device),
@@ -311,26 +310,26 @@ pub(crate) fn tunnel_troubles(status: &TunnelStatus) -> Vec<String> {
     tunnel(status).troubles
 }
 
+fn carries(path: &PathView) -> bool {
+    ["alive", "partly"].contains(&path.state.as_str())
+}
+
 fn of_paths(sessions: u64, paths: &[PathView]) -> Vec<String> {
-    let carries = |path: &PathView| ["alive", "partly"].contains(&path.state.as_str());
-    match (sessions, paths.iter().any(carries)) {
-        (_, true) => paths
-            .iter()
-            .filter(|path| path.state != "alive")
-            .map(|path| {
-                format!(
-                    "path {} from {} to {} is {}",
-                    path.id, path.local, path.remote, path.state
-                )
-            })
-            .collect(),
-        (0, false) => vec![
-            "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?".to_owned(),
-        ],
-        (_, false) => {
-            vec!["no path is alive: nothing is carried until the other end answers".to_owned()]
-        }
+    if !paths.iter().any(carries) {
+        return vec![match sessions {
+            0 => "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?".to_owned(),
+            _ => "no path is alive: nothing is carried until the other end answers".to_owned(),
+        }];
     }
+    let troubled = paths.iter().filter(|path| path.state != "alive");
+    troubled
+        .map(|path| {
+            format!(
+                "path {} from {} to {} is {}",
+                path.id, path.local, path.remote, path.state
+            )
+        })
+        .collect()
 }
 
 fn refused(last_reload_error: &Option<String>) -> Option<String> {
@@ -452,7 +451,7 @@ mod tests {
         for (stats, expected) in [
             (
                 stats(|s| s.flow_table.flows = s.flow_table.slots),
-                "new ones evict old ones",
+                "new flows evict old ones",
             ),
             (stats(|s| s.vips[0].ready = false), "VIP web is not ready: "),
             (

@@ -204,7 +204,7 @@ impl View {
         frame.render_widget(Paragraph::new(lines), foot);
         let keys = "q quit   arrows select   LATENCY and WEIGHT over the last looks; below: why the selected real has its weight, and the last moves";
         let below = match &self.fault {
-            Some(fault) => Paragraph::new(format!("not of now: {fault}")).red().bold(),
+            Some(fault) => Paragraph::new(format!("stale: {fault}")).red().bold(),
             None => Paragraph::new(keys).dim(),
         };
         frame.render_widget(below, help);
@@ -425,7 +425,7 @@ mod tests {
         view.fault = Some("no daemon runs at /run/x".to_owned());
         terminal.draw(|frame| view.draw(frame)).expect("drawn");
         let text = terminal.backend().to_string();
-        for wanted in ["not of now: no daemon runs at /run/x", "packets 1000/s"] {
+        for wanted in ["stale: no daemon runs at /run/x", "packets 1000/s"] {
             assert!(text.contains(wanted), "{wanted:?} in\n{text}");
         }
         assert!(view.key(KeyCode::Char('q'), false));

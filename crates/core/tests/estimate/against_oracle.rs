@@ -83,7 +83,7 @@ fn compare(clients: impl Iterator<Item = Client>, rng: &mut Rng) -> Difference {
 }
 
 /// The limits are about twice what this seed and others show. In sum the C has less: ACKs more than
-/// 268 ms back do not show it when the last responses of a page came.
+/// 268 ms back do not show when the last responses of a page came.
 fn assert_close(difference: &Difference, counts: f64, means: f64, total: f64) {
     let share = |count: usize| count as f64 / difference.epochs as f64;
     assert!(difference.epochs > 1_000, "{difference:?}");
