@@ -35,8 +35,6 @@
 #define WC_ECHO_SLACK_NS 500000ll
 /* Resolution of TSecr: where an ACK tells the same more exactly, it counts. */
 #define WC_ECHO_TICK_NS 1000000ll
-/* A request that acknowledges more than one segment did not sit on it. */
-#define WC_SEGMENT 1460u
 /*
  * A packet soon after one of full size is the rest of the same request. Over TCP
  * also a later one, if no response arrived in between: a slow uplink sends the
@@ -107,6 +105,7 @@ CW_INLINE void wc_begin_requests(struct wc_state *s, u64 t_ns)
 	s->cur_n = 0;
 	s->packet_max = 0;
 	s->silence = 0;
+	s->late_ack = 0;
 	s->last_ns = t_ns;
 }
 
@@ -401,6 +400,7 @@ CW_INLINE void wc_move_last(struct wc_state *s, u64 t_ns)
 	s->cur_age = cw_sat32(s->cur_age + moved);
 	s->last_ns = t_ns;
 	s->silence = 0;
+	s->late_ack = 0;
 }
 
 /* The packet belongs to the open burst. */
@@ -439,13 +439,15 @@ CW_INLINE u64 wc_idle_ns(const struct wc_opening *o)
 CW_INLINE void wc_open(struct wc_state *s, const struct wc_opening *o)
 {
 	s->cur_age = cw_sat32(wc_back_ns(o) >> WC_BURST_SHIFT);
-	s->cur_idle = cw_sat32(wc_idle_ns(o) >> WC_IDLE_SHIFT);
+	s->cur_idle = CW_MIN(wc_idle_ns(o) >> WC_IDLE_SHIFT, WC_31_BITS) & WC_31_BITS;
+	s->cur_undated = s->late_ack;
 	s->cur_off = 0;
 	s->cur_lead = o->lead;
 	s->cur_acked = o->acked;
 	s->cur_n = o->n;
 	s->cur_late = 0;
 	s->silence = 0;
+	s->late_ack = 0;
 	s->last_ns = o->at_ns;
 	s->last_long = 0;
 	if (!wc_trusts_silence(s)) {
@@ -591,6 +593,7 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 {
 	struct wc_request r = { .ends = 1 };
 	struct wc_burst b = {};
+	int undated;
 
 	if (!s || !p || !out)
 		return 0;
@@ -603,11 +606,14 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 	b.at_ns = r.now_ns;
 	b.idle_ns = wc_idle_before(s, &r);
 	b.lead = wc_lead(s, r.gap_ns, b.idle_ns);
+	undated = s->late_ack;
 	wc_close_last(s, r.now_ns, b.idle_ns, out);
 	if (r.gap_ns < WC_FORGET_NS && (r.new_ack || s->silence)) {
 		wc_join_groups(out);
 		b.acked = wc_acked(p->ack - s->tcp.request_ack);
 		wc_root(s, &b, &out->group[1]);
+		if (undated)
+			wc_grade_low(&out->group[1]);
 	}
 	wc_ring_clear(s);
 	s->flags &= (u8)~(WC_DATA_SEEN | WC_BOUND);

@@ -55,12 +55,9 @@ CW_INLINE u64 wc_others(struct wc_state *s, const struct wc_burst *b, u32 m, u64
 
 /*
  * Without timestamps nothing tells when the client received what it acknowledges, and
- * it delays the ACK of a segment that comes alone (RFC 1122, 4.2.3.2; Linux: 40 ms). Not
- * that of a connection's first response.
+ * it delays the ACK of a segment that comes alone. Not that of a connection's first response.
  */
 #define WC_ALONE 84u /* one segment, in eighths of an octave */
-#define WC_DELAYED_MIN_NS (36ull * CW_MS_NS)
-#define WC_DELAYED_MAX_NS (64ull * CW_MS_NS)
 
 CW_INLINE int wc_is_undated(const struct wc_state *s, const struct wc_burst *b)
 {
@@ -292,10 +289,18 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
 	h->lead = s->hold_lead;
 }
 
+/* All that a group says is off, like all else that the flow does. */
+CW_INLINE void wc_grade_low(struct est_sample *of)
+{
+	of->bound_halves = (u16)of->weight_halves;
+	of->systematic = 1;
+}
+
 /*
  * What the burst just closed said is a bound where its request alone acknowledged the
  * response and no echo dates that: the client may have paused for as long as it delays
- * ACKs. One that was prompt before is taken to be so again. Bounds are all that a client
+ * ACKs. One that was prompt before is taken to be so again. It is one, too, where the ACK of
+ * the response's last segment was late. Bounds are all that a client
  * tells that pauses before each request, beside responses too fast for the clock that dates
  * them; a connection of HTTP/2 with several streams: a packet carries many requests, and
  * the order of responses is not theirs; and one whose window may be one or two. All samples of
@@ -309,15 +314,16 @@ CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 	int streams = wc_is_multiplexed(s), kind;
 	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
 
+	undated |= s->cur_undated;
 	if (!undated && !streams && !coarse && !ambiguous)
 		return;
 	kind = streams || coarse || ambiguous || !(s->flags & WC_TS_SEEN);
 	for (u32 i = 0; i < 2; i++) {
 		struct est_sample *of = &out->group[i];
 
-		of->bound_halves = (u16)of->weight_halves;
-		of->systematic = (u8)kind;
+		wc_grade_low(of);
 		if (!kind) {
+			of->systematic = 0;
 			of->sum_halves_ns = 0;
 			of->weight_halves = 0;
 			of->singles = 0;

@@ -126,6 +126,20 @@ CW_INLINE void wc_lone_ack(struct wc_datagram *d, u32 payload_len)
 		d->ack_min = payload_len;
 }
 
+/*
+ * Whether a lone ACK of so many bytes, gap_ns after the last request, was delayed as far as can
+ * be told without timestamps: what it acknowledges may have come with what the one before did.
+ */
+CW_INLINE int wc_ends_delayed(const struct wc_state *s, u32 bytes, u64 gap_ns)
+{
+	u64 since;
+
+	if (s->flags & WC_TS_SEEN || !s->silence || bytes > WC_SEGMENT)
+		return 0;
+	since = gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
+	return since >= WC_DELAYED_MIN_NS && since <= WC_DELAYED_MAX_NS;
+}
+
 /* A packet without a request: it moves nothing but the ACK times. */
 CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 now_ns)
 {
@@ -147,6 +161,10 @@ CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 n
 			return;
 		weight = wc_ack_weight(p->ack - before);
 		s->tcp.ack_max = p->ack;
+		if (wc_ends_delayed(s, p->ack - before, gap)) {
+			s->late_ack = 1;
+			return;
+		}
 	} else {
 		wc_lone_ack(&s->datagram, est_payload(p));
 	}
@@ -154,7 +172,7 @@ CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 n
 	if (s->flags & WC_DATA_SEEN) {
 		if (!wc_trusts_silence(s))
 			wc_ack_arrived(s, weight, gap);
-		s->silence = cw_sat32((gap >> WC_IDLE_SHIFT) + 1);
+		s->silence = CW_MIN((gap >> WC_IDLE_SHIFT) + 1, WC_31_BITS) & WC_31_BITS;
 	}
 }
 

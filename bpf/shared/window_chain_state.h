@@ -17,10 +17,10 @@
  *   32     ring         4.1 us *  251 ms *      latencies are means of many
  *   16     hist         bursts    255           halved when the sum passes 250
  *   4      cur_age      16 ns     68 s          start of a burst, exact enough
- *   4      cur_idle     1 us      73 min        subtracted from a latency
+ *   4      cur_idle     1 us      36 min        subtracted from a latency; 31 bits
  *   4      cur_off      256 ns    18 min        a sum over the burst
  *   4      hold_gap     16 ns     68 s          as cur_age
- *   4      silence      1 us      73 min        compared with 2 ms
+ *   4      silence      1 us      36 min        compared with 2 ms; 31 bits
  *   4      latency      16 ns     68 s          thresholds only
  *   4      ack_mean     1 us      73 min        half-weight samples; a time modulo
  *                                               2^32 where silent ACKs are trusted
@@ -65,6 +65,15 @@ enum wc_flags {
 	WC_BOUND = 1 << 7,     /* what is outstanding may be younger than it seems */
 };
 
+/*
+ * A client delays the ACK of a segment that comes alone (RFC 1122, 4.2.3.2; Linux: 40 ms), also
+ * of the last one of a response, behind the ACK of those before it.
+ */
+#define WC_DELAYED_MIN_NS (36ull * CW_MS_NS)
+#define WC_DELAYED_MAX_NS (64ull * CW_MS_NS)
+/* The most bytes of one segment. */
+#define WC_SEGMENT 1460u
+
 /* What the answers that a client acknowledges have shown. */
 enum wc_answers {
 	WC_ANSWERS_PLAIN,
@@ -99,16 +108,20 @@ struct wc_datagram {
 	u16 largest; /* payload of the first datagrams with requests */
 };
 
+#define WC_31_BITS 0x7fffffffu /* the most that cur_idle and silence hold */
+
 struct wc_state {
 	u64 last_ns; /* last data packet */
 	u16 ring[WC_RING];
 	u8 hist[WC_RING]; /* hist[n - 1]: bursts of n requests */
 
 	u32 cur_age;  /* from the first packet of the open burst to last_ns */
-	u32 cur_idle; /* client's idle time before the open burst */
+	u32 cur_idle : 31;   /* client's idle time before the open burst */
+	u32 cur_undated : 1; /* and the response before it may have come at another time */
 	u32 cur_off;  /* sum over its requests of the time since its start */
 	u32 hold_gap; /* from the start of the held burst to cur's start */
-	u32 silence;  /* 1 + from last_ns to the last pure ACK; 0: none */
+	u32 silence : 31;  /* 1 + from last_ns to the last pure ACK; 0: none */
+	u32 late_ack : 1;  /* one after that seems to have been delayed */
 	u32 latency;  /* tracked median */
 	u32 ack_mean; /* from cur's start to the ACKs since, mean by bytes; or the
 		       * mean time of silent ACKs, see window_chain_silent.h */

@@ -746,6 +746,29 @@ fn one_request_is_measured_behind_slow_timestamps() {
     }
 }
 
+/// Two of a response's three segments are acknowledged at once, the last one at times 41 ms
+/// later. Echoes date it to half a tick; without timestamps it may as well have come so late.
+#[test]
+fn the_last_segment_of_a_response_may_be_acknowledged_late() {
+    for (timestamps, quality, most_pct) in [(true, Quality::High, 10.0), (false, Quality::Low, 1.0)]
+    {
+        let mut client = Client::new(timestamps);
+        for i in 0..80 {
+            client.sends(REQUEST);
+            client.receives(SERVICE_NS, 2 * 1460);
+            client.acknowledges();
+            client.receives(0, 1253);
+            client.pauses(if i % 2 == 0 { 41 * MS } else { 0 });
+            client.acknowledges();
+            client.pauses(250 * MS);
+        }
+        let tally = client.measured();
+        let off = off_pct(&tally, SERVICE_NS);
+        assert!(off.abs() < most_pct, "timestamps {timestamps}: {off} %");
+        assert_eq!(tally.confidence().quality, quality, "{tally:?}");
+    }
+}
+
 /// A busy client of TLS reads its one response late, and acknowledges it then. The echo shows that.
 #[test]
 fn a_response_that_is_read_late_is_dated_by_its_echo() {

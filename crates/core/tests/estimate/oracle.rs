@@ -623,6 +623,12 @@ impl Oracle {
                 return;
             }
             self.ack_max = Some(p.ack);
+            let since = self.silence_since.map(|since| p.t_ns - since);
+            let is_late = since.is_some_and(|since| (36 * MS..=64 * MS).contains(&since));
+            if !self.dated && weight <= 1460 && is_late {
+                // Delayed: what it acknowledges may have come with what the one before did.
+                return;
+            }
         } else {
             let size = self.ack_size.unwrap_or(u32::MAX);
             self.ack_size = Some(size.min(p.payload_len));
