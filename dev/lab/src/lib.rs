@@ -15,6 +15,7 @@ pub mod balancer;
 pub mod cgroup;
 pub mod clock;
 pub mod cpu;
+pub mod daemon;
 pub mod impatient_clients;
 pub mod link;
 pub mod link_emulator;

@@ -164,7 +164,7 @@ fn side(
         head: vec![kit.balancer_lines()],
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let balancer = bench.balancer(&context.binary, &settings)?;
     let load = |vip: &VipEntry| load(context, bench, vip);
 
     let (mut rates, mut plain_rates) = (Vec::new(), Vec::new());
@@ -198,9 +198,9 @@ fn side(
         (by_cookie > 0) == matches!(work, Work::Cookies) && none == 0,
         "{by_cookie} packets to the agent's server have a valid cookie, {none} to the other one"
     );
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     if let Some(mut agent) = agent {
+        agent.kill()?;
         agent.detach()?;
         decapsulate(&bench.topology.servers[server])?;
     }

@@ -224,7 +224,7 @@ fn run_once(
         control: config.control.clone(),
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(binary, &settings)?;
+    let balancer = bench.balancer(binary, &settings)?;
     let load = LoadConfig {
         duration_ms: (config.run_s * 1000.0) as u64,
         slots: config.slots,
@@ -243,8 +243,7 @@ fn run_once(
     let cpu_busy_pct = cpu.share()? * 100.0;
     drop(cgroup);
     slow.set_factor(1.0)?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     Ok(assemble(
         bench,
         config,

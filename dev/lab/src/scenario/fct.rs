@@ -77,7 +77,7 @@ fn run(context: &Context) -> Result<Value> {
     let mut runs = Vec::new();
     for &servers in &plan.servers {
         let settings = settings(&topology, servers);
-        let mut balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
+        let balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
         for workload in &plan.workloads {
             for scheduler in &plan.schedulers {
                 // Changed while it runs, as an operator would.
@@ -90,8 +90,7 @@ fn run(context: &Context) -> Result<Value> {
                 runs.push(run);
             }
         }
-        balancer.terminate()?;
-        balancer.detach()?;
+        balancer.end()?;
     }
     Ok(json!({ "gains": gains(&runs), "runs": runs }))
 }

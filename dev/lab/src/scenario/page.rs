@@ -5,15 +5,16 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::{self, Bench};
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
+use crate::clock::until;
 use crate::load::{LoadConfig, report};
 use crate::topology::DEVICE;
 use crate::{api, link};
@@ -103,8 +104,7 @@ fn run(context: &Context) -> Result<Value> {
     browser.end()?;
     let log = running.finish()?;
     let clients = report::summary(&log, log.start_ns, log.end_ns);
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     Ok(json!({ "shown": shown, "clients": clients }))
 }
 
@@ -130,16 +130,13 @@ fn settings(bench: &Bench, listen: &str, keys: &str) -> BalancerSettings {
 }
 
 fn wait_down(balancer: &Balancer, real: &str) -> Result<()> {
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(15) {
+    let down = until(Duration::from_secs(15), || {
         let stats = api::stats(&balancer.socket())?;
         let mut reals = stats.vips.iter().flat_map(|vip| &vip.reals);
-        if reals.any(|of| of.address == real && of.state == "down") {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    bail!("{real} serves no more, and is not seen to be down")
+        let down = reals.any(|of| of.address == real && of.state == "down");
+        Ok(down.then_some(()))
+    })?;
+    down.with_context(|| format!("{real} serves no more, and is not seen to be down"))
 }
 
 /// The script with its browser, beside the daemon; it is given what it should see.

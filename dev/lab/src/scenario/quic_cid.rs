@@ -229,8 +229,7 @@ impl World<'_> {
         let stats = api::stats(&balancer.socket())?;
         let mut result = self.report(name, &log, &stats)?;
         result["broken_by"] = json!(broken);
-        balancer.terminate()?;
-        balancer.detach()?;
+        balancer.end()?;
         Ok(result)
     }
 

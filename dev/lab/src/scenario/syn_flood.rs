@@ -137,7 +137,7 @@ fn prepare(bench: &Bench) -> Result<()> {
 fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Result<Value> {
     let target = SocketAddrV4::new(topology::vip4(0), PORT);
     let seconds: u64 = context.param("seconds")?;
-    let (mut balancer, _agents) = set_up(context, bench, kit, mode)?;
+    let (balancer, _agents) = set_up(context, bench, kit, mode)?;
     let mode = mode.name();
     let config = LoadConfig {
         duration_ms: 2 * seconds * 1000 + 1000,
@@ -158,8 +158,7 @@ fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Re
     let sent = flood.finish()?;
     let end = api::stats(&balancer.socket())?;
     let log = running.finish()?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     let from_ns = log.start_ns + 1_000_000_000;
     let flood_ns = from_ns + seconds * 1_000_000_000;
     let before = report::summary(&log, from_ns, flood_ns);

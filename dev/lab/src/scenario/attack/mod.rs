@@ -261,7 +261,7 @@ impl<'a> World<'a> {
     fn run(&self, kind: &FloodKind) -> Result<Value> {
         let seconds: f64 = self.context.param("seconds")?;
         let phase = Duration::from_secs_f64(seconds);
-        let mut balancer = self.balancer()?;
+        let balancer = self.balancer()?;
         sleep(LEARNING);
         let live = Live::start(self, phase)?;
         sleep(live::WARM_UP);
@@ -286,8 +286,7 @@ impl<'a> World<'a> {
         let adopted = api::verdict(&after.stats.verdicts, "adopted");
         let flows = flows_seen(kind, &balancer, adopted)?;
         let end = look(&balancer)?;
-        balancer.terminate()?;
-        balancer.detach()?;
+        balancer.end()?;
 
         let mut clients = serde_json::Map::new();
         let (mut broken, mut worst) = (0, None);

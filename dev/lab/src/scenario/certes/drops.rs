@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::net::Net;
 use super::runs::{CertesRun, steady};
 use crate::agent::AgentProcess;
+use crate::clock::until;
 use crate::link;
 use crate::load::socket::reset_on_close;
 use crate::modelled_servers::listen_on;
@@ -67,10 +68,7 @@ fn run(context: &Context) -> Result<Value> {
             .map(|(key, n)| ((*key).to_owned(), *n))
             .collect();
         provoke(&net)?;
-        let deadline = Instant::now() + SETTLES;
-        while changed()? != expected && Instant::now() < deadline {
-            sleep(Duration::from_millis(100));
-        }
+        until(SETTLES, || Ok((changed()? == expected).then_some(())))?;
         sleep(STAYS);
         let changed = changed()?;
         context.say(format!("{name}: {changed:?}"));

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::service::{Connection, PORT};
 use super::world::{Member, World, members, vips};
 use super::{Counters, ensure_unnoticed};
+use crate::clock::until;
 use crate::link;
 use crate::scenario::Context;
 
@@ -268,19 +269,14 @@ impl<'a> Checks<'a> {
             }
         }
         drop(ended);
-        let deadline = Instant::now() + Duration::from_secs(10);
         let wanted = self.connections.len();
-        loop {
-            let established = self.established()?;
-            if established == wanted {
-                break;
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "{established} sockets are open on the servers, {wanted} on the client"
-            );
-            sleep(Duration::from_millis(50));
-        }
+        let ended = until(Duration::from_secs(10), || {
+            Ok((self.established()? == wanted).then_some(()))
+        })?;
+        let open = self.established()?;
+        ended.with_context(|| {
+            format!("{open} sockets are open on the servers, {wanted} on the client")
+        })?;
         self.step("connections ended")
     }
 

@@ -244,10 +244,9 @@ impl<'a> World<'a> {
     /// It has no state: another one with the same file is as good.
     fn first_tier_is_replaced(&mut self) -> Result<()> {
         let new = self.start_first(1)?;
-        if let Some(mut old) = self.first.replace(new) {
+        if let Some(old) = self.first.replace(new) {
             sleep(Duration::from_millis(100));
-            old.terminate()?;
-            old.detach()?;
+            old.end()?;
         }
         Ok(())
     }
@@ -263,10 +262,9 @@ impl<'a> World<'a> {
         if let Some(first) = &self.first {
             first.apply(&settings)?;
         }
-        let mut old = std::mem::replace(&mut self.second[1], new);
+        let old = std::mem::replace(&mut self.second[1], new);
         sleep(Duration::from_millis(100));
-        old.terminate()?;
-        old.detach()
+        old.end()
     }
 
     fn server_is_drained(&mut self) -> Result<()> {

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use causeway_api::balancer::{Override, Status};
 use serde_json::Value;
 
@@ -19,6 +19,7 @@ use super::super::cookie_kit::with_ids;
 use super::super::daemon_process::DaemonProcess;
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
+use crate::clock::until;
 use crate::load::{LoadConfig, RunningLoad};
 use crate::scenario::Context;
 use crate::topology::{DEVICE, vip4};
@@ -284,17 +285,11 @@ impl<'a> World<'a> {
 
     /// Waits until `done`.
     pub(super) fn until(&self, what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !done()? {
-            if Instant::now() > deadline {
-                bail!(
-                    "not within {PATIENCE:?}: {what}; {}",
-                    self.balancer.messages()
-                );
-            }
-            sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        let done = until(PATIENCE, || Ok(done()?.then_some(())))?;
+        done.with_context(|| {
+            let messages = self.balancer.messages();
+            format!("not within {PATIENCE:?}: {what}; {messages}")
+        })
     }
 }
 

@@ -233,8 +233,7 @@ fn in_its_place(
         Ok(())
     })?;
     let truth = Truth::of(clients, (from, upto), served, [drained, replaced])?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     drop(agents);
     Ok(truth)
 }

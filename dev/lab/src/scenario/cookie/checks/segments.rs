@@ -10,6 +10,7 @@ use serde_json::json;
 use super::super::service::Connection;
 use super::super::world::vips;
 use super::Checks;
+use crate::clock::until;
 use crate::link;
 use crate::topology::{DEVICE, format_mac};
 
@@ -78,26 +79,19 @@ impl Checks<'_> {
             server.netns.ip(&format!("route add {route}"))?;
         }
         drop(connection);
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let patience = Duration::from_secs(10);
         let waits = || -> Result<bool> {
             let mut ss = client.netns.command("ss");
             let output = ss.args(["-Htn", "state", "last-ack"]).output()?;
             Ok(!output.stdout.is_empty())
         };
-        while !waits()? {
-            ensure!(Instant::now() < deadline, "the client's FIN was answered");
-            sleep(Duration::from_millis(20));
-        }
+        let waiting = until(patience, || Ok(waits()?.then_some(())))?;
+        waiting.context("the client's FIN was answered")?;
         for server in &servers {
             server.netns.ip(&format!("route del {route}"))?;
         }
-        while waits()? {
-            ensure!(
-                Instant::now() < deadline,
-                "the client's FIN stays unanswered"
-            );
-            sleep(Duration::from_millis(20));
-        }
+        let answered_now = until(patience, || Ok((!waits()?).then_some(())))?;
+        answered_now.context("the client's FIN stays unanswered")?;
         let now = self.world.events()?["answered"];
         ensure!(now > answered, "nothing was answered for TIME_WAIT");
         self.step("FIN in TIME_WAIT")
