@@ -5,13 +5,13 @@
 
 use std::net::SocketAddrV4;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
+use super::connections::SharedKeys;
 use super::{Context, Scenario, param};
 use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer};
 use crate::agent::AgentProcess;
@@ -81,13 +81,8 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
     };
     let topology = Topology::build_another(context.sandbox, shape, &format!("{source}-"))?;
     let vip = SocketAddrV4::new(vip4(0), PORT);
-    let directory = tempfile::Builder::new().prefix("reports-").tempdir()?;
-    let keys = directory.path().join("keys");
-    let output = Command::new(&context.binary)
-        .args(["cookie", "new-keys"])
-        .arg(&keys)
-        .output()?;
-    ensure!(output.status.success(), "causeway cookie new-keys failed");
+    let shared = SharedKeys::with_cookies(&context.binary)?;
+    let keys = shared.cookies();
     let listen = format!("{}:{REPORTS_PORT}", topology.balancer.ipv4);
     let mut agents = Vec::new();
     let mut servers = Vec::new();

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,7 +37,8 @@ use crate::quic::tls::{Identity, identity};
 use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
 use crate::scenario::bench::{self, Bench};
-use crate::scenario::cookie_kit::{ClientTimestamps, CookieKit, with_cookies};
+use crate::scenario::client_timestamps::ClientTimestamps;
+use crate::scenario::connections::{SharedKeys, with_ids};
 use crate::topology::{self, DEVICE, Shape, Topology};
 use crate::{api, clock};
 
@@ -109,7 +111,7 @@ pub(super) struct Lane {
 struct Cookies {
     balancer: Balancer,
     _agent: AgentProcess,
-    _kit: CookieKit,
+    _keys: SharedKeys,
 }
 
 enum Running {
@@ -215,26 +217,30 @@ impl Lane {
 
     /// The VIP of a service; its name is the port.
     fn vip(&self, service: Service) -> VipEntry {
-        let mut vip = with_cookies(self.bench.vip4(0, "maglev", ServerForwarding::Ipip));
+        let mut vip = with_ids(self.bench.vip4(0, "maglev", ServerForwarding::Ipip));
         vip.port = service.port();
         vip.keys.push(format!("name = \"{}\"", service.port()));
         vip
     }
 
     fn start_cookies(&self, services: &BTreeSet<Service>) -> Result<Cookies> {
-        let kit = CookieKit::new(&self.binary)?;
+        let keys = SharedKeys::with_cookies(&self.binary)?;
         let vips: Vec<VipEntry> = services.iter().map(|service| self.vip(*service)).collect();
-        let ports: Vec<u16> = services.iter().map(|service| service.port()).collect();
-        let agent = kit.agent_for(&self.bench, 0, topology::vip4(0).into(), &ports)?;
+        let sockets: Vec<SocketAddr> = vips
+            .iter()
+            .map(|vip| (vip.address, vip.port).into())
+            .collect();
+        let lines = keys.cookies_for(0, &sockets);
+        let agent = self.bench.agent(&self.binary, 0, &lines)?;
         let settings = BalancerSettings {
             vips,
-            head: vec![kit.balancer_lines()],
+            head: vec![keys.balancer_lines()],
             ..BalancerSettings::default()
         };
         Ok(Cookies {
             balancer: self.bench.balancer(&self.binary, &settings)?,
             _agent: agent,
-            _kit: kit,
+            _keys: keys,
         })
     }
 

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use self::client::{CLIENTS, EverydayClient, Service};
 use self::lane::{Estimate, EverydayRun, Lane};
 use self::truth::Response;
-use super::cookie_kit::ClientTimestamps;
+use super::client_timestamps::ClientTimestamps;
 use super::{Context, Scenario, param};
 
 pub(super) const EVERYDAY: Scenario = Scenario {

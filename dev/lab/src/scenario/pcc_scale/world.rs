@@ -284,10 +284,7 @@ impl PccWorld {
         };
         let mut head = vec![SharedKeys::hash_key_line()];
         if way.has_cookies() {
-            head.push(format!(
-                "[cookie]\nkeys = \"{}\"",
-                self.keys.cookies().display()
-            ));
+            head.push(self.keys.balancer_lines());
         }
         if way.memory == Memory::Slots {
             let adopt = if pool.adopts { 5 } else { 0 };
