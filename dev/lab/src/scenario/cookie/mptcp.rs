@@ -82,8 +82,7 @@ fn advertised(world: &mut World, count: usize) -> Result<Value> {
     }
     let mut pool = members(0..SERVERS);
     pool[0].drain = true;
-    world.configure(&pool)?;
-    world.reload_balancer()?;
+    world.apply(&pool)?;
     let drained = broken(&mut connections);
     world.swap_balancer()?;
     let swapped = broken(&mut connections);
@@ -91,8 +90,7 @@ fn advertised(world: &mut World, count: usize) -> Result<Value> {
         drained + swapped == 0,
         "{drained} of {count} broken by a drain, {swapped} by an empty balancer"
     );
-    world.configure(&members(0..SERVERS))?;
-    world.reload_balancer()?;
+    world.apply(&members(0..SERVERS))?;
     for node in &world.topology.servers {
         node.netns.ip("mptcp endpoint flush")?;
         node.netns
