@@ -112,27 +112,14 @@ impl Path {
     /// Limits the rate towards the server; what is more waits in a queue of
     /// `queue_bytes`.
     pub fn throttle(&self, mbit: u32, queue_bytes: u32) -> Result<()> {
-        self.tc(&format!(
+        self.router.qdisc(&format!(
             "replace dev s0 root tbf rate {mbit}mbit burst 4kb limit {queue_bytes}"
         ))
     }
 
     /// Ends [`Path::throttle`].
     pub fn unthrottle(&self) -> Result<()> {
-        self.tc("del dev s0 root")
-    }
-
-    fn tc(&self, words: &str) -> Result<()> {
-        let output = self
-            .router
-            .command("tc")
-            .arg("qdisc")
-            .args(words.split(' '))
-            .output()
-            .context("cannot run tc (Debian package iproute2)")?;
-        let message = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "tc: {}", message.trim());
-        Ok(())
+        self.router.qdisc("del dev s0 root")
     }
 
     /// Starts `causeway rtt serve` on the server, its sampler on eth0, on one CPU if asked.

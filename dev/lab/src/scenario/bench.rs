@@ -140,15 +140,11 @@ impl Bench {
         let (near, router) = (&node.netns, &self.topology.router.netns);
         let port = format!("c{client}");
         router.ip(&format!("link del {port}\n"))?;
-        let end = |netns: &Netns, device: &str| LinkEnd {
-            netns: netns.clone(),
-            device: device.to_owned(),
-        };
         let delay = Impairment {
             round_trip_us: path_ms * 1000,
             ..Impairment::default()
         };
-        let ends = (end(near, DEVICE), end(router, &port));
+        let ends = (LinkEnd::of(near, DEVICE), LinkEnd::of(router, &port));
         let link = LinkEmulator::start(&ends.0, &ends.1, delay, seed)?;
         // A queue that holds a window: the line is long, not narrow.
         router.ip(&format!(

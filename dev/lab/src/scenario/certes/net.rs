@@ -80,16 +80,15 @@ impl Net {
 
     /// A router in between: the line to the clients has the delay, both its ports lose.
     fn route(&mut self, router: Netns, run: &CertesRun, seed: u64) -> Result<()> {
-        let end = |netns: &Netns, device: &str| LinkEnd {
-            netns: netns.clone(),
-            device: device.into(),
-        };
         let delay = Impairment {
             round_trip_us: run.round_trip_us,
             ..Impairment::default()
         };
         router.sysctl("net/ipv4/ip_forward", "1")?;
-        let (near, far) = (end(&self.client, DEVICE), end(&router, "c0"));
+        let (near, far) = (
+            LinkEnd::of(&self.client, DEVICE),
+            LinkEnd::of(&router, "c0"),
+        );
         self._link = Some(LinkEmulator::start(&near, &far, delay, seed)?);
         let server = &self.server.netns;
         router.ip(&format!(

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use causeway_bench::ticks::SlowTicks;
 use causeway_core::estimate::Tally;
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ use super::Plan;
 use super::client::{EverydayClient, Place, Service, TruthSource};
 use super::truth::{self, Response};
 use crate::agent::AgentProcess;
-use crate::background::{KilledOnDrop, serve};
+use crate::background::{KilledOnDrop, output_of, serve};
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::link;
 use crate::link_emulator::LinkEmulator;
@@ -288,7 +288,7 @@ impl Lane {
         let data = self.owned_by("postgres")?;
         let mut initdb = as_user(netns, "postgres", &programs.join("initdb"));
         initdb.args(["-A", "trust", "-N", "-D"]).arg(&data);
-        finish(&mut initdb)?;
+        output_of(&mut initdb)?;
         let identity = identity()?;
         for (from, name) in [
             (&identity.certificate, "server.crt"),
@@ -314,7 +314,7 @@ impl Lane {
         pgbench.args(["-i", "-q", "-h", "127.0.0.1", "-U", "postgres", "postgres"]);
         // It may accept before it is ready.
         let deadline = Instant::now() + GRACE;
-        while let Err(error) = finish(&mut pgbench) {
+        while let Err(error) = output_of(&mut pgbench) {
             ensure!(Instant::now() < deadline, "{error:#}");
             sleep(Duration::from_millis(200));
         }
@@ -329,7 +329,7 @@ impl Lane {
         install.env("TMPDIR", &data);
         install.args(["--no-defaults", "--user=mysql", &directory]);
         install.args(["--skip-test-db", "--auth-root-authentication-method=normal"]);
-        finish(&mut install)?;
+        output_of(&mut install)?;
         let mut mariadb = netns.command("mariadbd");
         mariadb.env("TMPDIR", &data);
         mariadb.args([
@@ -484,19 +484,9 @@ impl Lane {
 
     /// What `causeway measure` makes of a recording of requests.
     fn measured(&self, file: &Path, epoch_s: u64) -> Result<Vec<Estimate>> {
-        let output = Command::new(&self.binary)
-            .args(["measure", "--per", "server", "-o", "csv", "--epoch"])
-            .arg(format!("{epoch_s}s"))
-            .arg("-r")
-            .arg(file)
-            .output()
-            .with_context(|| format!("cannot run {}", self.binary.display()))?;
-        ensure!(
-            output.status.success(),
-            "causeway measure: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let text = String::from_utf8_lossy(&output.stdout);
+        let mut measure = Command::new(&self.binary);
+        measure.args(["measure", "--per", "server", "-o", "csv", "--epoch"]);
+        let text = output_of(measure.arg(format!("{epoch_s}s")).arg("-r").arg(file))?;
         let mut lines = text.lines();
         let head: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
         let row = |line: &str| -> Option<Estimate> {
@@ -619,19 +609,6 @@ fn chown(path: &Path, user: &str) -> Result<()> {
     let found = nix::unistd::User::from_name(user)?;
     let found = found.with_context(|| format!("there is no user {user}"))?;
     Ok(nix::unistd::chown(path, Some(found.uid), Some(found.gid))?)
-}
-
-/// Runs a command that must succeed.
-fn finish(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run {program}"))?;
-    if !output.status.success() {
-        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
 }
 
 /// The recording, and what it should be held against.
