@@ -16,8 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::background::Background;
+use crate::chance::exponential;
 use crate::clock::monotonic_ns;
-use crate::impatient_clients::{RESPONSE_TIMEOUT, exponential};
+use crate::impatient_clients::RESPONSE_TIMEOUT;
 use crate::modelled_servers::{listen_on, next_head, write_answer};
 use crate::netns::Netns;
 

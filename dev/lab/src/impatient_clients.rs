@@ -14,6 +14,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::chance::exponential;
 use crate::clock::monotonic_ns;
 use crate::cpu;
 use crate::load::get::HttpSession;
@@ -156,7 +157,7 @@ async fn arrive(
             Some(_) => off_rate,
             None => on_rate,
         };
-        let gap_s = -(1.0 - rng.random::<f64>()).ln() / rate;
+        let gap_s = exponential(&mut rng) / rate;
         next += Duration::from_secs_f64(gap_s);
         sleep_until(next).await;
         while tasks.try_join_next().is_some() {}
@@ -224,9 +225,4 @@ async fn ask(
         }
     }
     Ok(())
-}
-
-/// Of mean 1.
-pub(crate) fn exponential(rng: &mut StdRng) -> f64 {
-    -(1.0 - rng.random::<f64>()).ln()
 }

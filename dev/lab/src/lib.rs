@@ -13,6 +13,7 @@ pub mod api;
 pub mod background;
 pub mod balancer;
 pub mod cgroup;
+pub mod chance;
 pub mod clock;
 pub mod cpu;
 pub mod daemon;

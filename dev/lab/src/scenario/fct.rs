@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use super::bench::{self, PORT};
 use super::{Context, Scenario, param};
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
+use crate::chance::exponential;
 use crate::cpu::CpuMeter;
 use crate::load::get::HttpSession;
 use crate::modelled_servers::{self, ModelledServers};
@@ -319,7 +320,7 @@ impl Source {
         let (start, mut at) = (Instant::now(), Duration::ZERO);
         let mut requests = JoinSet::new();
         loop {
-            let gap = -(1.0 - rng.random::<f64>()).ln() / self.rate;
+            let gap = exponential(&mut rng) / self.rate;
             at += Duration::from_secs_f64(gap);
             if at >= self.lasts {
                 break;

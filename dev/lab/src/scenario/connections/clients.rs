@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::session::{ClientSession, TargetService};
 use super::tally::Tally;
+use crate::chance::{exponential, log_normal};
 use crate::modelled_servers;
 use crate::netns::Netns;
 
@@ -136,7 +137,7 @@ async fn run(load: ConnectionLoad, tally: Arc<Tally>) -> Result<()> {
     let mut at = Duration::ZERO;
     loop {
         // A Poisson process whose rate follows the wave.
-        let gap = -(1.0 - rng.random::<f64>()).ln() / load.rate(at);
+        let gap = exponential(&mut rng) / load.rate(at);
         at += Duration::from_secs_f64(gap.min(load.lasts.as_secs_f64()));
         if at >= load.lasts {
             break;
@@ -218,13 +219,6 @@ async fn idle_between(service: TargetService, begin: Instant, idle: Duration, ta
     if let Err(fault) = result.await {
         tally.broke(KIND, fault);
     }
-}
-
-/// By Box and Muller's method.
-fn log_normal(rng: &mut StdRng, median: f64, sigma: f64) -> f64 {
-    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-    let normal = radius * (std::f64::consts::TAU * rng.random::<f64>()).cos();
-    median * (sigma * normal).exp()
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
+use crate::chance::exponential;
 use crate::load::get::HttpSession;
 use crate::modelled_servers;
 use crate::netns::Netns;
@@ -137,8 +138,8 @@ impl Visits {
         let mut rng = StdRng::seed_from_u64(self.seed);
         let (start, mut at) = (tokio::time::Instant::now(), Duration::ZERO);
         while !ends.load(Ordering::Relaxed) {
-            at += exponential(&mut rng, Duration::from_secs_f64(1.0 / self.rate));
-            let works = (0..self.requests).map(|_| exponential(&mut rng, self.work));
+            at += Duration::from_secs_f64(1.0 / self.rate).mul_f64(exponential(&mut rng));
+            let works = (0..self.requests).map(|_| self.work.mul_f64(exponential(&mut rng)));
             let paths: Vec<String> = works
                 .map(|work| modelled_servers::queued(SIZE, work))
                 .collect();
@@ -148,10 +149,6 @@ impl Visits {
         }
         while clients.join_next().await.is_some() {}
     }
-}
-
-fn exponential(rng: &mut StdRng, mean: Duration) -> Duration {
-    mean.mul_f64(-(1.0 - rng.random::<f64>()).ln())
 }
 
 /// A connection that counts while it is open.
