@@ -19,10 +19,11 @@ use std::path::Path as FilePath;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 
 use crate::background::KilledOnDrop;
 use crate::cpu::keep_command_to;
-use crate::link::{self, Loss};
+use crate::link;
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
 
@@ -93,20 +94,23 @@ impl Path {
     }
 
     /// Loses this share of the packets at random, each way, until dropped.
-    pub fn lose(&self, percent: f64) -> Result<Vec<Loss>> {
-        Ok(vec![
-            self.lose_from(Self::CLIENT, percent)?,
-            self.lose_from(Self::SERVER, percent)?,
+    pub fn lose(&self, percent: f64, seed: u64) -> Result<[LossInjector; 2]> {
+        Ok([
+            self.lose_from(Self::CLIENT, percent, seed)?,
+            self.lose_from(Self::SERVER, percent, !seed)?,
         ])
     }
 
     /// Loses this share of the packets that come from one end, until dropped.
-    pub fn lose_from(&self, port: &'static str, percent: f64) -> Result<Loss> {
+    pub fn lose_from(&self, port: &'static str, percent: f64, seed: u64) -> Result<LossInjector> {
         ensure!((0.0..=100.0).contains(&percent), "a loss of {percent} %");
-        self.router.run(move || {
-            link::attach_loss(port, percent / 100.0)
-                .context("cannot attach the program that loses packets (needs Linux 6.6)")
-        })
+        let rule = LossRule {
+            share: percent / 100.0,
+            seed,
+            ..LossRule::default()
+        };
+        self.router
+            .run(move || LossInjector::attach(port, TcDirection::In, rule))
     }
 
     /// Limits the rate towards the server; what is more waits in a queue of

@@ -175,7 +175,7 @@ fn run_case(context: &Context, path: &Path, case: &Case) -> Result<Value> {
     limit_icmp(path, case.icmp_limited)?;
     let _server = path.serve(&context.binary, case.serve, None)?;
     let _loss = (case.loss_pct > 0.0)
-        .then(|| path.lose(case.loss_pct))
+        .then(|| path.lose(case.loss_pct, context.seed))
         .transpose()?;
     let seconds: f64 = context.param("seconds")?;
     let _bulk = match case.bulk {

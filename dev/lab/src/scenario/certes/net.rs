@@ -4,9 +4,10 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Context as _, Result};
+use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 
 use super::runs::CertesRun;
-use crate::link::{self, Loss, SynPolice};
+use crate::link::{self, SynPolice};
 use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::load::flood;
 use crate::netns::Netns;
@@ -19,7 +20,7 @@ pub(crate) struct Net {
     pub client: Netns,
     pub server: Node,
     _link: Option<LinkEmulator>,
-    _loss: Vec<Loss>,
+    _loss: Vec<LossInjector>,
     _police: Option<SynPolice>,
     _router: Option<Netns>,
     _syn_timeout: Option<SynTimeout>,
@@ -105,12 +106,15 @@ impl Net {
         ))?;
         if run.loss > 0.0 {
             let share = run.loss;
-            self._loss = router.run(move || {
-                let attach = |port| link::attach_loss(port, share);
-                let both: std::io::Result<Vec<Loss>> =
-                    ["c0", "s0"].into_iter().map(attach).collect();
-                both.context("cannot attach the program that loses packets (needs Linux 6.6)")
-            })?;
+            for (port, seed) in [("c0", seed), ("s0", !seed)] {
+                let rule = LossRule {
+                    share,
+                    seed,
+                    ..LossRule::default()
+                };
+                let attach = move || LossInjector::attach(port, TcDirection::In, rule);
+                self._loss.push(router.run(attach)?);
+            }
         }
         self._router = Some(router);
         Ok(())

@@ -5,13 +5,14 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 use serde_json::json;
 
 use super::super::service::Connection;
 use super::super::world::vips;
 use super::Checks;
 use crate::clock::until;
-use crate::link;
+use crate::netns::Netns;
 use crate::topology::{DEVICE, format_mac};
 
 /// Longer than the first retransmission of a SYN takes (RFC 6298: 1 s), shorter than
@@ -144,12 +145,14 @@ impl Checks<'_> {
         sleep(Duration::from_millis(500));
         // Nothing comes through, either way; a link that is down would lose its addresses.
         let router = &self.world.topology.router.netns;
-        let lost = [
-            router.run(|| link::attach_loss("c0", 1.0).context("the router's link"))?,
-            self.world
-                .client()
-                .run(|| link::attach_loss(DEVICE, 1.0).context("the client's link"))?,
-        ];
+        let all = LossRule {
+            share: 1.0,
+            ..LossRule::default()
+        };
+        let lose = |netns: &Netns, device: &'static str| {
+            netns.run(move || LossInjector::attach(device, TcDirection::In, all))
+        };
+        let lost = [lose(router, "c0")?, lose(self.world.client(), DEVICE)?];
         sleep(length);
         drop(lost);
         let mut longest = Duration::ZERO;
