@@ -47,10 +47,7 @@ impl<T: Send + 'static> Background<T> {
     /// Stops it; what it returned.
     pub fn finish(mut self) -> Result<T> {
         self.stop.store(true, Ordering::Relaxed);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            _ => bail!("a background thread panicked"),
-        }
+        joined(self.thread.take().context("the thread has ended")?)
     }
 }
 
@@ -79,6 +76,22 @@ impl<T> Drop for Background<T> {
             let _ = thread.join();
         }
     }
+}
+
+/// What a thread returned.
+///
+/// # Errors
+/// Its own, or that it panicked.
+pub fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    let result = thread.join();
+    result.unwrap_or_else(|_| bail!("a thread panicked"))
+}
+
+/// A runtime that works on the calling thread alone.
+pub fn own_runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
 }
 
 /// Starts a server in a namespace and waits until it accepts connections to `port`.

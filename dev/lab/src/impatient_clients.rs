@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::background::{joined, own_runtime};
 use crate::chance::exponential;
 use crate::clock::monotonic_ns;
 use crate::cpu;
@@ -84,19 +85,14 @@ impl ImpatientClients {
     pub fn start(netns: &Netns, config: ImpatientClientsConfig) -> Self {
         Self(netns.thread(move || {
             cpu::go_first().context("the clients cannot go first")?;
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
+            let runtime = own_runtime()?;
             Ok(runtime.block_on(run(config)))
         }))
     }
 
     /// Waits until the last transaction has ended.
     pub fn finish(self) -> Result<Vec<Transaction>> {
-        match self.0.join() {
-            Ok(result) => result,
-            Err(_) => bail!("the clients' thread panicked"),
-        }
+        joined(self.0)
     }
 }
 

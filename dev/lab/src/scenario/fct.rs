@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::bench::{self, PORT};
 use super::{Context, Scenario, param};
+use crate::background::{joined, own_runtime};
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::chance::exponential;
 use crate::cpu::CpuMeter;
@@ -237,9 +238,7 @@ fn one(
                 seed: plan.seed.wrapping_mul(1_000_003) + index,
             };
             client.netns.thread(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
+                let runtime = own_runtime()?;
                 Ok(runtime.block_on(source.run()))
             })
         })
@@ -256,10 +255,7 @@ fn one(
     let cpu = cpu.share()?;
     let mut times = Times::default();
     for client in clients {
-        match client.join() {
-            Ok(part) => times.add(part?),
-            Err(_) => bail!("a client thread panicked"),
-        }
+        times.add(joined(client)?);
     }
     ensure!(!times.ms.is_empty(), "no request was answered");
     times.ms.sort_by(f64::total_cmp);

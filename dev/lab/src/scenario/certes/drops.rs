@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::net::Net;
 use super::runs::{CertesRun, steady};
 use crate::agent::AgentProcess;
+use crate::background::own_runtime;
 use crate::clock::until;
 use crate::link;
 use crate::load::socket::reset_on_close;
@@ -215,9 +216,7 @@ fn run_in(net: &Net, clients: fn(SocketAddrV4) -> Result<()>) -> Result<()> {
 
 /// Starts this many clients at once.
 fn attempt(target: SocketAddrV4, count: usize, then: Then) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = own_runtime()?;
     runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..count {

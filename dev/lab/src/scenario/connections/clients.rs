@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::session::{ClientSession, TargetService};
 use super::tally::Tally;
+use crate::background::{joined, own_runtime};
 use crate::chance::{exponential, log_normal};
 use crate::modelled_servers;
 use crate::netns::Netns;
@@ -88,9 +89,7 @@ impl RunningClients {
         let threads = clients.iter().enumerate().map(|(index, netns)| {
             let (load, tally) = (load.part(index, clients.len()), Arc::clone(tally));
             netns.thread(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
+                let runtime = own_runtime()?;
                 LocalSet::new().block_on(&runtime, run(load, tally))
             })
         });
@@ -100,10 +99,7 @@ impl RunningClients {
     /// Waits until every client has ended.
     pub(in crate::scenario) fn finish(self) -> Result<()> {
         for thread in self.0 {
-            match thread.join() {
-                Ok(result) => result?,
-                Err(_) => bail!("a client thread panicked"),
-            }
+            joined(thread)?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::service::{Connection, PORT};
 use super::world::{World, members, vips};
 use super::{Counters, ensure_unnoticed};
+use crate::background::joined;
 use crate::clock::until;
 use crate::link;
 use crate::scenario::Context;
@@ -214,11 +215,7 @@ impl<'a> Checks<'a> {
         drop(dropped);
         let mut opened = Vec::new();
         for thread in opening {
-            opened.push(
-                thread
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("a client panicked"))??,
-            );
+            opened.push(joined(thread)?);
         }
         let results = self.world.results()?;
         ensure!(
@@ -333,9 +330,7 @@ impl<'a> Checks<'a> {
         }));
         let mut longest = Duration::ZERO;
         for thread in threads {
-            let stall = thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a client panicked"))??;
+            let stall = joined(thread)?;
             longest = longest.max(stall);
         }
         // A rejected segment is retransmitted after 200 ms at least, and then rejected too.

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
+use crate::background::{joined, own_runtime};
 use crate::chance::exponential;
 use crate::load::get::HttpSession;
 use crate::modelled_servers;
@@ -98,9 +99,7 @@ impl RunningVisits {
             };
             let (seen, ends) = (Arc::clone(&seen), Arc::clone(&ends));
             netns.thread(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
+                let runtime = own_runtime()?;
                 runtime.block_on(visits.run(seen, ends));
                 Ok(())
             })
@@ -116,10 +115,7 @@ impl RunningVisits {
     pub(super) fn finish(self) -> Result<Arc<Seen>> {
         self.ends.store(true, Ordering::Relaxed);
         for thread in self.threads {
-            match thread.join() {
-                Ok(result) => result?,
-                Err(_) => bail!("a client thread panicked"),
-            }
+            joined(thread)?;
         }
         Ok(self.seen)
     }

@@ -4,13 +4,14 @@
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 use serde_json::json;
 
 use super::super::service::Connection;
 use super::super::world::vips;
 use super::Checks;
+use crate::background::joined;
 use crate::clock::until;
 use crate::netns::Netns;
 use crate::topology::{DEVICE, format_mac};
@@ -53,7 +54,7 @@ impl Checks<'_> {
         }
         router.netns.sysctl("net/ipv4/conf/all/arp_ignore", "0")?;
         for thread in opening {
-            let opened = thread.join().map_err(|_| anyhow!("a client panicked"))?;
+            let opened = joined(thread);
             self.connections.push(opened.context("a late SYN-ACK")?);
         }
         ensure!(start.elapsed() >= LATE, "no SYN-ACK was late");
@@ -157,7 +158,7 @@ impl Checks<'_> {
         drop(lost);
         let mut longest = Duration::ZERO;
         for reader in readers {
-            let read = reader.join().map_err(|_| anyhow!("a client panicked"))?;
+            let read = joined(reader);
             let (connection, silence) = read.context("after the outage")?;
             ensure!(silence >= length, "the outage lasted {silence:?} alone");
             // The server's next retransmission was due at most as long after it.
