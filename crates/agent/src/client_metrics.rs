@@ -4,6 +4,7 @@
 use std::fmt;
 
 use causeway_api::agent::{CategoryView, ClientsView};
+use causeway_service::metrics::{counters, gauge, gauges};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -16,7 +17,7 @@ pub(super) struct ClientsPage(pub ClientsView);
 impl Collector for ClientsPage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         type Count = fn(&CategoryView) -> f64;
-        let counters: [(&str, &str, Option<Unit>, Count); 17] = [
+        let of_totals: [(&str, &str, Option<Unit>, Count); 17] = [
             (
                 "syns_offered",
                 "SYNs that came and had not been answered",
@@ -111,14 +112,13 @@ impl Collector for ClientsPage {
                 |of| of.totals.overlapping as f64,
             ),
         ];
-        for (name, help, unit, value) in counters {
-            let mut family =
-                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-            for of in &self.0.categories {
-                family
-                    .encode_family(&client_labels(of))?
-                    .encode_counter::<NoLabelSet, _, u64>(&value(of), None)?;
-            }
+        let categories = || {
+            let categories = self.0.categories.iter();
+            categories.map(|of| (of, client_labels(of)))
+        };
+        for (name, help, unit, value) in of_totals {
+            let rows = categories().map(|(of, labels)| (labels, value(of)));
+            counters(&mut encoder, name, help, unit.as_ref(), rows)?;
         }
         type Mean = fn(&CategoryView) -> Option<f64>;
         let means: [(&str, &str, Mean); 3] = [
@@ -139,53 +139,41 @@ impl Collector for ClientsPage {
             ),
         ];
         for (name, help, value) in means {
-            let mut family =
-                encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
-            for of in &self.0.categories {
-                if let Some(value) = value(of) {
-                    family
-                        .encode_family(&client_labels(of))?
-                        .encode_gauge(&value)?;
-                }
-            }
+            let rows = categories().filter_map(|(of, labels)| Some((labels, value(of)?)));
+            gauges(&mut encoder, name, help, Some(&Unit::Seconds), rows)?;
         }
         let help = "Client response times: completed, stalled and given up";
         let seconds = Some(&Unit::Seconds);
         let mut family =
             encoder.encode_descriptor("response", help, seconds, MetricType::Histogram)?;
-        for of in &self.0.categories {
+        for (of, labels) in categories() {
             let bounds_s = of.responses.bounds_s.iter().copied().chain([f64::MAX]);
             let buckets: Vec<(f64, u64)> =
                 bounds_s.zip(of.responses.counts.iter().copied()).collect();
             let count = of.responses.counts.iter().sum();
             family
-                .encode_family(&client_labels(of))?
+                .encode_family(&labels)?
                 .encode_histogram::<NoLabelSet>(of.responses.sum_s, count, &buckets, None)?;
         }
         let help = "Transactions of the last seconds, which the means are of";
-        let mut family =
-            encoder.encode_descriptor("window_transactions", help, None, MetricType::Gauge)?;
-        for of in &self.0.categories {
-            family
-                .encode_family(&client_labels(of))?
-                .encode_gauge(&of.exact.transactions)?;
-        }
+        let transactions = categories().map(|(of, labels)| (labels, of.exact.transactions));
+        gauges(
+            &mut encoder,
+            "window_transactions",
+            help,
+            None,
+            transactions,
+        )?;
         let help = "Hooks of interfaces that have no program now, so that nothing is counted there";
-        encoder
-            .encode_descriptor("hooks_missing", help, None, MetricType::Gauge)?
-            .encode_gauge(&(self.0.hooks_missing as f64))?;
+        let missing = self.0.hooks_missing as f64;
+        gauge(&mut encoder, "hooks_missing", help, None, missing)?;
         let help = "Hooks that were found without their program";
         encoder
             .encode_descriptor("hooks_lost", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, u64>(&self.0.hooks_lost, None)?;
         let help = "Share of first SYNs that are of a flood";
-        let mut family = encoder.encode_descriptor("flood_ratio", help, None, MetricType::Gauge)?;
-        for of in &self.0.categories {
-            family
-                .encode_family(&client_labels(of))?
-                .encode_gauge(&of.flood_share)?;
-        }
-        Ok(())
+        let floods = categories().map(|(of, labels)| (labels, of.flood_share));
+        gauges(&mut encoder, "flood_ratio", help, None, floods)
     }
 }
 

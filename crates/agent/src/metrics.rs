@@ -4,10 +4,9 @@
 use std::fmt;
 
 use causeway_api::agent::AgentStats;
-use causeway_service::metrics::{build_info, packets, page};
+use causeway_service::metrics::{build_info, counters, flag, gauge, packets, page};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 
 use super::client_metrics::ClientsPage;
 
@@ -35,17 +34,12 @@ impl Collector for AgentPage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         packets(&self.stats.verdicts, &mut encoder)?;
         let help = "Segments of VIPs with cookies by what was done with their timestamps";
-        let mut family =
-            encoder.encode_descriptor("cookie_segments", help, None, MetricType::Counter)?;
-        for cookie in &self.stats.cookies {
-            family
-                .encode_family(&[("event", cookie.event.as_str())])?
-                .encode_counter::<NoLabelSet, _, u64>(&cookie.segments, None)?;
-        }
+        let events = self.stats.cookies.iter();
+        let events = events.map(|of| ([("event", of.event.as_str())], of.segments));
+        counters(&mut encoder, "cookie_segments", help, None, events)?;
         let help = "Whether the program is on its interface, and pinned with its tables";
-        encoder
-            .encode_descriptor("data_plane_up", help, None, MetricType::Gauge)?
-            .encode_gauge(&f64::from(u8::from(self.is_held)))?;
+        let held = flag(self.is_held);
+        gauge(&mut encoder, "data_plane_up", help, None, held)?;
         build_info(&mut encoder)
     }
 }

@@ -5,12 +5,11 @@ use std::fmt;
 
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Agreement, DiscoveryView, FleetPosition, FleetView, PeerView, PeersView, RealView, Stats,
-    VipView,
+    Agreement, DiscoveryView, FleetPosition, FleetView, PeersView, RealView, Stats, VipView,
 };
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
-use causeway_service::metrics::{self, build_info, packets};
+use causeway_service::metrics::{self, build_info, counters, flag, gauge, gauges, packets};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -109,19 +108,31 @@ fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
     buckets
 }
 
+/// Of a metric: name and value.
+type Label<'a> = (&'static str, &'a str);
+
 impl Page {
-    fn reals(&self) -> impl Iterator<Item = (&VipView, &RealView)> {
+    /// The VIPs with their labels.
+    fn vips(&self) -> impl Iterator<Item = (&VipView, [Label<'_>; 1])> {
         let vips = self.stats.vips.iter();
-        vips.flat_map(|vip| vip.reals.iter().map(move |real| (vip, real)))
+        vips.map(|vip| (vip, [("vip", vip.name.as_str())]))
+    }
+
+    /// The reals with their labels.
+    fn reals(&self) -> impl Iterator<Item = (&RealView, [Label<'_>; 2])> {
+        self.vips().flat_map(|(vip, [name])| {
+            let reals = vip.reals.iter();
+            reals.map(move |real| (real, [name, ("real", real.address.as_str())]))
+        })
     }
 
     fn config(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let gauges = [
+        let of_daemon = [
             (
                 "config_last_reload_successful",
                 "Whether what the file said when it was read last is in force",
                 None,
-                f64::from(u8::from(self.reloads.successful)),
+                flag(self.reloads.successful),
             ),
             (
                 "config_last_reload_success_timestamp",
@@ -133,28 +144,22 @@ impl Page {
                 "data_plane_up",
                 "Whether the program is on its interface, and pinned with its tables",
                 None,
-                f64::from(u8::from(self.is_held)),
+                flag(self.is_held),
             ),
             (
                 "state_kept",
                 "Whether what is to outlive the daemon is on the disk",
                 None,
-                f64::from(u8::from(self.state_kept)),
+                flag(self.state_kept),
             ),
         ];
-        for (name, help, unit, value) in gauges {
-            encoder
-                .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?
-                .encode_gauge(&value)?;
+        for (name, help, unit, value) in of_daemon {
+            gauge(encoder, name, help, unit.as_ref(), value)?;
         }
         let help = "Whether the next hop of a family of reals answers, or needs not be asked";
-        let mut family = encoder.encode_descriptor("next_hop_up", help, None, MetricType::Gauge)?;
-        for hop in &self.stats.next_hop {
-            family
-                .encode_family(&[("family", hop.family.as_str())])?
-                .encode_gauge(&f64::from(u8::from(hop.is_up())))?;
-        }
-        Ok(())
+        let hops = self.stats.next_hop.iter();
+        let hops = hops.map(|hop| ([("family", hop.family.as_str())], flag(hop.is_up())));
+        gauges(encoder, "next_hop_up", help, None, hops)
     }
 
     fn vip_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -181,46 +186,27 @@ impl Page {
             ),
         ];
         for (name, help, unit, value) in families {
-            let mut family =
-                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-            for vip in &self.stats.vips {
-                family
-                    .encode_family(&[("vip", vip.name.as_str())])?
-                    .encode_counter::<NoLabelSet, _, u64>(&value(vip), None)?;
-            }
+            let rows = self.vips().map(|(vip, labels)| (labels, value(vip)));
+            counters(encoder, name, help, unit.as_ref(), rows)?;
         }
         Ok(())
     }
 
     fn agent_reports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Reports of agents, by what became of them";
-        let mut family =
-            encoder.encode_descriptor("agent_reports", help, None, MetricType::Counter)?;
-        for (result, count) in &self.stats.agent_reports {
-            family
-                .encode_family(&[("result", result.as_str())])?
-                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-        }
-        Ok(())
+        let results = self.stats.agent_reports.iter();
+        let results = results.map(|(result, count)| ([("result", result.as_str())], *count));
+        counters(encoder, "agent_reports", help, None, results)
     }
 
     /// Zeros too, so that the first of them is a rise.
     fn cookies(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Packets of a VIP with cookies by what their cookies said";
-        let mut family =
-            encoder.encode_descriptor("cookie_packets", help, None, MetricType::Counter)?;
-        for vip in &self.stats.vips {
-            for result in &vip.cookie.results {
-                let labels = [
-                    ("vip", vip.name.as_str()),
-                    ("result", result.result.as_str()),
-                ];
-                family
-                    .encode_family(&labels)?
-                    .encode_counter::<NoLabelSet, _, u64>(&result.packets, None)?;
-            }
-        }
-        Ok(())
+        let rows = self.vips().flat_map(|(vip, [name])| {
+            let results = vip.cookie.results.iter();
+            results.map(move |of| ([name, ("result", of.result.as_str())], of.packets))
+        });
+        counters(encoder, "cookie_packets", help, None, rows)
     }
 
     fn real_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -264,13 +250,8 @@ impl Page {
             ),
         ];
         for (name, help, unit, value) in families {
-            let mut family =
-                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-            for (vip, real) in self.reals() {
-                family
-                    .encode_family(&labels(vip, real))?
-                    .encode_counter::<NoLabelSet, _, u64>(&value(real), None)?;
-            }
+            let rows = self.reals().map(|(real, labels)| (labels, value(real)));
+            counters(encoder, name, help, unit.as_ref(), rows)?;
         }
         Ok(())
     }
@@ -283,7 +264,7 @@ impl Page {
                 "discovery_up",
                 "Whether the last question for a VIP's reals was answered",
                 None,
-                |of| f64::from(u8::from(of.error.is_none() && of.last_answer_ns.is_some())),
+                |of| flag(of.error.is_none() && of.last_answer_ns.is_some()),
             ),
             (
                 "discovery_last_answer_timestamp",
@@ -305,273 +286,145 @@ impl Page {
             ),
         ];
         for (name, help, unit, value) in families {
-            let mut family =
-                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
-            for vip in &self.stats.vips {
-                if let Some(of) = &vip.discovery {
-                    family
-                        .encode_family(&[("vip", vip.name.as_str())])?
-                        .encode_gauge(&value(of))?;
-                }
-            }
+            let rows = self.vips();
+            let rows =
+                rows.filter_map(|(vip, labels)| Some((labels, value(vip.discovery.as_ref()?))));
+            gauges(encoder, name, help, unit.as_ref(), rows)?;
         }
         Ok(())
     }
 
     fn real_gauges(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(
-            "real_connections",
-            "Estimate of a real's open connections",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (vip, real) in self.reals() {
-            let value = real.connections_active as f64;
-            family
-                .encode_family(&labels(vip, real))?
-                .encode_gauge(&value)?;
-        }
-        let mut family = encoder.encode_descriptor(
-            "real_sampling_ratio",
-            "Part of a real's connections whose latency is measured",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (vip, real) in self.reals() {
-            family
-                .encode_family(&labels(vip, real))?
-                .encode_gauge(&f64::from(real.latency.one_in.max(1)).recip())?;
-        }
-        let mut family = encoder.encode_descriptor(
-            "real_weight",
-            "Weight of a real: configured, effective (in force), wanted by the controller",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (vip, real) in self.reals() {
-            for (kind, value) in [
+        let reals = self.reals();
+        let reals = reals.map(|(real, labels)| (labels, real.connections_active as f64));
+        let help = "Estimate of a real's open connections";
+        gauges(encoder, "real_connections", help, None, reals)?;
+        let reals = self.reals().map(|(real, labels)| {
+            let one_in = real.latency.one_in.max(1);
+            (labels, f64::from(one_in).recip())
+        });
+        let help = "Part of a real's connections whose latency is measured";
+        gauges(encoder, "real_sampling_ratio", help, None, reals)?;
+        let weights = self.reals().flat_map(|(real, [vip, address])| {
+            let kinds = [
                 ("configured", f64::from(real.weight)),
                 ("effective", real.effective_weight),
                 ("wanted", real.wanted_weight),
-            ] {
-                let [vip, real] = labels(vip, real);
-                family
-                    .encode_family(&[vip, real, ("kind", kind)])?
-                    .encode_gauge(&value)?;
-            }
-        }
-        let mut family = encoder.encode_descriptor(
-            "real_control_state",
-            "1 for the reason of the controller's last decision",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (vip, real) in self.reals() {
-            let [vip, address] = labels(vip, real);
-            family
-                .encode_family(&[vip, address, ("reason", real.reason.as_str())])?
-                .encode_gauge(&1.0)?;
-        }
-        Ok(())
+            ];
+            kinds.map(|(kind, weight)| ([vip, address, ("kind", kind)], weight))
+        });
+        let help = "Weight of a real: configured, effective (in force), wanted by the controller";
+        gauges(encoder, "real_weight", help, None, weights)?;
+        let reasons = self
+            .reals()
+            .map(|(real, [vip, address])| ([vip, address, ("reason", real.reason.as_str())], 1.0));
+        let help = "1 for the reason of the controller's last decision";
+        gauges(encoder, "real_control_state", help, None, reasons)
     }
 
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "New flows of clients that have reals of their own";
-        let mut family =
-            encoder.encode_descriptor("vip_source_flows", help, None, MetricType::Counter)?;
-        for vip in &self.stats.vips {
-            for source in &vip.sources {
+        let rows = self.vips().flat_map(|(vip, [name])| {
+            let sources = vip.sources.iter();
+            sources.map(move |source| {
                 let from = source.from.join(",");
-                family
-                    .encode_family(&[("vip", vip.name.as_str()), ("from", from.as_str())])?
-                    .encode_counter::<NoLabelSet, _, u64>(&source.picked, None)?;
-            }
-        }
-        Ok(())
+                ([(name.0, name.1.to_owned()), ("from", from)], source.picked)
+            })
+        });
+        counters(encoder, "vip_source_flows", help, None, rows)
     }
 
     fn flow_table(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let table = &self.stats.flow_table;
-        let gauges = [
-            ("flow_table_slots", "Slots of the flow table", table.slots),
-            (
-                "flow_table_flows",
-                "Flows in it, by the last whole look",
-                table.flows,
-            ),
-        ];
-        for (name, help, value) in gauges {
-            encoder
-                .encode_descriptor(name, help, None, MetricType::Gauge)?
-                .encode_gauge(&(value as f64))?;
-        }
+        let help = "Slots of the flow table";
+        gauge(encoder, "flow_table_slots", help, None, table.slots as f64)?;
+        let help = "Flows in it, by the last whole look";
+        gauge(encoder, "flow_table_flows", help, None, table.flows as f64)?;
         let help = "Flows that were ended by the time since their last packet";
-        let mut family =
-            encoder.encode_descriptor("flow_table_ended", help, None, MetricType::Counter)?;
-        for (reason, flows) in table.ended() {
-            family
-                .encode_family(&[("reason", reason)])?
-                .encode_counter::<NoLabelSet, _, u64>(&flows, None)?;
-        }
-        Ok(())
+        let ended = table.ended().into_iter();
+        let ended = ended.map(|(reason, flows)| ([("reason", reason)], flows));
+        counters(encoder, "flow_table_ended", help, None, ended)
     }
 
     fn agreement(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(
-            "agreement_info",
-            "Digest of what balancers of the same VIPs must have alike",
-            None,
-            MetricType::Gauge,
-        )?;
-        for item in &self.agreement.items {
+        let items = self.agreement.items.iter().map(|item| {
             let labels = [
                 ("what", item.what.as_str()),
                 ("vip", item.vip.as_deref().unwrap_or_default()),
                 ("digest", item.digest.as_str()),
             ];
-            family.encode_family(&labels)?.encode_gauge(&1.0)?;
-        }
-        Ok(())
+            (labels, 1.0)
+        });
+        let help = "Digest of what balancers of the same VIPs must have alike";
+        gauges(encoder, "agreement_info", help, None, items)
     }
 
     fn peers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         if self.peers.own.is_none() {
             return Ok(());
         }
-        type Value = fn(&PeerView) -> Option<f64>;
-        let gauges: [(&str, &str, Value); 2] = [
-            (
-                "peer_up",
-                "1 for a balancer of the same VIPs whose last datagram is at most a second old",
-                |of| Some(f64::from(u8::from(of.live))),
-            ),
-            (
-                "peer_weights_apart_ratio",
-                "How far the weights of a real are apart there and here at most, as a part of the configured weight",
-                |of| of.weights_apart,
-            ),
-        ];
-        for (name, help, value) in gauges {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for member in &self.peers.members {
-                if let Some(value) = value(member) {
-                    family
-                        .encode_family(&[("member", member.address.as_str())])?
-                        .encode_gauge(&value)?;
-                }
-            }
-        }
+        let members = || {
+            let members = self.peers.members.iter();
+            members.map(|of| (of, [("member", of.address.as_str())]))
+        };
+        let help = "1 for a balancer of the same VIPs whose last datagram is at most a second old";
+        let live = members().map(|(of, labels)| (labels, flag(of.live)));
+        gauges(encoder, "peer_up", help, None, live)?;
+        let help = "How far the weights of a real are apart there and here at most, as a part of the configured weight";
+        let apart = members().filter_map(|(of, labels)| Some((labels, of.weights_apart?)));
+        gauges(encoder, "peer_weights_apart_ratio", help, None, apart)?;
         let help = "Datagrams to a balancer of the same VIPs";
-        let mut family = encoder.encode_descriptor("peer_sent", help, None, MetricType::Counter)?;
-        for member in &self.peers.members {
-            family
-                .encode_family(&[("member", member.address.as_str())])?
-                .encode_counter::<NoLabelSet, _, u64>(&member.sent, None)?;
-        }
+        let sent = members().map(|(of, labels)| (labels, of.sent));
+        counters(encoder, "peer_sent", help, None, sent)?;
         let help = "Datagrams of balancers of the same VIPs, by what became of them";
-        let mut family =
-            encoder.encode_descriptor("peer_datagrams", help, None, MetricType::Counter)?;
-        for (result, count) in &self.peers.results {
-            family
-                .encode_family(&[("result", result.as_str())])?
-                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-        }
+        let results = self.peers.results.iter();
+        let results = results.map(|(result, count)| ([("result", result.as_str())], *count));
+        counters(encoder, "peer_datagrams", help, None, results)?;
         let help = "Shares and datagrams of the exchange that were left out";
-        let mut family =
-            encoder.encode_descriptor("peer_left_out", help, None, MetricType::Counter)?;
-        for (reason, count) in [
+        let reasons = [
             ("unknown_real", self.peers.unknown_reals),
             ("put_off", self.peers.put_off),
             ("unsent", self.peers.unsent),
-        ] {
-            family
-                .encode_family(&[("reason", reason)])?
-                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-        }
-        Ok(())
+        ];
+        let reasons = reasons.map(|(reason, count)| ([("reason", reason)], count));
+        counters(encoder, "peer_left_out", help, None, reasons)
     }
 
     fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Holds = fn(&VipView) -> bool;
-        let states: [(&str, &str, Holds); 2] = [
-            (
-                "vip_ready",
-                "1 if as many reals are up as the VIP needs",
-                |vip| vip.ready,
-            ),
-            (
-                "vip_announced",
-                "1 if the VIP's address is announced to routers",
-                |vip| vip.announced,
-            ),
-        ];
-        for (name, help, holds) in states {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for vip in &self.stats.vips {
-                family
-                    .encode_family(&[("vip", vip.name.as_str())])?
-                    .encode_gauge(&f64::from(u8::from(holds(vip))))?;
-            }
-        }
-        type Of = fn(&RealView) -> Option<bool>;
-        let of_reals: [(&str, &str, Of); 2] = [
-            (
-                "real_up",
-                "1 if the probes of a real say up; of those that are probed",
-                |real| Some(real.health.as_ref()?.state == "up"),
-            ),
-            (
-                "real_active",
-                "1 if a real gets new connections: not down, in maintenance, draining or on standby",
-                |real| Some(real.state == "active"),
-            ),
-        ];
-        for (name, help, holds) in of_reals {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (vip, real) in self.reals() {
-                if let Some(holds) = holds(real) {
-                    family
-                        .encode_family(&labels(vip, real))?
-                        .encode_gauge(&f64::from(u8::from(holds)))?;
-                }
-            }
-        }
+        let ready = self.vips().map(|(vip, labels)| (labels, flag(vip.ready)));
+        let help = "1 if as many reals are up as the VIP needs";
+        gauges(encoder, "vip_ready", help, None, ready)?;
+        let announced = self.vips();
+        let announced = announced.map(|(vip, labels)| (labels, flag(vip.announced)));
+        let help = "1 if the VIP's address is announced to routers";
+        gauges(encoder, "vip_announced", help, None, announced)?;
+        let probed = || {
+            let reals = self.reals();
+            reals.filter_map(|(real, labels)| Some((real.health.as_ref()?, labels)))
+        };
+        let up = probed().map(|(health, labels)| (labels, flag(health.state == "up")));
+        let help = "1 if the probes of a real say up; of those that are probed";
+        gauges(encoder, "real_up", help, None, up)?;
+        let active = self.reals();
+        let active = active.map(|(real, labels)| (labels, flag(real.state == "active")));
+        let help =
+            "1 if a real gets new connections: not down, in maintenance, draining or on standby";
+        gauges(encoder, "real_active", help, None, active)?;
         if let Some(up) = self.announce_up {
             let help = "1 if BIRD took the last change; with [announce]";
-            encoder
-                .encode_descriptor("announce_up", help, None, MetricType::Gauge)?
-                .encode_gauge(&f64::from(u8::from(up)))?;
+            gauge(encoder, "announce_up", help, None, flag(up))?;
         }
-        let mut family = encoder.encode_descriptor(
-            "real_health",
-            "1 for what the probes of a real say: unknown, up or down",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (vip, real) in self.reals() {
-            if let Some(health) = &real.health {
-                let [vip, address] = labels(vip, real);
-                family
-                    .encode_family(&[vip, address, ("state", health.state.as_str())])?
-                    .encode_gauge(&1.0)?;
-            }
-        }
-        let mut family = encoder.encode_descriptor(
-            "real_probes",
-            "Health probes of a real by outcome",
-            None,
-            MetricType::Counter,
-        )?;
-        for (vip, real) in self.reals() {
-            let Some(health) = &real.health else { continue };
-            for (outcome, count) in [("success", health.succeeded), ("failure", health.failed)] {
-                let [vip, address] = labels(vip, real);
-                family
-                    .encode_family(&[vip, address, ("outcome", outcome)])?
-                    .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-            }
-        }
-        Ok(())
+        let states = probed().map(|(health, [vip, address])| {
+            ([vip, address, ("state", health.state.as_str())], 1.0)
+        });
+        let help = "1 for what the probes of a real say: unknown, up or down";
+        gauges(encoder, "real_health", help, None, states)?;
+        let probes = probed().flat_map(|(health, [vip, address])| {
+            let outcomes = [("success", health.succeeded), ("failure", health.failed)];
+            outcomes.map(|(outcome, count)| ([vip, address, ("outcome", outcome)], count))
+        });
+        let help = "Health probes of a real by outcome";
+        counters(encoder, "real_probes", help, None, probes)
     }
 
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -581,9 +434,9 @@ impl Page {
             Some(&Unit::Seconds),
             MetricType::Histogram,
         )?;
-        for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
+        for ((_, labels), latencies) in self.reals().zip(&self.histograms) {
             family
-                .encode_family(&labels(vip, real))?
+                .encode_family(&labels)?
                 .encode_histogram::<NoLabelSet>(
                     latencies.sum_s,
                     latencies.count,
@@ -595,46 +448,23 @@ impl Page {
     }
 
     fn latency_parts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let parts = [
-            (
-                "real_server_latency",
-                "What a real added to responses with a known path, sum",
-            ),
-            (
-                "real_path_latency",
-                "Round trips of the paths of these responses, sum",
-            ),
-        ];
-        for (part, (name, help)) in parts.into_iter().enumerate() {
-            let mut family =
-                encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
-            for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
-                let seconds = [latencies.server_s, latencies.path_s][part];
-                family
-                    .encode_family(&labels(vip, real))?
-                    .encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
-            }
-        }
+        let reals = || self.reals().zip(&self.histograms);
+        let server = reals().map(|((_, labels), of)| (labels, of.server_s));
+        let help = "What a real added to responses with a known path, sum";
+        let seconds = Some(&Unit::Seconds);
+        counters(encoder, "real_server_latency", help, seconds, server)?;
+        let path = reals().map(|((_, labels), of)| (labels, of.path_s));
+        let help = "Round trips of the paths of these responses, sum";
+        counters(encoder, "real_path_latency", help, seconds, path)?;
+        let known = reals().map(|((_, labels), of)| (labels, of.path_known));
         let help = "Responses with a known path";
-        let mut family =
-            encoder.encode_descriptor("real_path_known", help, None, MetricType::Counter)?;
-        for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
-            family
-                .encode_family(&labels(vip, real))?
-                .encode_counter::<NoLabelSet, _, u64>(&latencies.path_known, None)?;
-        }
-        Ok(())
+        counters(encoder, "real_path_known", help, None, known)
     }
 }
 
-fn labels<'a>(vip: &'a VipView, real: &'a RealView) -> [(&'static str, &'a str); 2] {
-    [("vip", &vip.name), ("real", &real.address)]
-}
-
 fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let flag = |holds: bool| f64::from(u8::from(holds));
     let revision = |of: Option<FleetPosition>| of.map_or(0.0, |of| of.revision as f64);
-    let gauges = [
+    let of_member = [
         (
             "fleet_store_up",
             "Whether the fleet's store could be read and written at the last look",
@@ -671,37 +501,29 @@ fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             fleet.key_issued as f64,
         ),
     ];
-    for (name, help, value) in gauges {
-        encoder
-            .encode_descriptor(name, help, None, MetricType::Gauge)?
-            .encode_gauge(&value)?;
+    for (name, help, value) in of_member {
+        gauge(encoder, name, help, None, value)?;
     }
+    let members = || {
+        let members = fleet.members.iter();
+        members.map(|member| (member, [("member", member.name.as_str())]))
+    };
     let help = "Whether the lease of a member of the fleet lasts";
-    let mut family =
-        encoder.encode_descriptor("fleet_member_alive", help, None, MetricType::Gauge)?;
-    for member in &fleet.members {
-        family
-            .encode_family(&[("member", member.name.as_str())])?
-            .encode_gauge(&flag(member.alive))?;
-    }
+    let alive = members().map(|(member, labels)| (labels, flag(member.alive)));
+    gauges(encoder, "fleet_member_alive", help, None, alive)?;
     let help = "Changes of the fleet's book that wait for a member";
-    let mut family = encoder.encode_descriptor("fleet_waiting", help, None, MetricType::Gauge)?;
-    for member in &fleet.members {
+    let waiting = members().map(|(member, labels)| {
         let waits = fleet.waiting.iter();
         let waits = waits.filter(|wait| wait.members.contains(&member.name));
-        family
-            .encode_family(&[("member", member.name.as_str())])?
-            .encode_gauge(&(waits.count() as f64))?;
-    }
+        (labels, waits.count() as f64)
+    });
+    gauges(encoder, "fleet_waiting", help, None, waiting)?;
     let help = "Ids of reals in the fleet's book by how far they have come";
-    let mut family = encoder.encode_descriptor("fleet_ids", help, None, MetricType::Gauge)?;
-    for phase in ["known", "live", "leaving", "resting"] {
+    let phases = ["known", "live", "leaving", "resting"].map(|phase| {
         let ids = fleet.ids.iter().filter(|id| id.phase == phase);
-        family
-            .encode_family(&[("phase", phase)])?
-            .encode_gauge(&(ids.count() as f64))?;
-    }
-    Ok(())
+        ([("phase", phase)], ids.count() as f64)
+    });
+    gauges(encoder, "fleet_ids", help, None, phases)
 }
 
 impl Collector for Page {

@@ -15,6 +15,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use crate::error::{DataPlaneError, Result};
 use crate::hold::HoldChanges;
 use crate::map::{PerCpu, Table};
+use crate::mapped::Mapped;
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
 use crate::rings::{NewRing, Rings};
@@ -170,7 +171,7 @@ pub struct LoadBalancer {
     reals: Table<u32, abi::RealValue>,
     rings: Rings,
     turns: Table<u32, abi::Turns>,
-    loads: loads::Loads,
+    loads: Mapped<loads::Cell>,
     cookies: cookies::Cookies,
     sources: sources::Sources,
     tunnel_sources: TunnelSources,
@@ -252,7 +253,7 @@ impl LoadBalancer {
             reals: Table::new(plane.take_map("reals")?)?,
             rings: Rings::new(plane.take_map("rings")?)?,
             turns: Table::new(plane.take_map("turns")?)?,
-            loads: loads::Loads::new(plane.take_map("real_loads")?)?,
+            loads: Mapped::new(&plane.take_map("real_loads")?)?,
             cookies: cookies::Cookies::new(&mut plane)?,
             sources: sources::Sources::new(&mut plane)?,
             tunnel_sources: TunnelSources::new(&mut plane)?,

@@ -190,8 +190,8 @@ fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -
     Ok(true)
 }
 
-/// Where version 2 is mounted, alone or beside version 1.
-fn root_cgroup() -> Option<PathBuf> {
+/// Where control groups of version 2 are mounted, alone or beside version 1.
+pub fn root_cgroup() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let mount = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
@@ -252,11 +252,11 @@ pub(crate) fn has_filter(
 }
 
 /// The number of this thread's network namespace, as programs see it.
-pub(crate) fn netns_cookie() -> Result<u64> {
+pub fn netns_cookie() -> Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let failed =
         |e: io::Error| DataPlaneError::bpf("ask for the cookie of the network namespace", e);
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").map_err(failed)?;
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").map_err(failed)?;
     let mut cookie = 0_u64;
     let mut len = size_of_val(&cookie) as libc::socklen_t;
     // SAFETY: `cookie` is writable for `len` bytes.

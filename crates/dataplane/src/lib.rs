@@ -44,7 +44,7 @@ pub use balancer::{
     VipOptions, VipRings, destination_of, possible_cpus, ring_bytes, trace,
 };
 pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
-pub use cookie_hooks::CookieHooks;
+pub use cookie_hooks::{CookieHooks, netns_cookie, root_cgroup};
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{DataPlaneError, Result};
 pub use hold::HoldChanges;

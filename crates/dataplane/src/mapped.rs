@@ -20,6 +20,7 @@ use crate::error::{DataPlaneError, Result};
 pub(crate) unsafe trait Shared {}
 
 /// All entries of a BPF array made with `BPF_F_MMAPABLE`.
+#[derive(Debug)]
 pub(crate) struct Mapped<T> {
     start: NonNull<c_void>,
     entries: usize,

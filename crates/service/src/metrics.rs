@@ -7,7 +7,9 @@ use causeway_api::VerdictView;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -78,9 +80,7 @@ impl Collector for Process {
         ];
         for (name, help, unit, value) in gauges {
             let Some(value) = value else { continue };
-            encoder
-                .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?
-                .encode_gauge(&value)?;
+            gauge(&mut encoder, name, help, unit.as_ref(), value)?;
         }
         Ok(())
     }
@@ -116,6 +116,56 @@ fn start_time_s() -> Option<f64> {
     (per_second > 0).then(|| boot_s + ticks / per_second as f64)
 }
 
+/// A family of counters, each with its labels.
+pub fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    counters: impl IntoIterator<Item = (L, V)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+    for (labels, value) in counters {
+        family
+            .encode_family(&labels)?
+            .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+    }
+    Ok(())
+}
+
+/// A family of gauges, each with its labels.
+pub fn gauges<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    gauges: impl IntoIterator<Item = (L, f64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+    for (labels, value) in gauges {
+        family.encode_family(&labels)?.encode_gauge(&value)?;
+    }
+    Ok(())
+}
+
+/// A gauge without labels.
+pub fn gauge<V: EncodeGaugeValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    value: V,
+) -> fmt::Result {
+    encoder
+        .encode_descriptor(name, help, unit, MetricType::Gauge)?
+        .encode_gauge(&value)
+}
+
+/// The gauge of a statement: 1 if it holds, else 0.
+pub fn flag(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
 /// Packets and bytes by the data plane's verdict.
 pub fn packets(verdicts: &[VerdictView], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Value = fn(&VerdictView) -> u64;
@@ -134,32 +184,21 @@ pub fn packets(verdicts: &[VerdictView], encoder: &mut DescriptorEncoder<'_>) ->
         ),
     ];
     for (name, help, unit, value) in families {
-        let mut family =
-            encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-        for verdict in verdicts {
-            let labels = [
-                ("verdict", verdict.verdict.as_str()),
-                ("action", verdict.action.as_str()),
-            ];
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&value(verdict), None)?;
-        }
+        let rows = verdicts.iter().map(|verdict| {
+            let word = ("verdict", verdict.verdict.as_str());
+            let action = ("action", verdict.action.as_str());
+            ([word, action], value(verdict))
+        });
+        counters(encoder, name, help, unit.as_ref(), rows)?;
     }
     Ok(())
 }
 
 /// The version that runs.
 pub fn build_info(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let mut build = encoder.encode_descriptor(
-        "build_info",
-        "Version of the daemon",
-        None,
-        MetricType::Gauge,
-    )?;
-    build
-        .encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?
-        .encode_gauge(&1.0)
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    let help = "Version of the daemon";
+    gauges(encoder, "build_info", help, None, [(version, 1.0)])
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use causeway_api::tunnel::{PathView, TunnelStatus, TunnelTotals};
-use causeway_service::metrics;
+use causeway_service::metrics::{self, counters, gauge, gauges};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -207,70 +207,51 @@ impl Collector for Page {
                 .encode_counter::<NoLabelSet, _, u64>(&of(&status.totals), None)?;
         }
         for (name, help, unit, of) in GAUGES {
-            encoder
-                .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?
-                .encode_gauge(&of(&status.totals))?;
+            let value = of(&status.totals);
+            gauge(&mut encoder, name, help, unit.as_ref(), value)?;
         }
         let help = "Frames and chunks that went no further, by reason";
-        let mut family = encoder.encode_descriptor("drops", help, None, MetricType::Counter)?;
-        for drops in &status.drops {
-            family
-                .encode_family(&[("reason", drops.reason.as_str())])?
-                .encode_counter::<NoLabelSet, _, u64>(&drops.count, None)?;
-        }
+        let drops = status.drops.iter();
+        let drops = drops.map(|drops| ([("reason", drops.reason.as_str())], drops.count));
+        counters(&mut encoder, "drops", help, None, drops)?;
         self.paths(&mut encoder)?;
         self.lost(&mut encoder)?;
-        encoder
-            .encode_descriptor(
-                "build_info",
-                "Version of the tunnel",
-                None,
-                MetricType::Gauge,
-            )?
-            .encode_family(&[("version", status.version.as_str())])?
-            .encode_gauge(&1.0)
+        let version = [("version", status.version.as_str())];
+        let help = "Version of the tunnel";
+        gauges(&mut encoder, "build_info", help, None, [(version, 1.0)])
     }
 }
 
 impl Page {
     fn paths(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let paths = || {
+            let paths = self.0.paths.iter();
+            paths.map(|path| (path, [("path", path.id.to_string())]))
+        };
         for (name, help, unit, of) in PATH_COUNTERS {
-            let mut family =
-                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-            for path in &self.0.paths {
-                family
-                    .encode_family(&[("path", path.id.to_string())])?
-                    .encode_counter::<NoLabelSet, _, u64>(&of(path), None)?;
-            }
+            let rows = paths().map(|(path, labels)| (labels, of(path)));
+            counters(encoder, name, help, unit.as_ref(), rows)?;
         }
         for (name, help, unit, of) in PATH_GAUGES {
-            let mut family =
-                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
-            for path in &self.0.paths {
-                family
-                    .encode_family(&[("path", path.id.to_string())])?
-                    .encode_gauge(&of(path))?;
-            }
+            let rows = paths().map(|(path, labels)| (labels, of(path)));
+            gauges(encoder, name, help, unit.as_ref(), rows)?;
         }
         Ok(())
     }
 
     fn lost(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Chunks taken for lost, by what showed it";
-        let mut family =
-            encoder.encode_descriptor("path_lost_chunks", help, None, MetricType::Counter)?;
-        for path in &self.0.paths {
-            for (by, count) in [
+        let lost = self.0.paths.iter().flat_map(|path| {
+            let ways = [
                 ("gap", path.lost_by_gap),
                 ("timeout", path.lost_by_timeout),
                 ("failure", path.lost_by_failure),
-            ] {
-                let id = path.id.to_string();
-                family
-                    .encode_family(&[("path", id.as_str()), ("by", by)])?
-                    .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-            }
-        }
-        Ok(())
+            ];
+            ways.map(|(by, count)| {
+                let labels = [("path", path.id.to_string()), ("by", by.to_owned())];
+                (labels, count)
+            })
+        });
+        counters(encoder, "path_lost_chunks", help, None, lost)
     }
 }

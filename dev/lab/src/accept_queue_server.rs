@@ -15,9 +15,10 @@ use rand::rngs::StdRng;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::background::Background;
+use crate::background::{Background, own_runtime};
+use crate::chance::exponential;
 use crate::clock::monotonic_ns;
-use crate::impatient_clients::{RESPONSE_TIMEOUT, exponential};
+use crate::impatient_clients::RESPONSE_TIMEOUT;
 use crate::modelled_servers::{listen_on, next_head, write_answer};
 use crate::netns::Netns;
 
@@ -64,9 +65,7 @@ impl AcceptQueueServer {
         let served = ServedLog::default();
         let (listener, log) = (socket.try_clone()?, served.clone());
         let thread = Background::spawn(move |stop| {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
+            let runtime = own_runtime()?;
             let again = listener.try_clone()?;
             let start = Instant::now();
             let mut turn = 0;

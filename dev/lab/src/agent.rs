@@ -1,34 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway agent` on a server, as its operator runs it.
 
-use std::fs::{self, File};
+use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tempfile::TempDir;
 
 use crate::api;
-use crate::background::KilledOnDrop;
+use crate::clock::until;
+use crate::daemon::Daemon;
 use crate::topology::{BACK_NETWORKS, DEVICE, Node, VIPS, vip4, vip6};
 
 /// Name of the history in an agent's directory.
 const HISTORY: &str = "clients.history";
-const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running agent. Dropped, it is killed; its data plane stays.
 #[derive(Debug)]
 pub struct AgentProcess {
-    child: KilledOnDrop,
-    directory: TempDir,
-    binary: PathBuf,
-    server: Node,
-    /// What says to its time of day how far it is off.
-    faked: bool,
+    daemon: Daemon,
+    /// What its file begins with.
+    head: String,
 }
 
 impl AgentProcess {
@@ -42,7 +36,8 @@ impl AgentProcess {
     /// becomes a path that [`history`](Self::history) reads, STATE a directory that outlives the
     /// process.
     pub fn start_with(binary: &Path, server: &Node, pin_dir: &Path, more: &str) -> Result<Self> {
-        Self::start_in(binary, server, pin_dir, more, false)
+        let daemon = Daemon::new("agent", binary, &server.netns)?;
+        Self::begin(daemon, whole(server, pin_dir), more)
     }
 
     /// Starts one that measures clients and does nothing else.
@@ -52,9 +47,8 @@ impl AgentProcess {
         pin_dir: &Path,
         more: &str,
     ) -> Result<Self> {
-        Self::start_with_file(binary, server, more, false, |directory| {
-            measuring(pin_dir, directory)
-        })
+        let daemon = Daemon::new("agent", binary, &server.netns)?;
+        Self::begin(daemon, measuring(pin_dir), more)
     }
 
     /// The same with a time of day that [`set_clock`](Self::set_clock) sets, of this process
@@ -71,84 +65,55 @@ impl AgentProcess {
             "{} is missing: install the Debian package libfaketime",
             library.display()
         );
-        Self::start_in(binary, server, pin_dir, more, true)
+        let mut daemon = Daemon::new("agent", binary, &server.netns)?;
+        daemon.environment = vec![
+            ("LD_PRELOAD", library),
+            ("FAKETIME_TIMESTAMP_FILE", daemon.path("clock")),
+            ("FAKETIME_NO_CACHE", "1".into()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        ];
+        set_clock(&daemon, "+0")?;
+        Self::begin(daemon, whole(server, pin_dir), more)
     }
 
-    fn start_in(
-        binary: &Path,
-        server: &Node,
-        pin_dir: &Path,
-        more: &str,
-        faked: bool,
-    ) -> Result<Self> {
-        Self::start_with_file(binary, server, more, faked, |directory| {
-            config(server, pin_dir, directory)
-        })
-    }
-
-    fn start_with_file(
-        binary: &Path,
-        server: &Node,
-        more: &str,
-        faked: bool,
-        begin: impl FnOnce(&Path) -> String,
-    ) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix("agent-").tempdir()?;
-        let file = directory.path().join("agent.toml");
-        let history = directory.path().join(HISTORY).display().to_string();
-        let state = directory.path().display().to_string();
-        let more = more.replace("HISTORY", &history).replace("STATE", &state);
-        fs::write(&file, begin(directory.path()) + &more)?;
-        set_clock(directory.path(), "+0")?;
-        let mut agent = Self {
-            child: spawn(binary, server, directory.path(), faked)?,
-            directory,
-            binary: binary.to_owned(),
-            server: server.clone(),
-            faked,
-        };
-        agent.wait_ready()?;
+    fn begin(daemon: Daemon, head: String, more: &str) -> Result<Self> {
+        let mut agent = Self { daemon, head };
+        agent.write_config(more)?;
+        agent.daemon.start()?;
         Ok(agent)
+    }
+
+    /// Replaces its file, with these lines at its end; the process does not know yet.
+    pub fn write_config(&self, more: &str) -> Result<()> {
+        let history = self.path(HISTORY).display().to_string();
+        let state = self.directory().display().to_string();
+        let more = more.replace("HISTORY", &history).replace("STATE", &state);
+        let text = format!(
+            "[agent]\ninterface = \"{DEVICE}\"\nsocket = \"{}\"\nhttp = false\n{}{more}",
+            self.socket().display(),
+            self.head
+        );
+        fs::write(self.config_file(), text).context("cannot write the agent's configuration")
     }
 
     /// Has the agent read its file and its keys again (SIGHUP).
     pub fn reload(&self) -> Result<()> {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).context("kill")
+        self.daemon.reload()
     }
 
-    /// Kills the agent (SIGKILL) and starts it again; its data plane works on.
+    /// Kills the agent (SIGKILL), if it runs, and starts it again; its data plane works on.
     pub fn restart(&mut self) -> Result<()> {
-        self.child.kill_and_wait()?;
-        self.child = spawn(
-            &self.binary,
-            &self.server,
-            self.directory.path(),
-            self.faked,
-        )?;
-        self.wait_ready()
-    }
-
-    /// Ends the agent and takes everything off its server that it had put there.
-    pub fn detach(&mut self) -> Result<()> {
-        self.child.kill_and_wait()?;
-        let mut command = self.server.netns.command(&self.binary);
-        command.args(["agent", "unload", "--yes", "-c"]);
-        let output = command
-            .arg(self.directory.path().join("agent.toml"))
-            .output()
-            .with_context(|| format!("cannot run {}", self.binary.display()))?;
-        ensure!(
-            output.status.success(),
-            "causeway agent unload: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(())
+        if self.pid().is_some() {
+            self.kill()?;
+        }
+        self.daemon.start()
     }
 
     /// Sets its time of day, by an offset to the machine's: `-1h`, `+1d`.
     pub fn set_clock(&self, offset: &str) -> Result<()> {
-        ensure!(self.faked, "the agent has the machine's clock");
-        set_clock(self.directory.path(), offset)
+        let is_faked = !self.environment.is_empty();
+        ensure!(is_faked, "the agent has the machine's clock");
+        set_clock(&self.daemon, offset)
     }
 
     /// Packets of a verdict.
@@ -167,56 +132,35 @@ impl AgentProcess {
 
     /// What its history holds, as `causeway agent history` prints it.
     pub fn history(&self) -> Result<Vec<HistoryRow>> {
-        let output = std::process::Command::new(&self.binary)
-            .args(["agent", "history", "-o", "json"])
-            .arg(self.directory.path().join(HISTORY))
-            .output()
-            .with_context(|| format!("cannot run {}", self.binary.display()))?;
-        if !output.status.success() {
-            bail!(
-                "causeway agent history: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        Ok(serde_json::from_slice(&output.stdout)?)
+        let file = self.path(HISTORY).display().to_string();
+        let rows = self.run(&["agent", "history", "-o", "json", &file])?;
+        Ok(serde_json::from_str(&rows)?)
     }
 
     /// Waits until this second of the monotonic clock is in the history.
     pub fn wait_recorded(&self, second: u64, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        while Instant::now() < deadline {
+        let recorded = until(timeout, || {
             let recorded = self.clients()?.recorded_s;
-            if recorded.is_some_and(|recorded| recorded >= second) {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        bail!(
-            "the agent's history does not come to second {second}: {}",
-            self.messages()
-        )
+            Ok(recorded.filter(|recorded| *recorded >= second))
+        })?;
+        recorded.map(drop).with_context(|| {
+            let messages = self.messages();
+            format!("the agent's history does not come to second {second}: {messages}")
+        })
     }
+}
 
-    fn wait_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("causeway agent ended ({status}): {}", self.messages());
-            }
-            if self.stats().is_ok() {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        bail!("causeway agent does not answer: {}", self.messages())
+impl Deref for AgentProcess {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
     }
+}
 
-    fn socket(&self) -> PathBuf {
-        self.directory.path().join("agent.sock")
-    }
-
-    fn messages(&self) -> String {
-        fs::read_to_string(self.directory.path().join("agent.log")).unwrap_or_default()
+impl DerefMut for AgentProcess {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
     }
 }
 
@@ -226,53 +170,25 @@ fn fake_time() -> PathBuf {
     format!("/usr/lib/{arch}-linux-gnu/faketime/libfaketimeMT.so.1").into()
 }
 
-fn set_clock(directory: &Path, offset: &str) -> Result<()> {
+fn set_clock(daemon: &Daemon, offset: &str) -> Result<()> {
     // In one step: it is read at any time.
-    let new = directory.join("clock.new");
+    let new = daemon.path("clock.new");
     fs::write(&new, offset)?;
-    Ok(fs::rename(new, directory.join("clock"))?)
+    Ok(fs::rename(new, daemon.path("clock"))?)
 }
 
-fn spawn(binary: &Path, server: &Node, directory: &Path, faked: bool) -> Result<KilledOnDrop> {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(directory.join("agent.log"))?;
-    let mut command = server.netns.command(binary);
-    if faked {
-        command
-            .env("LD_PRELOAD", fake_time())
-            .env("FAKETIME_TIMESTAMP_FILE", directory.join("clock"))
-            .env("FAKETIME_NO_CACHE", "1")
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    }
-    command
-        .args(["agent", "-c"])
-        .arg(directory.join("agent.toml"))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .map(KilledOnDrop)
-        .with_context(|| format!("cannot run {}", binary.display()))
-}
-
-fn config(server: &Node, pin_dir: &Path, directory: &Path) -> String {
+/// The head of the file of an agent that does all that agents do.
+fn whole(server: &Node, pin_dir: &Path) -> String {
     let vips = (0..VIPS).flat_map(|i| [vip4(i).to_string(), vip6(i).to_string()]);
     let vips: Vec<String> = vips.collect();
     format!(
         "{}addresses = [\"{}\", \"{}\"]\nvips = {vips:?}\nbalancers = {BACK_NETWORKS:?}\n",
-        measuring(pin_dir, directory),
+        measuring(pin_dir),
         server.ipv4,
         server.ipv6,
     )
 }
 
-fn measuring(pin_dir: &Path, directory: &Path) -> String {
-    format!(
-        "[agent]\ninterface = \"{DEVICE}\"\n\
-         pin_dir = \"{}\"\nsocket = \"{}/agent.sock\"\nhttp = false\n",
-        pin_dir.display(),
-        directory.display()
-    )
+fn measuring(pin_dir: &Path) -> String {
+    format!("pin_dir = \"{}\"\n", pin_dir.display())
 }

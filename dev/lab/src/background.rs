@@ -7,11 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tokio::runtime::Runtime;
 
+use crate::clock::until;
 use crate::netns::Netns;
 
 /// A thread that works until it is asked to stop; dropping it asks and joins it.
@@ -46,10 +47,7 @@ impl<T: Send + 'static> Background<T> {
     /// Stops it; what it returned.
     pub fn finish(mut self) -> Result<T> {
         self.stop.store(true, Ordering::Relaxed);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            _ => bail!("a background thread panicked"),
-        }
+        joined(self.thread.take().context("the thread has ended")?)
     }
 }
 
@@ -80,6 +78,22 @@ impl<T> Drop for Background<T> {
     }
 }
 
+/// What a thread returned.
+///
+/// # Errors
+/// Its own, or that it panicked.
+pub fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    let result = thread.join();
+    result.unwrap_or_else(|_| bail!("a thread panicked"))
+}
+
+/// A runtime that works on the calling thread alone.
+pub fn own_runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
 /// Starts a server in a namespace and waits until it accepts connections to `port`.
 pub fn serve(netns: &Netns, command: &mut Command, port: u16) -> Result<KilledOnDrop> {
     let program = command.get_program().to_string_lossy().into_owned();
@@ -90,18 +104,31 @@ pub fn serve(netns: &Netns, command: &mut Command, port: u16) -> Result<KilledOn
         .spawn()
         .with_context(|| format!("cannot run {program}"))?;
     let mut child = KilledOnDrop(child);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !netns.run(move || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()))? {
+    let accepts = until(Duration::from_secs(20), || {
         if let Some(status) = child.try_wait()? {
             bail!("{program} ended at its start: {status}");
         }
-        ensure!(
-            Instant::now() < deadline,
-            "{program} does not accept connections"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        let connected =
+            netns.run(move || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()))?;
+        Ok(connected.then_some(()))
+    })?;
+    accepts.with_context(|| format!("{program} does not accept connections"))?;
     Ok(child)
+}
+
+/// Runs a command to its end; its standard output.
+///
+/// # Errors
+/// It failed: what was run, and what it said.
+pub fn output_of(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A child process; dropped, it is killed.

@@ -4,19 +4,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use causeway_dataplane::Protocol;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tempfile::TempDir;
 
-use crate::netns::Netns;
+use crate::clock::until;
+use crate::daemon::{Daemon, RELOAD_TIMEOUT};
 use crate::topology::{BACK_MTU, DEVICE, Node, format_mac};
 use crate::{api, clock};
 
@@ -101,36 +98,25 @@ pub struct BalancerSettings {
     pub encap: Vec<String>,
 }
 
-/// A `causeway lb` with files, pins and sockets of its own. Dropped, it is
-/// killed; the pins go with the sandbox or by [`Balancer::detach`].
+/// A `causeway lb` with files, pins and sockets of its own. Its pins go with the sandbox or by
+/// [`Daemon::detach`].
 #[derive(Debug)]
 pub struct Balancer {
-    binary: PathBuf,
-    netns: Netns,
+    daemon: Daemon,
     node: Node,
-    directory: TempDir,
     pin_dir: PathBuf,
-    child: Option<Child>,
 }
-
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Balancer {
     /// Starts `causeway lb` on the balancer's node and waits until it answers.
     pub fn start(binary: &Path, node: &Node, settings: &BalancerSettings) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix("lb-").tempdir()?;
-        let unique = directory
-            .path()
-            .file_name()
-            .context("a directory without a name")?;
+        let daemon = Daemon::new("lb", binary, &node.netns)?;
+        let unique = daemon.directory().file_name();
+        let unique = unique.context("a directory without a name")?;
         let mut balancer = Self {
-            binary: binary.to_owned(),
-            netns: node.netns.clone(),
             node: node.clone(),
             pin_dir: Path::new("/sys/fs/bpf").join(unique),
-            directory,
-            child: None,
+            daemon,
         };
         balancer.write_config(settings)?;
         balancer.restart()?;
@@ -145,88 +131,7 @@ impl Balancer {
 
     /// Starts the process again; it must not run.
     pub fn restart(&mut self) -> Result<()> {
-        ensure!(self.child.is_none(), "causeway lb runs already");
-        let child = self
-            .command(&[])?
-            .spawn()
-            .with_context(|| format!("cannot run {}", self.binary.display()))?;
-        self.child = Some(child);
-        self.wait_ready()
-    }
-
-    /// The command that starts the process, behind the words of one that watches it.
-    pub fn command(&self, before: &[String]) -> Result<Command> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_file())?;
-        let mut command = match before {
-            [] => self.netns.command(&self.binary),
-            [watcher, arguments @ ..] => {
-                let mut command = self.netns.command(watcher);
-                command.args(arguments).arg(&self.binary);
-                command
-            }
-        };
-        command
-            .args(["lb", "-c"])
-            .arg(self.config_file())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        Ok(command)
-    }
-
-    /// The same with another build of the product from now on.
-    pub fn restart_as(&mut self, binary: &Path) -> Result<()> {
-        self.binary = binary.to_owned();
-        self.restart()
-    }
-
-    /// SIGKILL: the process has no chance to do anything.
-    pub fn kill(&mut self) -> Result<()> {
-        let mut child = self.child.take().context("causeway lb does not run")?;
-        child.kill()?;
-        child.wait()?;
-        Ok(())
-    }
-
-    /// SIGTERM, and waits for the end.
-    pub fn terminate(&mut self) -> Result<ExitStatus> {
-        self.signal(Signal::SIGTERM)?;
-        let mut child = self.child.take().context("causeway lb does not run")?;
-        let deadline = Instant::now() + START_TIMEOUT;
-        while Instant::now() < deadline {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        child.kill()?;
-        child.wait()?;
-        bail!("causeway lb did not end by SIGTERM: {}", self.messages())
-    }
-
-    /// Has the process read its configuration again (SIGHUP).
-    pub fn reload(&self) -> Result<()> {
-        self.signal(Signal::SIGHUP)
-    }
-
-    /// The same, and waits until it has: for changes that do not show in the reals.
-    pub fn reload_now(&self) -> Result<()> {
-        let reloads = || self.messages().matches("reloaded: ").count();
-        let before = reloads();
-        self.reload()?;
-        let deadline = Instant::now() + RELOAD_TIMEOUT;
-        while reloads() == before {
-            ensure!(
-                Instant::now() < deadline,
-                "the daemon did not take the new file: {}",
-                self.messages()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        self.daemon.start()
     }
 
     /// Loads a new file and waits until the daemon shows its reals and their states;
@@ -241,8 +146,7 @@ impl Balancer {
             .collect();
         self.write_config(settings)?;
         self.reload()?;
-        let deadline = Instant::now() + RELOAD_TIMEOUT;
-        while Instant::now() < deadline {
+        let done = until(RELOAD_TIMEOUT, || {
             let shown = api::stats(&self.socket())?;
             let shown: BTreeSet<(String, String, bool)> = shown
                 .vips
@@ -252,51 +156,15 @@ impl Balancer {
                     reals.map(|r| (vip.address.clone(), r.address.clone(), r.state == "drain"))
                 })
                 .collect();
-            if shown == wanted {
-                return Ok(clock::monotonic_ns());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        bail!("the daemon did not take the new file: {}", self.messages())
+            Ok((shown == wanted).then(clock::monotonic_ns))
+        })?;
+        done.with_context(|| self.kept_its_file())
     }
 
-    /// Takes the data plane down (`causeway lb unload`).
-    pub fn detach(&self) -> Result<()> {
-        let output = self
-            .netns
-            .command(&self.binary)
-            .args(["lb", "unload", "--yes", "-c"])
-            .arg(self.config_file())
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "causeway lb unload: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(())
-    }
-
-    /// Runs `causeway ARGUMENTS --socket SOCKET` and returns its standard output.
-    pub fn cli(&self, arguments: &[&str]) -> Result<String> {
-        let output = self
-            .netns
-            .command(&self.binary)
-            .args(arguments)
-            .arg("--socket")
-            .arg(self.socket())
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "causeway {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    /// The API's socket.
-    pub fn socket(&self) -> PathBuf {
-        self.directory.path().join("lb.sock")
+    /// Ends the process, and takes the data plane down.
+    pub fn end(mut self) -> Result<()> {
+        self.terminate()?;
+        self.detach()
     }
 
     /// Where maps and link are pinned.
@@ -306,59 +174,16 @@ impl Balancer {
 
     /// What it leaves its successors.
     pub fn state_dir(&self) -> PathBuf {
-        self.directory.path().join("state")
-    }
-
-    /// PID of the running process.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
-    }
-
-    /// Everything the process has logged, over all its lives.
-    pub fn messages(&self) -> String {
-        fs::read_to_string(self.log_file()).unwrap_or_default()
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.pid().context("causeway lb does not run")?;
-        kill(Pid::from_raw(pid as i32), signal).context("kill")
-    }
-
-    fn wait_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        while Instant::now() < deadline {
-            if let Some(child) = self.child.as_mut()
-                && let Some(status) = child.try_wait()?
-            {
-                self.child = None;
-                let messages = self.messages();
-                let last = messages.lines().last().unwrap_or_default();
-                bail!("causeway lb ended at its start ({status}): {last}");
-            }
-            if api::stats(&self.socket()).is_ok() {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        bail!("causeway lb does not answer: {}", self.messages())
-    }
-
-    /// The configuration file.
-    pub fn config_file(&self) -> PathBuf {
-        self.directory.path().join("causeway.toml")
-    }
-
-    fn log_file(&self) -> PathBuf {
-        self.directory.path().join("lb.log")
+        self.path("state")
     }
 
     fn config(&self, settings: &BalancerSettings) -> Result<String> {
-        let at = self.directory.path().display();
+        let (state, socket) = (self.state_dir(), self.socket());
         let mut s = format!(
             "interface = \"{DEVICE}\"\n\
              pin_dir = \"{}\"\n\
-             state_dir = \"{at}/state\"\n\
-             socket = \"{at}/lb.sock\"\n\
+             state_dir = \"{}\"\n\
+             socket = \"{}\"\n\
              reconcile = true\n\
              {}\
              [encap]\n\
@@ -373,6 +198,8 @@ impl Balancer {
              ipv6 = 65536\n\
              [control]\n",
             self.pin_dir.display(),
+            state.display(),
+            socket.display(),
             settings
                 .head
                 .iter()
@@ -433,10 +260,16 @@ fn write_vip(s: &mut String, vip: &VipEntry) -> Result<()> {
     Ok(())
 }
 
-impl Drop for Balancer {
-    fn drop(&mut self) {
-        if self.child.is_some() {
-            let _ = self.kill();
-        }
+impl Deref for Balancer {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl DerefMut for Balancer {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
     }
 }

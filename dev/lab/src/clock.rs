@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clocks by their kernel names.
+//! Clocks by their kernel names, and waiting.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
@@ -37,4 +41,19 @@ pub fn wall_offset_ns() -> i64 {
 /// CPU time of the calling thread, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// What `ask` finds, asked again every 5 ms; `None` if it finds nothing in time.
+pub fn until<T>(
+    timeout: Duration,
+    mut ask: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let found = ask()?;
+        if found.is_some() || Instant::now() > deadline {
+            return Ok(found);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

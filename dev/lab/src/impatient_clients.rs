@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::background::{joined, own_runtime};
+use crate::chance::exponential;
 use crate::clock::monotonic_ns;
 use crate::cpu;
 use crate::load::get::HttpSession;
@@ -83,19 +85,14 @@ impl ImpatientClients {
     pub fn start(netns: &Netns, config: ImpatientClientsConfig) -> Self {
         Self(netns.thread(move || {
             cpu::go_first().context("the clients cannot go first")?;
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
+            let runtime = own_runtime()?;
             Ok(runtime.block_on(run(config)))
         }))
     }
 
     /// Waits until the last transaction has ended.
     pub fn finish(self) -> Result<Vec<Transaction>> {
-        match self.0.join() {
-            Ok(result) => result,
-            Err(_) => bail!("the clients' thread panicked"),
-        }
+        joined(self.0)
     }
 }
 
@@ -156,7 +153,7 @@ async fn arrive(
             Some(_) => off_rate,
             None => on_rate,
         };
-        let gap_s = -(1.0 - rng.random::<f64>()).ln() / rate;
+        let gap_s = exponential(&mut rng) / rate;
         next += Duration::from_secs_f64(gap_s);
         sleep_until(next).await;
         while tasks.try_join_next().is_some() {}
@@ -224,9 +221,4 @@ async fn ask(
         }
     }
     Ok(())
-}
-
-/// Of mean 1.
-pub(crate) fn exponential(rng: &mut StdRng) -> f64 {
-    -(1.0 - rng.random::<f64>()).ln()
 }

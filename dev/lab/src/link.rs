@@ -171,31 +171,6 @@ fn load_xdp(code: &[u64]) -> io::Result<OwnedFd> {
     own(fd)
 }
 
-/// A program that loses packets; dropped, it is detached.
-#[derive(Debug)]
-pub struct Loss {
-    _link: OwnedFd,
-}
-
-/// Loses a share (0 to 1) of the packets that come in on an interface, each by
-/// itself at random; ARP is none of them.
-pub fn attach_loss(interface: &str, share: f64) -> io::Result<Loss> {
-    let program = load_loss((share * f64::from(u32::MAX)) as u32)?;
-    let name = CString::new(interface)?;
-    // SAFETY: a valid C string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: plain data; libbpf reads `sz` bytes and takes zero as "not set".
-    let mut options: bpf::bpf_link_create_opts = unsafe { mem::zeroed() };
-    options.sz = mem::size_of::<bpf::bpf_link_create_opts>() as _;
-    let ingress = bpf::BPF_TCX_INGRESS;
-    // SAFETY: valid descriptor, index and options.
-    let fd = unsafe { bpf::bpf_link_create(program.as_raw_fd(), index as i32, ingress, &options) };
-    Ok(Loss { _link: own(fd)? })
-}
-
 /// A filter that drops SYNs by chance; it goes with its interface.
 #[derive(Debug)]
 pub struct SynPolice {
@@ -289,44 +264,6 @@ fn instruction(code: u32, registers: (u8, u8), off: i16, imm: i32) -> bpf::bpf_i
     one.off = off;
     one.imm = imm;
     one
-}
-
-/// `bpf_get_prandom_u32() >= threshold ? TCX_PASS : TCX_DROP`, as bytecode. ARP passes: a
-/// neighbour is asked for once a second, so that one question lost would lose all packets
-/// of that second.
-fn load_loss(threshold: u32) -> io::Result<OwnedFd> {
-    const TCX_PASS: i32 = 0;
-    const TCX_DROP: i32 = 2;
-    /// Of `struct __sk_buff`: the protocol, in the network's order.
-    const PROTOCOL_OFFSET: i16 = 16;
-    const ARP_BE: i32 = (libc::ETH_P_ARP as u16).to_be() as i32;
-    let set = bpf::BPF_ALU64 | bpf::BPF_MOV | bpf::BPF_K;
-    let load = bpf::BPF_LDX | bpf::BPF_MEM | bpf::BPF_W;
-    let call = bpf::BPF_JMP | bpf::BPF_CALL;
-    let jump = |what| bpf::BPF_JMP32 | what | bpf::BPF_K;
-    let exit = instruction(bpf::BPF_JMP | bpf::BPF_EXIT, (0, 0), 0, 0);
-    let program = [
-        instruction(load, (2, 1), PROTOCOL_OFFSET, 0),
-        instruction(jump(bpf::BPF_JEQ), (2, 0), 4, ARP_BE),
-        instruction(call, (0, 0), 0, bpf::BPF_FUNC_get_prandom_u32 as i32),
-        instruction(jump(bpf::BPF_JGE), (0, 0), 2, threshold as i32),
-        instruction(set, (0, 0), 0, TCX_DROP),
-        exit,
-        instruction(set, (0, 0), 0, TCX_PASS),
-        exit,
-    ];
-    // SAFETY: the arrays and strings outlive the call; no options.
-    let fd = unsafe {
-        bpf::bpf_prog_load(
-            bpf::BPF_PROG_TYPE_SCHED_CLS,
-            c"lab_loss".as_ptr(),
-            c"Dual BSD/GPL".as_ptr(),
-            program.as_ptr(),
-            program.len() as _,
-            std::ptr::null_mut(),
-        )
-    };
-    own(fd)
 }
 
 /// libbpf returns a descriptor or a negative errno.

@@ -67,6 +67,16 @@ pub struct LinkEnd {
     pub device: String,
 }
 
+impl LinkEnd {
+    /// The device of this name in a namespace.
+    pub fn of(netns: &Netns, device: &str) -> Self {
+        Self {
+            netns: netns.clone(),
+            device: device.to_owned(),
+        }
+    }
+}
+
 /// A line that is carrying; dropped, it stops.
 #[derive(Debug)]
 pub struct LinkEmulator {

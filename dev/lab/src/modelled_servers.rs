@@ -30,7 +30,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep_until};
 
-use crate::background::Background;
+use crate::background::{Background, own_runtime};
 use crate::topology::Node;
 
 /// Longest request that is accepted.
@@ -92,9 +92,7 @@ impl ModelledServers {
 
     /// The same, and each takes `factors` times as long for a request.
     pub fn start_uneven(nodes: &[Node], port: u16, factors: &[f64]) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = own_runtime()?;
         let mut gauges = Vec::with_capacity(nodes.len());
         for (node, &factor) in nodes.iter().zip(factors) {
             let gauge = Arc::new(ServerGauge {

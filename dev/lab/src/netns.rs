@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::background::output_of;
 use crate::link;
 use crate::sandbox::Sandbox;
 
@@ -123,6 +124,12 @@ impl Netns {
             bail!("ip in {}: {}\n{script}", self.name, message.trim());
         }
         Ok(())
+    }
+
+    /// Runs `tc qdisc` with these words.
+    pub fn qdisc(&self, words: &str) -> Result<()> {
+        let mut tc = self.command("tc");
+        output_of(tc.arg("qdisc").args(words.split(' '))).map(drop)
     }
 
     /// Writes a sysctl of this namespace; `key` has slashes

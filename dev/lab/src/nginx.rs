@@ -17,12 +17,13 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use crate::cgroup::Cgroup;
+use crate::clock::until;
 use crate::netns::Netns;
 
 const LUA_MODULES: [&str; 2] = ["ndk_http_module.so", "ngx_http_lua_module.so"];
@@ -141,20 +142,16 @@ impl Nginx {
     }
 
     fn wait_ready(&mut self, workers: u32) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
+        let ready = until(Duration::from_secs(10), || {
             if let Some(status) = self.child.try_wait()? {
                 bail!("nginx ended at its start ({status}): {}", self.messages());
             }
             if self.control("/ready").is_ok() {
                 self.workers = crate::cpu::children(self.child.id());
-                if self.workers.len() == workers as usize {
-                    return Ok(());
-                }
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        bail!("nginx did not become ready: {}", self.messages())
+            Ok((self.workers.len() == workers as usize).then_some(()))
+        })?;
+        ready.with_context(|| format!("nginx did not become ready: {}", self.messages()))
     }
 
     fn messages(&self) -> String {
@@ -170,12 +167,9 @@ impl Drop for Nginx {
         // SIGTERM makes the master end its workers; the sandbox catches the rest.
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < deadline {
-            match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-                _ => return,
-            }
+        let ended = until(Duration::from_secs(2), || Ok(self.child.try_wait()?));
+        if matches!(ended, Ok(Some(_))) {
+            return;
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

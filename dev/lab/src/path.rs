@@ -19,10 +19,11 @@ use std::path::Path as FilePath;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 
 use crate::background::KilledOnDrop;
 use crate::cpu::keep_command_to;
-use crate::link::{self, Loss};
+use crate::link;
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
 
@@ -93,46 +94,36 @@ impl Path {
     }
 
     /// Loses this share of the packets at random, each way, until dropped.
-    pub fn lose(&self, percent: f64) -> Result<Vec<Loss>> {
-        Ok(vec![
-            self.lose_from(Self::CLIENT, percent)?,
-            self.lose_from(Self::SERVER, percent)?,
+    pub fn lose(&self, percent: f64, seed: u64) -> Result<[LossInjector; 2]> {
+        Ok([
+            self.lose_from(Self::CLIENT, percent, seed)?,
+            self.lose_from(Self::SERVER, percent, !seed)?,
         ])
     }
 
     /// Loses this share of the packets that come from one end, until dropped.
-    pub fn lose_from(&self, port: &'static str, percent: f64) -> Result<Loss> {
+    pub fn lose_from(&self, port: &'static str, percent: f64, seed: u64) -> Result<LossInjector> {
         ensure!((0.0..=100.0).contains(&percent), "a loss of {percent} %");
-        self.router.run(move || {
-            link::attach_loss(port, percent / 100.0)
-                .context("cannot attach the program that loses packets (needs Linux 6.6)")
-        })
+        let rule = LossRule {
+            share: percent / 100.0,
+            seed,
+            ..LossRule::default()
+        };
+        self.router
+            .run(move || LossInjector::attach(port, TcDirection::In, rule))
     }
 
     /// Limits the rate towards the server; what is more waits in a queue of
     /// `queue_bytes`.
     pub fn throttle(&self, mbit: u32, queue_bytes: u32) -> Result<()> {
-        self.tc(&format!(
+        self.router.qdisc(&format!(
             "replace dev s0 root tbf rate {mbit}mbit burst 4kb limit {queue_bytes}"
         ))
     }
 
     /// Ends [`Path::throttle`].
     pub fn unthrottle(&self) -> Result<()> {
-        self.tc("del dev s0 root")
-    }
-
-    fn tc(&self, words: &str) -> Result<()> {
-        let output = self
-            .router
-            .command("tc")
-            .arg("qdisc")
-            .args(words.split(' '))
-            .output()
-            .context("cannot run tc (Debian package iproute2)")?;
-        let message = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "tc: {}", message.trim());
-        Ok(())
+        self.router.qdisc("del dev s0 root")
     }
 
     /// Starts `causeway rtt serve` on the server, its sampler on eth0, on one CPU if asked.

@@ -7,19 +7,18 @@
 //! groups, as the lab's threads are in none of their own, and goes by the network
 //! namespace: of every other connection on the machine it asks nothing more.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::mem;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_dataplane::{netns_cookie, root_cgroup};
 use libbpf_sys as bpf;
 
 use crate::link::own;
 use crate::netns::Netns;
 
-/// `SO_NETNS_COOKIE`, asm-generic/socket.h; Linux 5.14.
-const SO_NETNS_COOKIE: libc::c_int = 71;
 /// What Linux takes for a first timeout.
 const USUAL: Duration = Duration::from_secs(1);
 
@@ -38,7 +37,8 @@ impl SynTimeout {
         ensure!(jiffies > 0, "a timeout is one tick of the kernel at least");
         let cookie = netns.run(|| Ok(netns_cookie()?))?;
         let program = load(cookie, jiffies as u32).context("loading the timeout's program")?;
-        let root = root_cgroup()?;
+        let root = root_cgroup().context("this machine has no control groups of version 2")?;
+        let root = File::open(&root).with_context(|| format!("opening {}", root.display()))?;
         let hook = bpf::BPF_CGROUP_SOCK_OPS;
         // SAFETY: valid descriptors; no options.
         let fd = unsafe {
@@ -65,38 +65,6 @@ fn tick() -> Result<Duration> {
         resolution.tv_sec as u64,
         resolution.tv_nsec as u32,
     ))
-}
-
-/// What the kernel calls the calling thread's network namespace in programs.
-fn netns_cookie() -> std::io::Result<u64> {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    let mut cookie = 0_u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: a live u64 and its length.
-    let ret = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &mut length,
-        )
-    };
-    match ret {
-        0 => Ok(cookie),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-fn root_cgroup() -> Result<File> {
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let mount = mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let at = words.next()?;
-        (words.next()? == "cgroup2").then_some(at)
-    });
-    let mount = mount.context("this machine has no control groups of version 2")?;
-    File::open(mount).with_context(|| format!("opening {mount}"))
 }
 
 /// `if netns_cookie == cookie && ops.op == TIMEOUT_INIT { ops.reply = jiffies }`, as

@@ -268,88 +268,42 @@ pub(super) fn mac(text: &str) -> Result<MacAddress, String> {
 }
 
 fn control(raw: &RawControl, faults: &mut Faults<'_>) -> ControlParams {
+    // Every field is named: a key that is added to the file is missed by the compiler.
+    let RawControl {
+        interval,
+        law: _,
+        alpha_high,
+        alpha_low,
+        step,
+        max_decrease,
+        max_increase,
+        floor,
+        cap,
+        regress_after,
+        regress_rate,
+        smoothing,
+        min_samples,
+        confidence,
+        burst,
+        tolerance,
+        margin,
+        return_rate,
+    } = raw;
     let mut params = ControlParams::default();
-    let interval = text(raw.interval.as_ref(), faults, |text| {
+    let p = &mut params;
+    let interval = text(interval.as_ref(), faults, |text| {
         let interval = units::duration(text)?;
         within(interval, &INTERVAL, "control interval", "10ms", "10s")
     });
     if let Some(interval) = interval {
-        params.interval_ns = interval.as_nanos() as u64;
+        p.interval_ns = interval.as_nanos() as u64;
     }
-    for (value, target, key, low, high) in [
-        (
-            &raw.alpha_high,
-            &mut params.alpha_high,
-            "alpha_high",
-            1.0,
-            100.0,
-        ),
-        (
-            &raw.alpha_low,
-            &mut params.alpha_low,
-            "alpha_low",
-            1.0,
-            100.0,
-        ),
-        (&raw.step, &mut params.step, "step", 0.001, 1.0),
-        (
-            &raw.max_decrease,
-            &mut params.max_decrease,
-            "max_decrease",
-            0.01,
-            0.9,
-        ),
-        (
-            &raw.max_increase,
-            &mut params.max_increase,
-            "max_increase",
-            0.01,
-            10.0,
-        ),
-        (&raw.floor, &mut params.floor, "floor", 0.001, 1.0),
-        (&raw.cap, &mut params.cap, "cap", 1.0, 100.0),
-        (
-            &raw.regress_rate,
-            &mut params.regress_rate,
-            "regress_rate",
-            0.0,
-            1.0,
-        ),
-        (
-            &raw.smoothing,
-            &mut params.smoothing,
-            "smoothing",
-            0.01,
-            1.0,
-        ),
-        (
-            &raw.confidence,
-            &mut params.confidence,
-            "confidence",
-            0.0,
-            10.0,
-        ),
-        (&raw.burst, &mut params.burst, "burst", 0.1, 1000.0),
-        (
-            &raw.tolerance,
-            &mut params.tolerance,
-            "tolerance",
-            0.0,
-            10.0,
-        ),
-        (&raw.margin, &mut params.margin, "margin", 0.0, 10.0),
-        (
-            &raw.return_rate,
-            &mut params.return_rate,
-            "return_rate",
-            0.0,
-            1.0,
-        ),
-    ] {
-        let Some(value) = value else { continue };
+    let mut number = |value: &Option<Spanned<f64>>, target: &mut f64, key, low: f64, high: f64| {
+        let Some(value) = value else { return };
+        let range = low..=high;
         match within(
             *value.as_ref(),
-            &(low..=high),
+            &range,
             key,
             &low.to_string(),
             &high.to_string(),
@@ -357,14 +311,30 @@ fn control(raw: &RawControl, faults: &mut Faults<'_>) -> ControlParams {
             Ok(number) => *target = number,
             Err(message) => faults.at(value.span(), message),
         }
-    }
+    };
+    number(alpha_high, &mut p.alpha_high, "alpha_high", 1.0, 100.0);
+    number(alpha_low, &mut p.alpha_low, "alpha_low", 1.0, 100.0);
+    number(step, &mut p.step, "step", 0.001, 1.0);
+    number(max_decrease, &mut p.max_decrease, "max_decrease", 0.01, 0.9);
+    number(
+        max_increase,
+        &mut p.max_increase,
+        "max_increase",
+        0.01,
+        10.0,
+    );
+    number(floor, &mut p.floor, "floor", 0.001, 1.0);
+    number(cap, &mut p.cap, "cap", 1.0, 100.0);
+    number(regress_rate, &mut p.regress_rate, "regress_rate", 0.0, 1.0);
+    number(smoothing, &mut p.smoothing, "smoothing", 0.01, 1.0);
+    number(confidence, &mut p.confidence, "confidence", 0.0, 10.0);
+    number(burst, &mut p.burst, "burst", 0.1, 1000.0);
+    number(tolerance, &mut p.tolerance, "tolerance", 0.0, 10.0);
+    number(margin, &mut p.margin, "margin", 0.0, 10.0);
+    number(return_rate, &mut p.return_rate, "return_rate", 0.0, 1.0);
     for (value, target, key) in [
-        (
-            &raw.regress_after,
-            &mut params.regress_after,
-            "regress_after",
-        ),
-        (&raw.min_samples, &mut params.min_samples, "min_samples"),
+        (regress_after, &mut p.regress_after, "regress_after"),
+        (min_samples, &mut p.min_samples, "min_samples"),
     ] {
         let Some(value) = value else { continue };
         match u32::try_from(*value.as_ref()) {
@@ -373,7 +343,7 @@ fn control(raw: &RawControl, faults: &mut Faults<'_>) -> ControlParams {
         }
     }
     if params.alpha_low > params.alpha_high {
-        let place = raw.alpha_low.as_ref().or(raw.alpha_high.as_ref());
+        let place = alpha_low.as_ref().or(alpha_high.as_ref());
         let message = format!(
             "alpha_low ({}) is above alpha_high ({}); a real would give and receive at once",
             params.alpha_low, params.alpha_high

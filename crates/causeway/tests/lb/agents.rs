@@ -81,16 +81,11 @@ impl Fleet<'_> {
             let log = self.machine.path(&format!("{name}.log"));
             fs::read_to_string(log).unwrap_or_default()
         };
-        self.wait(name, || log().contains("serving on"), log);
+        wait(
+            || format!("{name}: {}", log()),
+            || log().contains("serving on"),
+        );
         daemon
-    }
-
-    fn wait(&self, what: &str, holds: impl Fn() -> bool, told: impl Fn() -> String) {
-        let deadline = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < deadline, "{what}: {}", told());
-            thread::sleep(Duration::from_millis(20));
-        }
     }
 
     fn view(&self, at: usize) -> Value {
@@ -101,8 +96,8 @@ impl Fleet<'_> {
 
     /// Waits until a balancer sees the fleet so.
     fn sees(&self, at: usize, what: &str, holds: impl Fn(&Value) -> bool) {
-        let told = || format!("{:#}", self.view(at));
-        self.wait(what, || holds(&self.view(at)), told);
+        let told = || format!("{what}: {:#}", self.view(at));
+        wait(told, || holds(&self.view(at)));
     }
 
     fn book(&self) -> Value {
@@ -114,8 +109,8 @@ impl Fleet<'_> {
 
     /// Waits until the agent goes by such a book.
     fn agent_has(&self, what: &str, holds: impl Fn(&Value) -> bool) {
-        let told = || format!("{:#}", self.book());
-        self.wait(what, || holds(&self.book()), told);
+        let told = || format!("{what}: {:#}", self.book());
+        wait(told, || holds(&self.book()));
     }
 
     fn rotate(&self, step: &str, balancers: &[Daemon]) {

@@ -68,11 +68,9 @@ fn reals_of_a_file_come_drain_and_outlive_the_daemon() {
         );
         // What is known holds, though the next daemon gets no answer.
         let kept = || fs::read_to_string(machine.path("state/state.json")).unwrap_or_default();
-        let deadline = Instant::now() + PATIENCE;
-        while !(kept().contains("10.0.0.3") && kept().contains("gone_ns\": 1")) {
-            assert!(Instant::now() < deadline, "{}", kept());
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait(kept, || {
+            kept().contains("10.0.0.3") && kept().contains("gone_ns\": 1")
+        });
         daemon.signal(Signal::SIGKILL);
         daemon.wait();
         fs::remove_file(&list).expect("remove the list");
@@ -84,11 +82,8 @@ fn reals_of_a_file_come_drain_and_outlive_the_daemon() {
         ]);
         machine.wait_for_log("its reals stay as they are");
         write("10.0.0.9\n");
-        let deadline = Instant::now() + PATIENCE;
-        while !machine.client(&["vip", "accept", "web"]).status.success() {
-            assert!(Instant::now() < deadline, "{}", machine.log());
-            thread::sleep(Duration::from_millis(50));
-        }
+        let accepted = || machine.client(&["vip", "accept", "web"]).status.success();
+        wait(|| machine.log(), accepted);
         machine.wait_for_reals(&[
             ("10.0.0.1", "drain"),
             ("10.0.0.2", "drain"),
@@ -121,11 +116,8 @@ fn the_units_rights_suffice_for_every_probe() {
             ip("neigh replace 10.9.0.9 lladdr 02:00:00:00:00:01 dev eth0");
             let daemon = machine.start_by(units::confined("causeway-lb", BINARY));
             let health = || machine.json(&["vip", "show", "web"])["reals"][0]["health"].clone();
-            let deadline = Instant::now() + PATIENCE;
-            while health()["state"] != state {
-                assert!(Instant::now() < deadline, "{}: {}", health(), machine.log());
-                thread::sleep(Duration::from_millis(50));
-            }
+            let told = || format!("{}: {}", health(), machine.log());
+            wait(told, || health()["state"] == state);
             assert_eq!(health()["reason"], reason);
             daemon.signal(Signal::SIGTERM);
             assert!(daemon.wait(), "{}", machine.log());

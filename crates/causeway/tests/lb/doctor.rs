@@ -110,12 +110,9 @@ fn a_path_that_swallows_long_packets_is_found() {
             .expect("a namespace");
         let far = Daemon(far);
         let id = far.0.id();
-        let deadline = Instant::now() + PATIENCE;
         let here = fs::read_link("/proc/thread-self/ns/net").expect("a namespace");
-        while fs::read_link(format!("/proc/{id}/ns/net")).expect("a namespace") == here {
-            assert!(Instant::now() < deadline, "no namespace");
-            thread::sleep(Duration::from_millis(5));
-        }
+        let there = || fs::read_link(format!("/proc/{id}/ns/net")).expect("a namespace");
+        wait(|| "no namespace".to_owned(), || there() != here);
         shell(&format!(
             "ip link add eth1 type veth peer name far && ip link set far netns {id} \
              && ip addr add 10.0.0.254/24 dev eth1 && ip link set eth1 up \

@@ -105,11 +105,7 @@ fn a_vip_is_added_with_all_that_a_file_can_say() {
         assert_eq!(vip["sources"][0]["from"][0], "203.0.113.0/24");
         // Health is known from the first probes on.
         let health = || machine.json(&["vip", "show", "shop"])["reals"][0]["health"].clone();
-        let deadline = Instant::now() + PATIENCE;
-        while !health().is_object() {
-            assert!(Instant::now() < deadline, "{vip}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait(|| vip.to_string(), || health().is_object());
         // What does not fit together is the balancer's sentence.
         let words = "vip add 192.0.2.9:81 -r 10.0.0.3 --forwarding l2";
         let words: Vec<&str> = words.split_whitespace().collect();

@@ -34,11 +34,7 @@ fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
         );
         let read = |name: &str| fs::read_to_string(machine.path(name)).unwrap_or_default();
         let wait_for = |what: &str, is: &dyn Fn() -> bool| {
-            let deadline = Instant::now() + PATIENCE;
-            while !is() {
-                assert!(Instant::now() < deadline, "{what}: {}", read("watch.err"));
-                thread::sleep(Duration::from_millis(20));
-            }
+            wait(|| format!("{what}: {}", read("watch.err")), is);
         };
         let file = |name: &str| fs::File::create(machine.path(name)).expect("a file");
         let _watching = Daemon(
@@ -384,24 +380,14 @@ fn an_interface_that_changes_under_the_daemon_is_followed() {
     Machine::run(|machine| {
         let _daemon = machine.start_by(units::confined("causeway-lb", BINARY));
         let up = || http_get("/metrics").contains("causeway_data_plane_up 1.0");
-        let wait_until_up = |wanted: bool| {
-            let deadline = Instant::now() + PATIENCE;
-            while up() != wanted {
-                assert!(Instant::now() < deadline, "{}", machine.log());
-                thread::sleep(Duration::from_millis(20));
-            }
-        };
+        let wait_until_up = |wanted: bool| wait(|| machine.log(), || up() == wanted);
         ip("link set eth0 mtu 1400");
         machine.wait_for_log("MTU 1400");
         let hops = || machine.log().matches("the next hop is now").count();
         let before = hops();
         ip("addr del 10.9.0.2/24 dev eth0");
         ip("addr add 10.9.0.3/24 dev eth0");
-        let deadline = Instant::now() + PATIENCE;
-        while hops() == before {
-            assert!(Instant::now() < deadline, "{}", machine.log());
-            thread::sleep(Duration::from_millis(20));
-        }
+        wait(|| machine.log(), || hops() > before);
         ip("link del eth0");
         machine.wait_for_log("the interface eth0 is gone");
         wait_until_up(false);

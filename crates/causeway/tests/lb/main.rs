@@ -112,11 +112,8 @@ impl Machine {
             .spawn()
             .expect("start causeway lb");
         let daemon = Daemon(child);
-        let deadline = Instant::now() + PATIENCE;
-        while !self.client(&["vip", "list"]).status.success() {
-            assert!(Instant::now() < deadline, "no answer: {}", self.log());
-            thread::sleep(Duration::from_millis(20));
-        }
+        let told = || format!("no answer: {}", self.log());
+        wait(told, || self.client(&["vip", "list"]).status.success());
         daemon
     }
 
@@ -126,11 +123,8 @@ impl Machine {
 
     /// Waits until the log holds `text`.
     fn wait_for_log(&self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.log().contains(text) {
-            assert!(Instant::now() < deadline, "no `{text}` in {}", self.log());
-            thread::sleep(Duration::from_millis(20));
-        }
+        let told = || format!("no `{text}` in {}", self.log());
+        wait(told, || self.log().contains(text));
     }
 
     /// Runs a command that talks to the daemon.
@@ -251,6 +245,15 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Waits until `holds`; if it does not, the test fails with what `told` says.
+fn wait(told: impl Fn() -> String, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{}", told());
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

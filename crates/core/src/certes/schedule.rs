@@ -118,14 +118,6 @@ impl Mix {
             .fold(0.0, f64::max)
     }
 
-    /// How long clients wait that give up, on average over the classes, seconds.
-    pub fn mean_fto_s(&self) -> f64 {
-        self.classes
-            .iter()
-            .map(|class| class.weight * class.fto_s)
-            .sum()
-    }
-
     /// The shortest gap to a first retry with its class, or `None` where no
     /// client retries.
     pub(super) fn first_gap(&self) -> Option<(&RetryClass, f64)> {

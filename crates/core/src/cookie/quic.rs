@@ -6,9 +6,6 @@
 use causeway_quic_lb::{Algorithm, CidConfig};
 use thiserror::Error;
 
-/// Configurations of a VIP, by their numbers.
-pub const CONFIGS: usize = 7;
-
 const MAX_SERVER_ID: usize = 4;
 const ONE_BLOCK: usize = 16;
 const AES_WORDS: usize = 44;

@@ -176,11 +176,6 @@ impl Technique {
             Self::Spin => "QUIC",
         }
     }
-
-    /// Whether a sample is the time of a response, not of a round trip.
-    pub fn is_response_latency(&self) -> bool {
-        matches!(self, Self::Request(_) | Self::TsEcho)
-    }
 }
 
 /// The state of one technique for one flow.

@@ -88,16 +88,6 @@ pub fn uniform(pool: &[RingMember], size: RingSize) -> Vec<u32> {
         .collect()
 }
 
-/// How many slots differ between two rings of equal size: the share of unseen
-/// flows that would be picked again is this over the size. Rings of different
-/// sizes have no slot in common.
-pub fn moved_slots(old: &[u32], new: &[u32]) -> usize {
-    if old.len() != new.len() {
-        return old.len().max(new.len());
-    }
-    old.iter().zip(new).filter(|(a, b)| a != b).count()
-}
-
 /// The members that take part, ordered by key so that a ring does not depend on
 /// the order of the configuration.
 fn in_ring(pool: &[RingMember]) -> Vec<RingMember> {

@@ -96,11 +96,6 @@ impl<'a> VxlanPacket<'a> {
         Ok(Self(data))
     }
 
-    /// The VXLAN network identifier, 24 bits.
-    pub fn vni(&self) -> u32 {
-        u32::from_be_bytes([0, self.0[4], self.0[5], self.0[6]])
-    }
-
     /// The IP packet inside the inner Ethernet frame.
     pub fn network(&self) -> Result<Network<'a>, Skip> {
         carried(self.0, Self::HEADER_LEN, Layer::Ethernet)

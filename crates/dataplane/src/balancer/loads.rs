@@ -2,15 +2,10 @@
 //! How busy the reals are, where the data plane and user space meet: the table is
 //! mapped into memory, and both sides change it by atomic additions.
 
-use std::ffi::c_void;
-use std::num::NonZeroUsize;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-use libbpf_rs::MapCore as _;
-use nix::sys::mman::{MapFlags as MmapFlags, ProtFlags, mmap, munmap};
-
 use super::*;
+use crate::mapped::Shared;
 
 /// What one flow means for its real's load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +19,9 @@ pub struct LoadTerms {
 }
 
 /// `struct real_load`, shared with the kernel.
+#[derive(Debug)]
 #[repr(C)]
-struct Cell {
+pub(super) struct Cell {
     load: AtomicI64,
     rise: AtomicU32,
     fall: AtomicU32,
@@ -40,47 +36,12 @@ const _: () = {
     assert!(std::mem::offset_of!(Cell, weight) == std::mem::offset_of!(abi::RealLoad, weight));
 };
 
-/// The table of loads, by real.
-#[derive(Debug)]
-pub(crate) struct Loads {
-    start: NonNull<c_void>,
-    entries: usize,
-    /// Keeps the map alive as long as its memory is used.
-    _map: MapHandle,
-}
+// SAFETY: all fields are atomic but the padding, which is not read.
+unsafe impl Shared for Cell {}
 
-// SAFETY: the memory is only reached through atomics.
-unsafe impl Send for Loads {}
-// SAFETY: as above.
-unsafe impl Sync for Loads {}
-
-impl Loads {
-    pub(crate) fn new(map: MapHandle) -> Result<Self> {
-        let entries = map.max_entries() as usize;
-        let fail = |e: nix::Error| DataPlaneError::map("map into memory", "real_loads", e);
-        if map.value_size() as usize != size_of::<Cell>() {
-            return Err(fail(nix::Error::EINVAL));
-        }
-        let bytes = NonZeroUsize::new(entries * size_of::<Cell>());
-        let bytes = bytes.ok_or_else(|| fail(nix::Error::EINVAL))?;
-        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mmap(None, bytes, access, MmapFlags::MAP_SHARED, &map, 0) };
-        Ok(Self {
-            start: start.map_err(fail)?,
-            entries,
-            _map: map,
-        })
-    }
-
-    fn cells(&self) -> &[Cell] {
-        // SAFETY: the mapping is page aligned and `entries` values long; every bit
-        // pattern is a value, and both sides change it by atomics alone.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.entries) }
-    }
-
-    pub(crate) fn clear(&self, id: RealId) {
-        let Some(cell) = self.cells().get(id as usize) else {
+impl LoadBalancer {
+    pub(super) fn clear_load(&self, id: RealId) {
+        let Some(cell) = self.loads.get(id as usize) else {
             return;
         };
         for part in [&cell.rise, &cell.fall, &cell.weight] {
@@ -88,20 +49,10 @@ impl Loads {
         }
         cell.load.store(0, Ordering::Relaxed);
     }
-}
 
-impl Drop for Loads {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which no slice outlives.
-        let unmapped = unsafe { munmap(self.start, self.entries * size_of::<Cell>()) };
-        debug_assert!(unmapped.is_ok());
-    }
-}
-
-impl LoadBalancer {
     fn load_cell(&self, id: RealId) -> Result<&Cell> {
         self.book().real(id)?;
-        let cell = self.loads.cells().get(id as usize);
+        let cell = self.loads.get(id as usize);
         cell.ok_or(DataPlaneError::UnknownReal(id))
     }
 

@@ -104,7 +104,7 @@ impl LoadBalancer {
         })?;
         self.real_stats.clear(id)?;
         self.clear_histogram(id)?;
-        self.loads.clear(id);
+        self.clear_load(id);
         let old = self.reals.get(&id)?.unwrap_or_default();
         let value = real.value(old.r#gen.wrapping_add(1), &abi::RealValue::default());
         self.reals.put(&id, &value)?;

@@ -8,7 +8,7 @@ use libbpf_rs::OpenObject;
 
 use super::fixture::{Balancer, Size};
 use super::instrument::{Instrument, shuffled};
-use super::{BenchError, BenchPlan, Case, Row, Shot, alone, row};
+use super::{BenchError, BenchPlan, Case, Row, Shot, alone, measure};
 
 /// What grows, while the rest stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,16 +186,6 @@ fn point(plan: &BenchPlan, flows: u32, size: Size) -> Result<Vec<Row>, BenchErro
     if size.reals < super::fixture::REALS {
         cases.pop(); // cookies name more reals than there are
     }
-    let count = cases.len();
-    for round in 0..plan.rounds as usize {
-        for index in 0..count {
-            cases[(round + index) % count].round(&mut instrument, plan, flows)?;
-        }
-    }
-    let empty_ns = cases[0].rounds_ns.clone();
-    Ok(cases
-        .iter()
-        .skip(1)
-        .map(|case| row(case, &empty_ns, flows))
-        .collect())
+    let rows = measure(&mut cases, &mut instrument, plan, flows)?;
+    Ok(rows.into_iter().skip(1).collect())
 }

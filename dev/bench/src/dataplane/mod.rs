@@ -415,17 +415,25 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         Case::baseline("hash_table", Shot::Tcp, baselines.table(), &baselines),
         Case::baseline("daisy", Shot::Tcp, baselines.daisy(), &baselines),
     ];
+    measure(&mut cases, &mut instrument, plan, flows)
+}
+
+/// All rounds of the cases, by turns; the first case is the empty program.
+fn measure(
+    cases: &mut [Case<'_>],
+    instrument: &mut Instrument<'_>,
+    plan: &BenchPlan,
+    flows: u32,
+) -> Result<Vec<Row>, BenchError> {
     let count = cases.len();
     for round in 0..plan.rounds as usize {
         for index in 0..count {
-            cases[(round + index) % count].round(&mut instrument, plan, flows)?;
+            cases[(round + index) % count].round(instrument, plan, flows)?;
         }
     }
-    let empty_ns = cases[0].rounds_ns.clone();
-    Ok(cases
-        .iter()
-        .map(|case| row(case, &empty_ns, flows))
-        .collect())
+    let empty_ns = &cases[0].rounds_ns;
+    let rows = cases.iter().map(|case| row(case, empty_ns, flows));
+    Ok(rows.collect())
 }
 
 fn row(case: &Case<'_>, empty_ns: &[f64], flows: u32) -> Row {

@@ -11,7 +11,7 @@ use libbpf_rs::OpenObject;
 
 use super::fixture::Balancer;
 use super::instrument::{Instrument, shuffled};
-use super::{BenchError, BenchPlan, Case, Row, Shot, row};
+use super::{BenchError, BenchPlan, Case, Row, Shot, measure};
 
 /// The cases, at one number of clients.
 pub(super) fn run(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
@@ -32,13 +32,6 @@ pub(super) fn run(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> 
         syn("pick_turn", &turn),
         syn("pick_two", &two),
     ];
-    let count = cases.len();
-    for round in 0..plan.rounds as usize {
-        for index in 0..count {
-            cases[(round + index) % count].round(&mut instrument, plan, flows)?;
-        }
-    }
-    let empty_ns = cases[0].rounds_ns.clone();
-    let picks = cases.iter().skip(1);
-    Ok(picks.map(|case| row(case, &empty_ns, flows)).collect())
+    let rows = measure(&mut cases, &mut instrument, plan, flows)?;
+    Ok(rows.into_iter().skip(1).collect())
 }

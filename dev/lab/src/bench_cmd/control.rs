@@ -13,12 +13,13 @@ use causeway_balancer::BalancerConfig;
 use causeway_balancer::engine::Engine;
 use causeway_balancer::kernel::KernelPlane;
 use causeway_dataplane::{RealId, RealStats};
+use causeway_lab::chance::exponential;
 use causeway_report::table::TextTable;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::time::{ClockId, clock_gettime};
+use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
 use serde::Serialize;
 
 /// Requests of a real in an interval, and their mean latency.
@@ -185,7 +186,7 @@ impl Source {
         let slow = troubled > 0 && (u64::from(id) + second).is_multiple_of(troubled as u64);
         let mean = if slow { 10.0 * LATENCY_NS } else { LATENCY_NS };
         let sum: f64 = (0..REQUESTS)
-            .map(|_| -mean * (1.0 - self.rng.random::<f64>()).ln())
+            .map(|_| mean * exponential(&mut self.rng))
             .sum();
         let sums = self.sums.entry(id).or_default();
         sums.0 += 2 * sum as u64;

@@ -222,29 +222,4 @@ impl Log {
         }
         Ok(())
     }
-
-    /// One row per broken connection, in wall time.
-    pub fn write_faults_csv(&self, mut out: impl Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "src,sport,dst,dport,conn,fault,open_ns,fault_ns,requests_lost"
-        )?;
-        let wall = |ns: u64| ns as i64 + self.wall_offset_ns;
-        for (i, c) in self.connections.iter().enumerate() {
-            let Some(fault) = c.fault else { continue };
-            writeln!(
-                out,
-                "{},{},{},{},{i},{},{},{},{}",
-                c.local.ip(),
-                c.local.port(),
-                c.remote.ip(),
-                c.remote.port(),
-                fault.name(),
-                wall(c.open_ns),
-                wall(c.close_ns),
-                c.lost,
-            )?;
-        }
-        Ok(())
-    }
 }

@@ -35,6 +35,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
+use crate::background::joined;
 use crate::clock;
 use crate::netns::Netns;
 use log::Log;
@@ -222,9 +223,7 @@ impl RunningLoad {
     pub fn finish(self) -> Result<Log> {
         let mut log = Log::default();
         for thread in self.threads {
-            let part = thread
-                .join()
-                .unwrap_or_else(|_| bail!("a load thread panicked"))?;
+            let part = joined(thread)?;
             log.append(part);
         }
         log.start_ns = self.start_ns;

@@ -3,11 +3,12 @@
 //! that names it has arrived.
 
 use std::collections::VecDeque;
-use std::f64::consts::TAU;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
+
+use crate::chance::log_normal;
 
 /// Distributions that pages are drawn from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -89,8 +90,8 @@ pub fn draw(shape: &PageShape, seed: u64, slot: usize, page: u32) -> Vec<Object>
         .map(|i| {
             let fanout = shape.fanout.max(1) as usize;
             let parent = (i > 0).then(|| i.saturating_sub(fanout));
-            let size = lognormal(&mut rng, shape.size_median, shape.size_sigma) as u32;
-            let service = lognormal(&mut rng, shape.service_median_us, shape.service_sigma) as u32;
+            let size = log_normal(&mut rng, shape.size_median, shape.size_sigma) as u32;
+            let service = log_normal(&mut rng, shape.service_median_us, shape.service_sigma) as u32;
             // A share of zero draws nothing, so that other shapes keep their pages.
             let slow = shape.slow_share > 0.0 && rng.random_bool(shape.slow_share);
             let store = shape.store_share > 0.0 && rng.random_bool(shape.store_share);
@@ -115,13 +116,6 @@ pub fn rng(seed: u64, slot: usize, stream: u64) -> StdRng {
     key[8..16].copy_from_slice(&(slot as u64).to_le_bytes());
     key[16..24].copy_from_slice(&stream.to_le_bytes());
     StdRng::from_seed(key)
-}
-
-/// Box and Muller's transform; one of its two values.
-fn lognormal(rng: &mut StdRng, median: f64, sigma: f64) -> f64 {
-    let u: f64 = 1.0 - rng.random::<f64>();
-    let v: f64 = rng.random();
-    median * (sigma * (-2.0 * u.ln()).sqrt() * (TAU * v).cos()).exp()
 }
 
 /// How far a page has got.

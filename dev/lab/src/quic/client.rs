@@ -23,6 +23,7 @@ use tokio::task::{LocalSet, spawn_local};
 use super::nat::Nat;
 use super::socket::{fault_of, open_endpoint, wander};
 use super::{clock as precise, tls};
+use crate::background::own_runtime;
 use crate::clock;
 use crate::load::log::{ConnectionFault, Log, LoggedConnection, LoggedResponse};
 use crate::load::page::{self, PageRun};
@@ -97,9 +98,7 @@ fn run(
             ..Log::default()
         })),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = own_runtime()?;
     LocalSet::new().block_on(&runtime, async {
         let users = slots.iter().map(|&slot| User::new(&world, slot).run());
         let ended = try_join_all(users).await;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::server::Cid;
 use super::{serve, tls};
-use crate::background::Background;
+use crate::background::{Background, own_runtime};
 use crate::modelled_servers::{self, ModelledRequest};
 use crate::topology::Node;
 
@@ -39,9 +39,7 @@ impl QuicModelledServers {
         idle: Duration,
         cid: impl Fn(usize) -> Cid,
     ) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = own_runtime()?;
         let server = server_config(idle)?;
         let mut generators = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.iter().enumerate() {

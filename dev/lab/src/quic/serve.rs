@@ -22,6 +22,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::server::{Cid, Order, ServerConfig};
 use super::{clock as precise, tls};
+use crate::background::own_runtime;
 use crate::{clock, role};
 
 /// The word of this role.
@@ -57,9 +58,7 @@ pub fn play() -> Result<()> {
     let mut commands = role::commands();
     let first = commands.blocking_recv().context("no configuration")?;
     let config: ServerConfig = serde_json::from_str(&first).context("configuration")?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = own_runtime()?;
     LocalSet::new().block_on(&runtime, async move {
         let shared = Rc::new(Shared {
             filler: b"causeway".repeat(MAX_BODY / 8).into(),

@@ -38,6 +38,8 @@ const BEYOND_MS: [(i64, u32); 6] = [
 const SIZES: [u32; 3] = [1, 1409, 2818];
 /// What the lossy path loses in one direction, percent.
 const LOSS_PCT: f64 = 2.0;
+/// Which packets are lost.
+const SEED: u64 = 1;
 /// 1 in this many packets is sampled.
 const SAMPLE: u32 = 8;
 
@@ -195,7 +197,7 @@ impl StudyArgs {
                 (Path::CLIENT, Lost::Requests, SIZES[1]),
                 (Path::SERVER, Lost::Responses, SIZES[0]),
             ] {
-                let _loss = path.lose_from(port, LOSS_PCT)?;
+                let _loss = path.lose_from(port, LOSS_PCT, SEED)?;
                 let runs = runs.clone();
                 let row = client.run(move || keep().and_then(|()| runs.lossy(lost, bytes)))?;
                 measured.lossy.push(row);

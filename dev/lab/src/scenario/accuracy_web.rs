@@ -48,7 +48,7 @@ fn run(context: &Context) -> Result<Value> {
         vips: vec![vip],
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let balancer = bench.balancer(&context.binary, &settings)?;
     let mut load = LoadConfig {
         duration_ms: context.param::<u64>("seconds")? * 1000,
         slots: context.param("slots")?,
@@ -65,8 +65,7 @@ fn run(context: &Context) -> Result<Value> {
     let log = running.finish()?;
     let history = api::history(&balancer.socket())?;
     let cpu_share = cpu.share()?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     let epoch_ns = context.param::<u64>("epoch_ms")? * 1_000_000;
     let tracks = series::tracks(&log, &history, &bench.real_names4(), epoch_ns);
     let error = series::error(&tracks, context.param("min_samples")?);

@@ -13,10 +13,9 @@ use causeway_bench::dataplane::statistics_floor;
 use causeway_dataplane::{RunTime, RunTimes};
 use serde_json::{Value, json};
 
-use super::bench::{Bench, decapsulate, pin_dir};
-use super::cookie_kit::{CookieKit, with_cookies};
+use super::bench::{Bench, decapsulate};
+use super::connections::{SharedKeys, with_ids};
 use super::{Context, Scenario, param};
-use crate::agent::AgentProcess;
 use crate::api;
 use crate::balancer::{BalancerSettings, ServerForwarding, VipEntry};
 use crate::cpu::Awake;
@@ -79,10 +78,10 @@ fn run(context: &Context) -> Result<Value> {
         other => anyhow::bail!("an agent does cookies, clients or nothing, not {other:?}"),
     };
     let bench = Bench::build(context.sandbox, 1, 2)?;
-    let kit = CookieKit::new(&context.binary)?;
+    let keys = SharedKeys::with_cookies(&context.binary)?;
     let mut sides = Vec::new();
     for server in 0..2 {
-        sides.push(side(context, &bench, &kit, work, server)?);
+        sides.push(side(context, &bench, &keys, work, server)?);
     }
     let ratio = sides.iter().map(Side::ratio).product::<f64>().sqrt();
     for (server, side) in sides.iter().enumerate() {
@@ -128,7 +127,7 @@ impl Side {
 fn side(
     context: &Context,
     bench: &Bench,
-    kit: &CookieKit,
+    keys: &SharedKeys,
     work: Work,
     server: usize,
 ) -> Result<Side> {
@@ -138,33 +137,29 @@ fn side(
         ..only(vip(i), i)
     };
     let with = match work {
-        Work::Cookies => only(with_cookies(vip(server)), server),
+        Work::Cookies => only(with_ids(vip(server)), server),
         Work::Clients | Work::Nothing => plain(server),
     };
     let without = plain(1 - server);
     let others = programs_now(work);
     let agent = match work {
-        Work::Cookies => Some(kit.agent(bench, server, with.address)?),
+        Work::Cookies => {
+            let lines = keys.cookies_for(server, &[(with.address, with.port).into()]);
+            Some(bench.agent(&context.binary, server, &lines)?)
+        }
         Work::Clients => {
-            let server = &bench.topology.servers[server];
             let lines = "[agent.clients]\nhistory = \"\"\n";
-            let pins = pin_dir(server);
-            Some(AgentProcess::start_with(
-                &context.binary,
-                server,
-                &pins,
-                lines,
-            )?)
+            Some(bench.agent(&context.binary, server, lines)?)
         }
         Work::Nothing => None,
     };
     let settings = BalancerSettings {
         vips: vec![with.clone(), without.clone()],
         measure: Some(false),
-        head: vec![kit.balancer_lines()],
+        head: vec![keys.balancer_lines()],
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let balancer = bench.balancer(&context.binary, &settings)?;
     let load = |vip: &VipEntry| load(context, bench, vip);
 
     let (mut rates, mut plain_rates) = (Vec::new(), Vec::new());
@@ -198,9 +193,9 @@ fn side(
         (by_cookie > 0) == matches!(work, Work::Cookies) && none == 0,
         "{by_cookie} packets to the agent's server have a valid cookie, {none} to the other one"
     );
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     if let Some(mut agent) = agent {
+        agent.kill()?;
         agent.detach()?;
         decapsulate(&bench.topology.servers[server])?;
     }

@@ -124,10 +124,14 @@ impl Bench {
 
     /// Starts `causeway agent` on every server: it takes over what decapsulates.
     pub(super) fn agents(&self, binary: &Path) -> Result<Vec<AgentProcess>> {
-        let servers = self.topology.servers.iter();
-        servers
-            .map(|server| AgentProcess::start(binary, server, &pin_dir(server)))
-            .collect()
+        let servers = 0..self.topology.servers.len();
+        servers.map(|index| self.agent(binary, index, "")).collect()
+    }
+
+    /// The same on one server, with further lines in its file.
+    pub(super) fn agent(&self, binary: &Path, index: usize, more: &str) -> Result<AgentProcess> {
+        let server = &self.topology.servers[index];
+        AgentProcess::start_with(binary, server, &pin_dir(server), more)
     }
 
     /// Puts a line with delay, a round trip of `path_ms`, in place of a client's veth.
@@ -136,15 +140,11 @@ impl Bench {
         let (near, router) = (&node.netns, &self.topology.router.netns);
         let port = format!("c{client}");
         router.ip(&format!("link del {port}\n"))?;
-        let end = |netns: &Netns, device: &str| LinkEnd {
-            netns: netns.clone(),
-            device: device.to_owned(),
-        };
         let delay = Impairment {
             round_trip_us: path_ms * 1000,
             ..Impairment::default()
         };
-        let ends = (end(near, DEVICE), end(router, &port));
+        let ends = (LinkEnd::of(near, DEVICE), LinkEnd::of(router, &port));
         let link = LinkEmulator::start(&ends.0, &ends.1, delay, seed)?;
         // A queue that holds a window: the line is long, not narrow.
         router.ip(&format!(

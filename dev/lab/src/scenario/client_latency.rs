@@ -5,18 +5,19 @@
 
 use std::net::SocketAddrV4;
 use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
+use super::connections::SharedKeys;
 use super::{Context, Scenario, param};
 use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer};
 use crate::agent::AgentProcess;
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
+use crate::clock::until;
 use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig, Transaction};
 use crate::topology::{Shape, Topology, vip4};
 
@@ -80,13 +81,8 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
     };
     let topology = Topology::build_another(context.sandbox, shape, &format!("{source}-"))?;
     let vip = SocketAddrV4::new(vip4(0), PORT);
-    let directory = tempfile::Builder::new().prefix("reports-").tempdir()?;
-    let keys = directory.path().join("keys");
-    let output = Command::new(&context.binary)
-        .args(["cookie", "new-keys"])
-        .arg(&keys)
-        .output()?;
-    ensure!(output.status.success(), "causeway cookie new-keys failed");
+    let shared = SharedKeys::with_cookies(&context.binary)?;
+    let keys = shared.cookies();
     let listen = format!("{}:{REPORTS_PORT}", topology.balancer.ipv4);
     let mut agents = Vec::new();
     let mut servers = Vec::new();
@@ -128,7 +124,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
         )],
         ..BalancerSettings::default()
     };
-    let mut balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
+    let balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
 
     let (warm_up_s, seconds): (u64, u64) = (context.param("warm_up_s")?, context.param("seconds")?);
     let rate: f64 = context.param("rate")?;
@@ -163,8 +159,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
         "client" => wait_fallback(&balancer)?,
         _ => 0,
     };
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     drop(servers);
     let (felt_ms, retried_pct) = client_latency(&truth, warm_up_s)?;
     Ok(Row {
@@ -214,18 +209,14 @@ fn fallbacks(balancer: &Balancer) -> Result<u64> {
 /// Waits until the balancer goes by responses again; intervals that did.
 fn wait_fallback(balancer: &Balancer) -> Result<u64> {
     let before = fallbacks(balancer)?;
-    let deadline = Instant::now() + SEEN;
-    while Instant::now() < deadline {
-        let now = fallbacks(balancer)?;
-        if now > before {
-            return Ok(now - before);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    anyhow::bail!(
-        "an agent is gone, and the balancer still goes by what it told: {}",
-        balancer.messages()
-    )
+    let more = until(SEEN, || {
+        let more = fallbacks(balancer)? - before;
+        Ok((more > 0).then_some(more))
+    })?;
+    more.with_context(|| {
+        let messages = balancer.messages();
+        format!("an agent is gone, and the balancer still goes by what it told: {messages}")
+    })
 }
 
 /// Mean response time of what ended after the warm-up, milliseconds; percent that took

@@ -10,8 +10,9 @@ use causeway_api::balancer::History;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::bench::{Bench, PORT, pin_dir};
-use super::cookie_kit::{ClientTimestamps, CookieKit, with_cookies};
+use super::bench::{Bench, PORT};
+use super::client_timestamps::ClientTimestamps;
+use super::connections::{SharedKeys, with_ids};
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::api;
@@ -23,7 +24,7 @@ use crate::load::{LoadConfig, RunningLoad, report};
 use crate::nginx::Nginx;
 use crate::outcome::{DegradeOutcome, Run, RunConditions};
 use crate::sandbox::Sandbox;
-use crate::topology::{Node, vip4};
+use crate::topology::vip4;
 use crate::{clock, series};
 
 /// Period of a CPU quota; long periods would make the server stand still.
@@ -135,11 +136,11 @@ pub fn run(
             lines.push(bench.lengthen(client, config.path_ms, config.seed)?);
         }
     }
-    let kit = CookieKit::new(binary)?;
-    let agents = agents(&bench, binary, config, &kit)?;
+    let keys = SharedKeys::with_cookies(binary)?;
+    let agents = agents(&bench, binary, config, &keys)?;
     let [first, second] = &config.schedulers;
-    let baseline = run_once(&bench, binary, config, &kit, first, progress)?;
-    let latency_aware = run_once(&bench, binary, config, &kit, second, progress)?;
+    let baseline = run_once(&bench, binary, config, &keys, first, progress)?;
+    let latency_aware = run_once(&bench, binary, config, &keys, second, progress)?;
     drop((agents, lines));
     Ok(DegradeOutcome {
         baseline,
@@ -153,7 +154,7 @@ fn agents(
     bench: &Bench,
     binary: &std::path::Path,
     config: &DegradeConfig,
-    kit: &CookieKit,
+    keys: &SharedKeys,
 ) -> Result<Vec<AgentProcess>> {
     let cookies = config.timestamps == ClientTimestamps::Cookie;
     let reports = matches!(config.latency.as_str(), "agent" | "client");
@@ -161,28 +162,22 @@ fn agents(
         return Ok(Vec::new());
     }
     let vip = vip4(0);
-    let start = |(index, server): (usize, &Node)| {
+    let start = |index| {
         let mut file = String::new();
         if cookies {
-            file += &kit.agent_lines(index, vip.into(), &[PORT]);
+            file += &keys.cookies_for(index, &[(vip, PORT).into()]);
         }
         if reports {
             file += &format!(
                 "[agent.clients]\nservices = [\"{vip}:{PORT}\"]\nothers = false\nhistory = \"\"\n\
                  [agent.report]\nclient_latency = true\nto = [\"{}\"]\nkeys = \"{}\"\n",
                 reports_at(bench),
-                kit.keys().display()
+                keys.cookies().display()
             );
         }
-        AgentProcess::start_with(binary, server, &pin_dir(server), &file)
+        bench.agent(binary, index, &file)
     };
-    bench
-        .topology
-        .servers
-        .iter()
-        .enumerate()
-        .map(start)
-        .collect()
+    (0..bench.topology.servers.len()).map(start).collect()
 }
 
 /// Where agents report.
@@ -194,7 +189,7 @@ fn run_once(
     bench: &Bench,
     binary: &std::path::Path,
     config: &DegradeConfig,
-    kit: &CookieKit,
+    keys: &SharedKeys,
     scheduler: &str,
     progress: &dyn Fn(&Live),
 ) -> Result<Run> {
@@ -207,15 +202,15 @@ fn run_once(
     let target = (vip.address, vip.port).into();
     let mut head = Vec::new();
     if config.timestamps == ClientTimestamps::Cookie {
-        vip = with_cookies(vip);
-        head.push(kit.balancer_lines());
+        vip = with_ids(vip);
+        head.push(keys.balancer_lines());
     }
     if !config.latency.is_empty() && scheduler == "latency" {
         vip.keys.push(format!("latency = \"{}\"", config.latency));
         head.push(format!(
             "[agent_reports]\nlisten = \"{}\"\nkeys = \"{}\"",
             reports_at(bench),
-            kit.keys().display()
+            keys.cookies().display()
         ));
     }
     let settings = BalancerSettings {
@@ -224,7 +219,7 @@ fn run_once(
         control: config.control.clone(),
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(binary, &settings)?;
+    let balancer = bench.balancer(binary, &settings)?;
     let load = LoadConfig {
         duration_ms: (config.run_s * 1000.0) as u64,
         slots: config.slots,
@@ -243,8 +238,7 @@ fn run_once(
     let cpu_busy_pct = cpu.share()? * 100.0;
     drop(cgroup);
     slow.set_factor(1.0)?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     Ok(assemble(
         bench,
         config,

@@ -24,7 +24,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::bench::{self, PORT};
 use super::{Context, Scenario, param};
+use crate::background::{joined, own_runtime};
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
+use crate::chance::exponential;
 use crate::cpu::CpuMeter;
 use crate::load::get::HttpSession;
 use crate::modelled_servers::{self, ModelledServers};
@@ -77,7 +79,7 @@ fn run(context: &Context) -> Result<Value> {
     let mut runs = Vec::new();
     for &servers in &plan.servers {
         let settings = settings(&topology, servers);
-        let mut balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
+        let balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
         for workload in &plan.workloads {
             for scheduler in &plan.schedulers {
                 // Changed while it runs, as an operator would.
@@ -90,8 +92,7 @@ fn run(context: &Context) -> Result<Value> {
                 runs.push(run);
             }
         }
-        balancer.terminate()?;
-        balancer.detach()?;
+        balancer.end()?;
     }
     Ok(json!({ "gains": gains(&runs), "runs": runs }))
 }
@@ -237,9 +238,7 @@ fn one(
                 seed: plan.seed.wrapping_mul(1_000_003) + index,
             };
             client.netns.thread(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
+                let runtime = own_runtime()?;
                 Ok(runtime.block_on(source.run()))
             })
         })
@@ -256,10 +255,7 @@ fn one(
     let cpu = cpu.share()?;
     let mut times = Times::default();
     for client in clients {
-        match client.join() {
-            Ok(part) => times.add(part?),
-            Err(_) => bail!("a client thread panicked"),
-        }
+        times.add(joined(client)?);
     }
     ensure!(!times.ms.is_empty(), "no request was answered");
     times.ms.sort_by(f64::total_cmp);
@@ -320,7 +316,7 @@ impl Source {
         let (start, mut at) = (Instant::now(), Duration::ZERO);
         let mut requests = JoinSet::new();
         loop {
-            let gap = -(1.0 - rng.random::<f64>()).ln() / self.rate;
+            let gap = exponential(&mut rng) / self.rate;
             at += Duration::from_secs_f64(gap);
             if at >= self.lasts {
                 break;

@@ -57,7 +57,7 @@ fn run(context: &Context) -> Result<Value> {
         vips: vec![vip, echo],
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let balancer = bench.balancer(&context.binary, &settings)?;
     let watch = Watch {
         context,
         balancer: &balancer,
@@ -120,8 +120,7 @@ fn run(context: &Context) -> Result<Value> {
     let _nginx = Nginx::start(&third.netns, &third.ipv4.to_string(), PORT, 1)?;
     watch.until("all are back", ["up"; SERVERS], true)?;
     let stats = api::stats(&balancer.socket())?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     Ok(json!({
         "reasons": reasons, "clients": clients, "verdicts": api::occurred(&stats.verdicts),
     }))

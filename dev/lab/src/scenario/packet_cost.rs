@@ -54,7 +54,7 @@ fn run_once(context: &Context, bench: &Bench, one_in: Option<u32>) -> Result<Val
         measure: Some(one_in.is_some()),
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let balancer = bench.balancer(&context.binary, &settings)?;
     let own = |p: &RunTime| !others.contains(&p.program);
     let before = programs().find(own);
     let before = before.context("the balancer's program is not loaded")?;
@@ -72,8 +72,7 @@ fn run_once(context: &Context, bench: &Bench, one_in: Option<u32>) -> Result<Val
     let counted = api::packets(&stats.verdicts) - counted;
     let samples = api::history(&balancer.socket())?.series.into_iter();
     let samples: f64 = samples.flat_map(|s| s.epochs).map(|e| e.samples).sum();
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     let clients = report::summary(&log, log.start_ns, log.end_ns);
     let packets = after.runs - before.runs;
     ensure!(

@@ -4,16 +4,18 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::bench::{self, Bench};
+use super::bench::Bench;
+use super::connections::SharedKeys;
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
+use crate::clock::until;
 use crate::load::{LoadConfig, report};
 use crate::topology::DEVICE;
 use crate::{api, link};
@@ -40,13 +42,8 @@ fn run(context: &Context) -> Result<Value> {
     // As for `health`: probes meet an XDP program at the far end of a veth.
     let balancer_netns = &bench.topology.balancer.netns;
     balancer_netns.run(|| Ok(link::set_tx_checksum(DEVICE, false)?))?;
-    let keys = tempfile::Builder::new().prefix("keys-").tempdir()?;
-    let keys = keys.path().join("keys");
-    let made = Command::new(&context.binary)
-        .args(["cookie", "new-keys"])
-        .arg(&keys)
-        .output()?;
-    ensure!(made.status.success(), "causeway cookie new-keys failed");
+    let shared = SharedKeys::with_cookies(&context.binary)?;
+    let keys = shared.cookies();
     let listen = format!("{}:{REPORTS_PORT}", bench.topology.balancer.ipv4);
     let settings = settings(&bench, &listen, &keys.display().to_string());
     let target = (settings.vips[0].address, settings.vips[0].port).into();
@@ -57,9 +54,8 @@ fn run(context: &Context) -> Result<Value> {
          [agent.report]\nclient_latency = true\nload = true\nto = [\"{listen}\"]\nkeys = \"{}\"\n",
         keys.display()
     );
-    let nodes = bench.topology.servers.iter().take(SERVERS - 1);
-    let _agents: Vec<AgentProcess> = nodes
-        .map(|node| AgentProcess::start_with(&context.binary, node, &bench::pin_dir(node), &report))
+    let _agents: Vec<AgentProcess> = (0..SERVERS - 1)
+        .map(|index| bench.agent(&context.binary, index, &report))
         .collect::<Result<_>>()?;
 
     let settle = Duration::from_secs(context.param("settle_s")?);
@@ -103,8 +99,7 @@ fn run(context: &Context) -> Result<Value> {
     browser.end()?;
     let log = running.finish()?;
     let clients = report::summary(&log, log.start_ns, log.end_ns);
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     Ok(json!({ "shown": shown, "clients": clients }))
 }
 
@@ -130,16 +125,13 @@ fn settings(bench: &Bench, listen: &str, keys: &str) -> BalancerSettings {
 }
 
 fn wait_down(balancer: &Balancer, real: &str) -> Result<()> {
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(15) {
+    let down = until(Duration::from_secs(15), || {
         let stats = api::stats(&balancer.socket())?;
         let mut reals = stats.vips.iter().flat_map(|vip| &vip.reals);
-        if reals.any(|of| of.address == real && of.state == "down") {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    bail!("{real} serves no more, and is not seen to be down")
+        let down = reals.any(|of| of.address == real && of.state == "down");
+        Ok(down.then_some(()))
+    })?;
+    down.with_context(|| format!("{real} serves no more, and is not seen to be down"))
 }
 
 /// The script with its browser, beside the daemon; it is given what it should see.

@@ -4,7 +4,6 @@
 //! keys are rotated. Beside it the same load on the balancer's table and hash alone.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
+use super::connections::{SharedKeys, cid};
 use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
@@ -23,8 +23,6 @@ use crate::scenario::bench::QUIC_PORT;
 use crate::topology::Node;
 
 const SERVERS: usize = 4;
-/// Octets of the nonce: ids of all configurations have one length.
-const NONCE: u8 = 8;
 
 pub(super) const QUIC_CID: Scenario = Scenario {
     name: "quic-cid",
@@ -75,6 +73,7 @@ struct World<'a> {
     /// The service over IPv4 and over IPv6.
     vips: [VipEntry; 2],
     algorithm: String,
+    keys: SharedKeys,
     with_ids: bool,
 }
 
@@ -98,6 +97,7 @@ fn one(context: &Context, bench: &Bench, second: &Node, with_ids: bool) -> Resul
         servers: Vec::new(),
         vips,
         algorithm: context.param("algorithm")?,
+        keys: SharedKeys::new(&context.binary)?,
         with_ids,
     };
     world.start_servers()?;
@@ -107,11 +107,6 @@ fn one(context: &Context, bench: &Bench, second: &Node, with_ids: bool) -> Resul
 /// Ids that have nothing to do with the order of servers.
 fn id_of(server: usize) -> u16 {
     [700, 1, 1023, 12][server % SERVERS]
-}
-
-/// A key of a configuration; any will do.
-fn key_of(number: u8) -> String {
-    format!("{:02x}", 0x51 + number).repeat(16)
 }
 
 impl World<'_> {
@@ -133,12 +128,9 @@ impl World<'_> {
 
     fn cid(&self, number: u8, server: usize) -> Cid {
         Cid {
-            number,
             algorithm: self.algorithm.clone(),
-            server_id_len: 2,
-            nonce_len: NONCE,
-            key: key_of(number),
             server: id_of(server).into(),
+            ..cid(number, server)
         }
     }
 
@@ -152,7 +144,7 @@ impl World<'_> {
         let mut vips = self.vips.clone();
         let configs: Vec<String> = numbers
             .iter()
-            .map(|&number| self.quic_cid(number))
+            .map(|&number| self.keys.quic_cid_by(number, &self.algorithm))
             .collect::<Result<_>>()?;
         for vip in &mut vips {
             vip.reals.truncate(reals);
@@ -169,22 +161,6 @@ impl World<'_> {
             measure: Some(false),
             ..BalancerSettings::default()
         })
-    }
-
-    fn quic_cid(&self, number: u8) -> Result<String> {
-        let algorithm = &self.algorithm;
-        let lengths = format!("server_id_length = 2, nonce_length = {NONCE}");
-        if algorithm == "plain" {
-            return Ok(format!(
-                "{{ config = {number}, algorithm = \"plain\", {lengths} }}"
-            ));
-        }
-        let file = std::env::temp_dir().join(format!("quic-{number}.key"));
-        fs::write(&file, key_of(number))?;
-        Ok(format!(
-            "{{ config = {number}, algorithm = \"{algorithm}\", key = \"{}\", {lengths} }}",
-            file.display()
-        ))
     }
 
     fn run(&mut self) -> Result<Value> {
@@ -229,8 +205,7 @@ impl World<'_> {
         let stats = api::stats(&balancer.socket())?;
         let mut result = self.report(name, &log, &stats)?;
         result["broken_by"] = json!(broken);
-        balancer.terminate()?;
-        balancer.detach()?;
+        balancer.end()?;
         Ok(result)
     }
 

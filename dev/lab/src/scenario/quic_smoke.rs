@@ -36,7 +36,7 @@ fn run(context: &Context) -> Result<Value> {
         vips: vips.clone(),
         ..BalancerSettings::default()
     };
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let balancer = bench.balancer(&context.binary, &settings)?;
     let mut cases = Vec::new();
     for server in Stack::ALL {
         let _servers = bench.quic_servers(server, Order::Par)?;
@@ -47,8 +47,7 @@ fn run(context: &Context) -> Result<Value> {
         }
     }
     let stats = api::stats(&balancer.socket())?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     Ok(json!({ "loads": cases, "verdicts": api::occurred(&stats.verdicts) }))
 }
 

@@ -50,7 +50,7 @@ fn run(context: &Context) -> Result<Value> {
         max_age_ms: (step * 2 / 3).as_millis() as u64,
         ..LoadConfig::new((all.address, all.port).into(), context.seed)
     };
-    let mut balancer = bench.balancer(&context.binary, &settings(three(&all)))?;
+    let balancer = bench.balancer(&context.binary, &settings(three(&all)))?;
     let running = bench.load(&config)?;
     sleep(step);
     context.say("adding the fourth server");
@@ -63,8 +63,7 @@ fn run(context: &Context) -> Result<Value> {
     let removed_ns = balancer.apply(&settings(without_first(&all, false)))?;
     let log = running.finish()?;
     let stats = api::stats(&balancer.socket())?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     let clients = report::summary(&log, log.start_ns, log.end_ns);
     ensure!(
         clients.broken_connections == 0,

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Context, Scenario, param};
-use crate::background::KilledOnDrop;
+use crate::background::{KilledOnDrop, output_of};
 use crate::path::{PORT, Path};
 
 /// One path and how it is measured.
@@ -175,25 +175,20 @@ fn run_case(context: &Context, path: &Path, case: &Case) -> Result<Value> {
     limit_icmp(path, case.icmp_limited)?;
     let _server = path.serve(&context.binary, case.serve, None)?;
     let _loss = (case.loss_pct > 0.0)
-        .then(|| path.lose(case.loss_pct))
+        .then(|| path.lose(case.loss_pct, context.seed))
         .transpose()?;
     let seconds: f64 = context.param("seconds")?;
     let _bulk = match case.bulk {
         [] => None,
         options => Some(bulk(context, path, options, seconds)?),
     };
-    let output = path
-        .client
-        .command(&context.binary)
+    let mut client = path.client.command(&context.binary);
+    client
         .args(["rtt", &Path::address(ipv6).to_string()])
         .args(["-p", &PORT.to_string(), "-x", "-o", "json"])
         .args(["-l", &seconds.to_string(), "--ping-interval", "20ms"])
-        .args(case.client)
-        .output()
-        .context("cannot run causeway rtt")?;
-    let message = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "causeway rtt: {}", message.trim());
-    serde_json::from_slice(&output.stdout).context("causeway rtt's JSON")
+        .args(case.client);
+    serde_json::from_str(&output_of(&mut client)?).context("causeway rtt's JSON")
 }
 
 /// Echo replies are limited by no default; with these masks they are.

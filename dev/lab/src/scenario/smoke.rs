@@ -48,7 +48,7 @@ fn run(context: &Context) -> Result<Value> {
         ..BalancerSettings::default()
     };
     let agents = bench.agents(&context.binary)?;
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let balancer = bench.balancer(&context.binary, &settings)?;
     let mut cases = Vec::new();
     for vip in &settings.vips {
         cases.push(try_vip(context, &bench, vip)?);
@@ -62,8 +62,7 @@ fn run(context: &Context) -> Result<Value> {
     }
     // Away, they must not be missed.
     drop(agents);
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     let too_big = upload_beyond_mtu(context, &bench, settings)?;
     Ok(json!({ "vips": cases, "too_big_answered": too_big }))
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, PORT};
-use super::cookie_kit::{CookieKit, with_cookies};
+use super::connections::{SharedKeys, with_ids};
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
@@ -53,10 +53,10 @@ fn run(context: &Context) -> Result<Value> {
     let modes: Result<Vec<Mode>> = modes.split('+').map(Mode::parse).collect();
     let bench = Bench::build(context.sandbox, 2, 3)?;
     prepare(&bench)?;
-    let kit = CookieKit::new(&context.binary)?;
+    let keys = SharedKeys::with_cookies(&context.binary)?;
     let runs: Result<Vec<Value>> = modes?
         .into_iter()
-        .map(|mode| run_mode(context, &bench, &kit, mode))
+        .map(|mode| run_mode(context, &bench, &keys, mode))
         .collect();
     Ok(json!({ "runs": runs? }))
 }
@@ -93,7 +93,7 @@ impl Mode {
 fn set_up(
     context: &Context,
     bench: &Bench,
-    kit: &CookieKit,
+    keys: &SharedKeys,
     mode: Mode,
 ) -> Result<(Balancer, Vec<AgentProcess>)> {
     let mut vip = bench.vip4(0, "maglev", ServerForwarding::Ipip);
@@ -101,10 +101,13 @@ fn set_up(
     if mode != Mode::Table {
         let servers = 0..bench.servers.len();
         agents = servers
-            .map(|index| kit.agent(bench, index, vip.address))
+            .map(|index| {
+                let lines = keys.cookies_for(index, &[(vip.address, vip.port).into()]);
+                bench.agent(&context.binary, index, &lines)
+            })
             .collect::<Result<_>>()?;
-        vip = with_cookies(vip);
-        head.push(kit.balancer_lines());
+        vip = with_ids(vip);
+        head.push(keys.balancer_lines());
     }
     if mode == Mode::Stateful {
         // The word goes with the SYN, in GUE's private data.
@@ -134,10 +137,10 @@ fn prepare(bench: &Bench) -> Result<()> {
     sink.netns.sysctl("net/ipv4/ip_forward", "0")
 }
 
-fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Result<Value> {
+fn run_mode(context: &Context, bench: &Bench, keys: &SharedKeys, mode: Mode) -> Result<Value> {
     let target = SocketAddrV4::new(topology::vip4(0), PORT);
     let seconds: u64 = context.param("seconds")?;
-    let (mut balancer, _agents) = set_up(context, bench, kit, mode)?;
+    let (balancer, _agents) = set_up(context, bench, keys, mode)?;
     let mode = mode.name();
     let config = LoadConfig {
         duration_ms: 2 * seconds * 1000 + 1000,
@@ -158,8 +161,7 @@ fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Re
     let sent = flood.finish()?;
     let end = api::stats(&balancer.socket())?;
     let log = running.finish()?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     let from_ns = log.start_ns + 1_000_000_000;
     let flood_ns = from_ns + seconds * 1_000_000_000;
     let before = report::summary(&log, from_ns, flood_ns);

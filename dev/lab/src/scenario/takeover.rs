@@ -82,8 +82,7 @@ fn run(context: &Context) -> Result<Value> {
     api::ensure_continues(&end, &before)?;
     let opened = api::verdict(&end.verdicts, "opened");
     let took_over = balancer.messages().matches("took over").count();
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     ensure!(
         clients.broken_connections == 0,
         "broken: {:?}",

@@ -193,11 +193,6 @@ impl FleetFigures {
             ..Self::default()
         }
     }
-
-    /// Broken connections, percent.
-    pub fn broken_pct(&self) -> f64 {
-        100.0 * self.broken as f64 / self.connections.max(1) as f64
-    }
 }
 
 struct World<'a> {

@@ -146,11 +146,10 @@ impl Rig {
         if workload.path.is_none() {
             rig.veth("c0", &rig.client)?;
         } else {
-            let end = |netns: &Netns, device: &str| LinkEnd {
-                netns: netns.clone(),
-                device: device.into(),
-            };
-            let (near, far) = (end(&rig.client, "eth0"), end(&rig.vantage, "c0"));
+            let (near, far) = (
+                LinkEnd::of(&rig.client, "eth0"),
+                LinkEnd::of(&rig.vantage, "c0"),
+            );
             rig.link = Some(LinkEmulator::start(
                 &near,
                 &far,

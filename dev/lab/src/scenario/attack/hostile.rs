@@ -127,7 +127,7 @@ pub(super) fn run(context: &Context, world: &World<'_>) -> Result<Value> {
         .enumerate()
         .map(|(i, answer)| serve(server, HONEST + 1 + i as u16, answer.say))
         .collect();
-    let mut balancer = world.bench.balancer(&context.binary, &settings(world))?;
+    let balancer = world.bench.balancer(&context.binary, &settings(world))?;
     wait(&balancer, HONEST, "up")?;
     let pid = balancer.pid().context("the balancer does not run")?;
     let start = DaemonProcess::of(pid)?;
@@ -155,8 +155,7 @@ pub(super) fn run(context: &Context, world: &World<'_>) -> Result<Value> {
     let found_ms = closed.elapsed().as_millis() as u64;
     let (done, lasted) = (intervals(&balancer)? - rounds, begin.elapsed());
     let held = slow.finish()?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     context.say(format!(
         "hostile: {} descriptors, {} KiB more, an answer within {asked_ms:.0} ms, a dead server found in {found_ms} ms",
         under.descriptors,

@@ -25,9 +25,8 @@ use serde_json::{Value, json};
 
 use self::floods::{COOKIES, FLOODS, FloodKind, Frames, Plan, QUIC, STATEFUL, TABLE, UDP_PORT};
 use self::live::Live;
-use super::bench::{Bench, QUIC_PORT, pin_dir};
-use super::connections::{SharedKeys, cid, server_id};
-use super::cookie_kit::with_ids;
+use super::bench::{Bench, QUIC_PORT};
+use super::connections::{SharedKeys, cid, with_ids};
 use super::daemon_process::DaemonProcess;
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
@@ -179,17 +178,12 @@ struct Look {
 impl<'a> World<'a> {
     fn build(context: &'a Context, planted: &str) -> Result<Self> {
         let bench = Bench::build(context.sandbox, 3, SERVERS)?;
-        let keys = SharedKeys::new(&context.binary)?;
-        keys.make_cookies()?;
+        let keys = SharedKeys::with_cookies(&context.binary)?;
         prepare(&bench)?;
-        let servers = bench.topology.servers.iter().enumerate();
-        let agents = servers
-            .clone()
-            .map(|(index, node)| {
-                let lines = agent_lines(&bench, &keys, index);
-                AgentProcess::start_with(&context.binary, node, &pin_dir(node), &lines)
-            })
+        let agents = (0..SERVERS)
+            .map(|index| bench.agent(&context.binary, index, &agent_lines(&bench, &keys, index)))
             .collect::<Result<_>>()?;
+        let servers = bench.topology.servers.iter().enumerate();
         let quic = servers
             .map(|(index, node)| {
                 let config = ServerConfig {
@@ -219,7 +213,7 @@ impl<'a> World<'a> {
     /// A VIP for each way of remembering, and one for datagrams.
     fn vips(&self) -> Result<Vec<VipEntry>> {
         let tcp = |vip| self.bench.vip4(vip, "round-robin", ServerForwarding::Ipip);
-        let mut stateful = with_ids(tcp(STATEFUL), server_id);
+        let mut stateful = with_ids(tcp(STATEFUL));
         stateful.forwarding = ServerForwarding::Gue;
         stateful.keys.push("stateful = true".to_owned());
         let quic = self
@@ -228,17 +222,17 @@ impl<'a> World<'a> {
         let mut udp = quic.clone();
         udp.port = UDP_PORT;
         udp.protocol = Protocol::Udp;
-        let mut quic = with_ids(quic, server_id);
+        let mut quic = with_ids(quic);
         quic.keys = vec![format!("quic_cid = [{}]", self.keys.quic_cid(0)?)];
         let mut table = tcp(TABLE);
         table.keys.push("cookie = \"none\"".to_owned());
-        let cookies = with_ids(tcp(COOKIES), server_id);
+        let cookies = with_ids(tcp(COOKIES));
         Ok(vec![cookies, table, stateful, quic, udp])
     }
 
     fn settings(&self) -> Result<BalancerSettings> {
         let head = vec![
-            format!("[cookie]\nkeys = \"{}\"", self.keys.cookies().display()),
+            self.keys.balancer_lines(),
             // No slot is given out before that.
             "[stateful]\nconnections = \"64Ki\"\nlearn_period = \"1s\"".to_owned(),
             format!(
@@ -261,7 +255,7 @@ impl<'a> World<'a> {
     fn run(&self, kind: &FloodKind) -> Result<Value> {
         let seconds: f64 = self.context.param("seconds")?;
         let phase = Duration::from_secs_f64(seconds);
-        let mut balancer = self.balancer()?;
+        let balancer = self.balancer()?;
         sleep(LEARNING);
         let live = Live::start(self, phase)?;
         sleep(live::WARM_UP);
@@ -286,8 +280,7 @@ impl<'a> World<'a> {
         let adopted = api::verdict(&after.stats.verdicts, "adopted");
         let flows = flows_seen(kind, &balancer, adopted)?;
         let end = look(&balancer)?;
-        balancer.terminate()?;
-        balancer.detach()?;
+        balancer.end()?;
 
         let mut clients = serde_json::Map::new();
         let (mut broken, mut worst) = (0, None);
@@ -435,20 +428,12 @@ fn reports_address(bench: &Bench) -> String {
 }
 
 fn agent_lines(bench: &Bench, keys: &SharedKeys, index: usize) -> String {
-    let vip = |vip: usize| {
-        format!(
-            "[[agent.cookie.vip]]\naddress = \"{}\"\nport = {}\nid = {}\ncookie = \"timestamp\"\n",
-            vip4(vip),
-            super::bench::PORT,
-            server_id(index)
-        )
-    };
+    let vips = [COOKIES, STATEFUL].map(|vip| (vip4(vip), super::bench::PORT).into());
     format!(
-        "[agent.cookie]\nkeys = \"{keys}\"\n{}{}[agent.report]\nload = true\nto = [\"{}\"]\nkeys = \"{keys}\"\n",
-        vip(COOKIES),
-        vip(STATEFUL),
+        "{}[agent.report]\nload = true\nto = [\"{}\"]\nkeys = \"{}\"\n",
+        keys.cookies_for(index, &vips),
         reports_address(bench),
-        keys = keys.cookies().display(),
+        keys.cookies().display(),
     )
 }
 

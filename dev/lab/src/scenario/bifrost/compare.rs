@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +13,7 @@ use super::loads::{self, Ends};
 use super::replay::Replays;
 use super::runs::{BULK, CLIENTS, Carrier, ECHO, PINGERS, WARM_UP, merge, pace, say};
 use super::{BifrostPlan, Context, redis};
+use crate::background::joined;
 use crate::cpu::Steal;
 use crate::statistics::median;
 
@@ -261,7 +262,7 @@ fn once(
         times.insert(had).steal()
     };
     if let Some(elephant) = elephant {
-        let bulk = elephant.join().ok().context("the elephant panicked")??;
+        let bulk = joined(elephant)?;
         context.say(format!("{title}: the elephant had {:.3} Gbit/s", bulk.gbps));
         elephant_gbps = Some(bulk.gbps);
     }

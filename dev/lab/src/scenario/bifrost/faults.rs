@@ -15,6 +15,7 @@ use super::runs::guests;
 use super::tunnel::{Setting, Tunnel};
 use super::world::{Place, TunnelShape, TunnelWorld};
 use super::{Context, Scenario, param};
+use crate::background::joined;
 
 const ECHO: u16 = 7777;
 const PATHS: usize = 3;
@@ -142,9 +143,7 @@ impl Steps<'_> {
         let traffic = std::thread::spawn(move || loads::ping_pong(&ends, ECHO, pace));
         std::thread::sleep(self.lasts / 3);
         self.tunnel.ends[1].restart()?;
-        let times = traffic
-            .join()
-            .unwrap_or_else(|_| anyhow::bail!("the traffic panicked"))?;
+        let times = joined(traffic)?;
         ensure!(
             times.failed == 0,
             "{} messages were not answered",
@@ -171,9 +170,7 @@ impl Steps<'_> {
         std::thread::sleep(self.cut);
         let lost = cut.counts().lost;
         drop(cut);
-        let times = traffic
-            .join()
-            .unwrap_or_else(|_| anyhow::bail!("the traffic panicked"))?;
+        let times = joined(traffic)?;
         ensure!(
             times.failed == 0,
             "{} messages were not answered",
@@ -203,9 +200,7 @@ impl Steps<'_> {
             self.setting.keys = Some(keys(send, known));
             self.tunnel.reload(&self.setting)?;
         }
-        let times = traffic
-            .join()
-            .unwrap_or_else(|_| anyhow::bail!("the traffic panicked"))?;
+        let times = joined(traffic)?;
         ensure!(
             times.failed == 0,
             "{} messages were not answered",

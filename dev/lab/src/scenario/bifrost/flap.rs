@@ -12,6 +12,7 @@ use super::replay::Replays;
 use super::runs::{BULK, CLIENTS, ECHO, PINGERS, WEB, guests, merge, pace, rounds_named, say};
 use super::world::{Place, TunnelWorld};
 use super::{BifrostPlan, Context, loads};
+use crate::background::joined;
 use crate::statistics::median;
 
 /// The path that flaps is down this long, this often. A period of 1 s would resonate
@@ -131,7 +132,7 @@ fn one_more(
                 std::thread::spawn(move || loads::bulk(&ends, BULK + 1, 1, lasts, &[]))
             };
             let times = ping_pong()?;
-            let bulk = elephant.join().ok().context("the elephant panicked")??;
+            let bulk = joined(elephant)?;
             context.say(format!("the elephant had {:.3} Gbit/s", bulk.gbps));
             Ok(times)
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
     getsockopt, listen, setsockopt, socket, sockopt,
@@ -21,7 +21,7 @@ use nix::sys::socket::{
 use serde::Serialize;
 
 use super::latencies::RequestTimes;
-use crate::background::Background;
+use crate::background::{Background, joined};
 use crate::clock;
 use crate::cpu::{CpuMeter, Steal, process_clock};
 use crate::netns::Netns;
@@ -233,10 +233,7 @@ where
     let steal = meter.steal()?;
     let (mut times, mut late, mut failed) = (Vec::new(), Vec::new(), 0);
     for thread in threads {
-        let Ok(result) = thread.join() else {
-            bail!("a client thread panicked");
-        };
-        let (part, waits, broken) = result?;
+        let (part, waits, broken) = joined(thread)?;
         times.extend(part);
         late.extend(waits);
         failed += broken;
@@ -333,12 +330,9 @@ pub(super) fn bulk(
     let (busy, steal) = (meter.share()?, meter.steal()?);
     stop.store(true, Ordering::Relaxed);
     for source in sources {
-        source
-            .join()
-            .unwrap_or_else(|_| bail!("a client thread panicked"))?;
+        joined(source)?;
     }
-    sink.join()
-        .unwrap_or_else(|_| bail!("the server thread panicked"))?;
+    joined(sink)?;
     let per_gb = |i: usize| (after[i] - spent[i]).as_secs_f64() * 1e9 / bytes.max(1) as f64;
     Ok(Bulk {
         gbps: bytes as f64 * 8.0 / seconds / 1e9,

@@ -128,7 +128,7 @@ fn one(
         }
         (_, Some(binary)) => {
             _tunnel = Tunnel::start(world, binary, &plan.setting)?;
-            _tunnel.pids()
+            _tunnel.pids()?
         }
     };
     let ends = guests(world);

@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::latencies::RequestTimes;
 use super::loads::{self, Ends, Pace, TcpStack};
 use crate::background::KilledOnDrop;
+use crate::clock::until;
 use crate::netns::Netns;
 
 /// Where it listens.
@@ -47,17 +48,13 @@ impl Redis {
             _directory: directory,
         };
         netns.ip("link set lo up\n")?;
-        let deadline = Instant::now() + START_TIMEOUT;
-        while let Err(error) = netns.run(store) {
+        let stored = until(START_TIMEOUT, || {
             if let Some(status) = server.child.try_wait()? {
                 bail!("redis-server ended at its start ({status})");
             }
-            ensure!(
-                Instant::now() < deadline,
-                "redis-server does not answer: {error:#}"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            Ok(netns.run(store).ok())
+        })?;
+        stored.context("redis-server does not answer")?;
         Ok(server)
     }
 }

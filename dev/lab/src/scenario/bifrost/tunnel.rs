@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway tunnel` on both hosts, as their operators run it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use causeway_api::tunnel::{TunnelStatus, TunnelTotals};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tempfile::TempDir;
 
 use super::world::{DEVICE, GUESTS, TunnelWorld};
 use crate::api;
-use crate::background::KilledOnDrop;
-use crate::netns::Netns;
+use crate::clock::until;
+use crate::daemon::Daemon;
+use crate::scenario::daemon_process::DaemonProcess;
 
 /// The first thread's port on every path.
 pub(super) const PORT: u16 = 7000;
@@ -57,10 +54,7 @@ pub(super) struct Tunnel {
 
 /// One end.
 pub(super) struct TunnelEnd {
-    child: KilledOnDrop,
-    directory: TempDir,
-    binary: PathBuf,
-    host: Netns,
+    daemon: Daemon,
     guest: PathBuf,
     number: usize,
 }
@@ -81,41 +75,25 @@ impl Tunnel {
 
     /// Waits until both ends have this many live paths.
     pub(super) fn wait_alive(&self, paths: usize) -> Result<()> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let alive = self
-                .ends
-                .iter()
-                .map(TunnelEnd::alive)
-                .collect::<Result<Vec<_>>>()?;
-            if alive.iter().all(|alive| *alive == paths) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                bail!(
-                    "of {paths} paths {alive:?} are alive: {}",
-                    self.ends[0].messages()
-                );
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let alive = || -> Result<Vec<usize>> { self.ends.iter().map(TunnelEnd::alive).collect() };
+        let done = until(START_TIMEOUT, || {
+            let all = alive()?.iter().all(|alive| *alive == paths);
+            Ok(all.then_some(()))
+        })?;
+        let (alive, messages) = (alive()?, self.ends[0].messages());
+        done.with_context(|| format!("of {paths} paths {alive:?} are alive: {messages}"))
     }
 
     /// Waits until the first end has noticed that this many paths are dead.
     pub(super) fn wait_dead(&self, paths: usize) -> Result<()> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        while Instant::now() < deadline {
-            if self.ends[0].dead()? >= paths {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        bail!("no path is found dead: {}", self.ends[0].messages())
+        let first = &self.ends[0];
+        let done = until(START_TIMEOUT, || Ok((first.dead()? >= paths).then_some(())))?;
+        done.with_context(|| format!("no path is found dead: {}", first.messages()))
     }
 
     /// The ends' process ids.
-    pub(super) fn pids(&self) -> [u32; 2] {
-        [0, 1].map(|end| self.ends[end].child.id())
+    pub(super) fn pids(&self) -> Result<[u32; 2]> {
+        Ok([self.ends[0].pid()?, self.ends[1].pid()?])
     }
 
     /// A count of the totals, over both ends.
@@ -143,25 +121,19 @@ impl Tunnel {
 
 impl TunnelEnd {
     fn start(world: &TunnelWorld, binary: &Path, setting: &Setting, number: usize) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix("tunnel-").tempdir()?;
-        let guest = world.guest_file(number);
-        write_files(directory.path(), &guest, setting, number)?;
-        let host = world.hosts[number].clone();
         let mut end = Self {
-            child: spawn(binary, &host, directory.path())?,
-            directory,
-            binary: binary.to_owned(),
-            host,
-            guest,
+            daemon: Daemon::new("tunnel", binary, &world.hosts[number])?,
+            guest: world.guest_file(number),
             number,
         };
-        end.wait_ready()?;
+        end.write_files(setting)?;
+        end.daemon.start()?;
         Ok(end)
     }
 
     /// What the end reports about itself.
     pub(super) fn status(&self) -> Result<TunnelStatus> {
-        api::get(&self.directory.path().join("tunnel.sock"), "/v1/status")
+        api::get(&self.daemon.socket(), "/v1/status")
     }
 
     fn alive(&self) -> Result<usize> {
@@ -185,8 +157,8 @@ impl TunnelEnd {
     /// Changes the files and has them read again; one setting may differ between ends
     /// for a while.
     pub(super) fn reload(&mut self, setting: &Setting) -> Result<()> {
-        write_files(self.directory.path(), &self.guest, setting, self.number)?;
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).context("kill")?;
+        self.write_files(setting)?;
+        self.daemon.reload()?;
         // The signal is handled when the answer has the new state; a refused one is reported as an
         // error.
         std::thread::sleep(Duration::from_millis(100));
@@ -198,88 +170,57 @@ impl TunnelEnd {
 
     /// Kills the end (SIGKILL) and starts it again.
     pub(super) fn restart(&mut self) -> Result<()> {
-        self.child.kill_and_wait()?;
-        self.child = spawn(&self.binary, &self.host, self.directory.path())?;
-        self.wait_ready()
+        self.daemon.kill()?;
+        self.daemon.start()
     }
 
     /// Resident memory, in bytes.
     pub(super) fn memory(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        Ok(kib.context("no VmRSS")? * 1024)
+        Ok(DaemonProcess::of(self.pid()?)?.rss_kib * 1024)
     }
 
-    fn wait_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("causeway tunnel ended ({status}): {}", self.messages());
-            }
-            if self.status().is_ok() {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        bail!("causeway tunnel does not answer: {}", self.messages())
+    fn pid(&self) -> Result<u32> {
+        self.daemon.pid().context("causeway tunnel does not run")
     }
 
     /// What it has logged.
     pub(super) fn messages(&self) -> String {
-        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+        self.daemon.messages()
     }
-}
 
-fn spawn(binary: &Path, host: &Netns, directory: &Path) -> Result<KilledOnDrop> {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(directory.join("log"))?;
-    host.command(binary)
-        .arg("tunnel")
-        .arg("-c")
-        .arg(directory.join("tunnel.toml"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .map(KilledOnDrop)
-        .context("cannot start causeway tunnel")
-}
-
-fn write_files(directory: &Path, guest: &Path, setting: &Setting, number: usize) -> Result<()> {
-    let keys = directory.join("keys");
-    let mut text = format!(
-        "[tunnel]\ndevice = \"{DEVICE}\"\nnetns = \"{}\"\naddresses = [\"{}/24\"]\n\
-         threads = {}\nsocket = \"{}\"\nhttp = false\n",
-        guest.display(),
-        GUESTS[number],
-        setting.threads,
-        directory.join("tunnel.sock").display(),
-    );
-    match &setting.keys {
-        Some(secret) => {
-            fs::write(&keys, secret)?;
-            fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
-            text += &format!("keys = \"{}\"\n", keys.display());
-        }
-        None => text += "keys = \"none\"\n",
-    }
-    for line in &setting.lines {
-        text += &format!("{line}\n");
-    }
-    text += "[tunnel.engine]\n";
-    for line in &setting.engine {
-        text += &format!("{line}\n");
-    }
-    for path in &setting.paths {
-        text += &format!(
-            "[[tunnel.path]]\nid = {path}\nlocal = \"10.9.{path}.{}:{PORT}\"\nremote = \"10.9.{path}.{}:{PORT}\"\n",
-            number + 1,
-            2 - number
+    fn write_files(&self, setting: &Setting) -> Result<()> {
+        let keys = self.daemon.path("keys");
+        let mut text = format!(
+            "[tunnel]\ndevice = \"{DEVICE}\"\nnetns = \"{}\"\naddresses = [\"{}/24\"]\n\
+             threads = {}\nsocket = \"{}\"\nhttp = false\n",
+            self.guest.display(),
+            GUESTS[self.number],
+            setting.threads,
+            self.daemon.socket().display(),
         );
+        match &setting.keys {
+            Some(secret) => {
+                fs::write(&keys, secret)?;
+                fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
+                text += &format!("keys = \"{}\"\n", keys.display());
+            }
+            None => text += "keys = \"none\"\n",
+        }
+        for line in &setting.lines {
+            text += &format!("{line}\n");
+        }
+        text += "[tunnel.engine]\n";
+        for line in &setting.engine {
+            text += &format!("{line}\n");
+        }
+        for path in &setting.paths {
+            text += &format!(
+                "[[tunnel.path]]\nid = {path}\nlocal = \"10.9.{path}.{}:{PORT}\"\nremote = \"10.9.{path}.{}:{PORT}\"\n",
+                self.number + 1,
+                2 - self.number
+            );
+        }
+        fs::write(self.daemon.config_file(), text)?;
+        Ok(())
     }
-    fs::write(directory.join("tunnel.toml"), text)?;
-    Ok(())
 }

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use causeway_bench::loss::{LossCounts, LossInjector, LossRule, TcDirection};
 
+use crate::background::output_of;
 use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
@@ -196,17 +197,9 @@ impl TunnelWorld {
     /// A token bucket with a queue of 4 ms, as shallow switches have.
     fn limit(&self, port: &str, mbit: u32) -> Result<()> {
         let queue = u64::from(mbit) * 1_000_000 / 8 * 4 / 1000;
-        let output = self
-            .net
-            .command("tc")
-            .args(["qdisc", "replace", "dev", port, "root", "tbf", "rate"])
-            .arg(format!("{mbit}mbit"))
-            .args(["burst", "16kb", "limit", &queue.to_string()])
-            .output()
-            .context("cannot run tc (Debian package iproute2)")?;
-        let message = String::from_utf8_lossy(&output.stderr);
-        anyhow::ensure!(output.status.success(), "tc: {}", message.trim());
-        Ok(())
+        self.net.qdisc(&format!(
+            "replace dev {port} root tbf rate {mbit}mbit burst 16kb limit {queue}"
+        ))
     }
 
     /// Puts an emulated link with delay into a path, once: it joins two bridges. Losses
@@ -217,11 +210,8 @@ impl TunnelWorld {
         impairment: Impairment,
         seed: u64,
     ) -> Result<LinkEmulator> {
-        let end = |device: String| LinkEnd {
-            netns: self.net.clone(),
-            device,
-        };
-        let (near, far) = (end(format!("t{path}")), end(format!("u{path}")));
+        let near = LinkEnd::of(&self.net, &format!("t{path}"));
+        let far = LinkEnd::of(&self.net, &format!("u{path}"));
         let link = LinkEmulator::between_bridges(&near, &far, impairment, seed)?;
         let mtu = self.shape.mtu;
         self.net.ip(&format!(
@@ -255,18 +245,8 @@ impl TunnelWorld {
                 commands.push(format!("endpoint add 10.9.{path}.{} {kind}", end + 1));
             }
             for command in commands {
-                let output = host
-                    .command("ip")
-                    .arg("mptcp")
-                    .args(command.split(' '))
-                    .output()
-                    .context("cannot run ip (Debian package iproute2)")?;
-                let message = String::from_utf8_lossy(&output.stderr);
-                anyhow::ensure!(
-                    output.status.success(),
-                    "ip mptcp {command}: {}",
-                    message.trim()
-                );
+                let mut ip = host.command("ip");
+                output_of(ip.arg("mptcp").args(command.split(' ')))?;
             }
         }
         Ok(())

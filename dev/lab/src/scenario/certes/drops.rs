@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ use tokio::time::timeout;
 use super::net::Net;
 use super::runs::{CertesRun, steady};
 use crate::agent::AgentProcess;
+use crate::background::own_runtime;
+use crate::clock::until;
 use crate::link;
 use crate::load::socket::reset_on_close;
 use crate::modelled_servers::listen_on;
@@ -67,10 +69,7 @@ fn run(context: &Context) -> Result<Value> {
             .map(|(key, n)| ((*key).to_owned(), *n))
             .collect();
         provoke(&net)?;
-        let deadline = Instant::now() + SETTLES;
-        while changed()? != expected && Instant::now() < deadline {
-            sleep(Duration::from_millis(100));
-        }
+        until(SETTLES, || Ok((changed()? == expected).then_some(())))?;
         sleep(STAYS);
         let changed = changed()?;
         context.say(format!("{name}: {changed:?}"));
@@ -217,9 +216,7 @@ fn run_in(net: &Net, clients: fn(SocketAddrV4) -> Result<()>) -> Result<()> {
 
 /// Starts this many clients at once.
 fn attempt(target: SocketAddrV4, count: usize, then: Then) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = own_runtime()?;
     runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..count {

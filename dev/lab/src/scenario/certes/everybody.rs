@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::net::Net;
 use super::runs::{CertesRun, steady};
 use crate::agent::AgentProcess;
+use crate::background::output_of;
 use crate::load::wrk;
 use crate::netns::Netns;
 use crate::nginx::Nginx;
@@ -198,13 +199,7 @@ fn table(result: &Value) -> Option<String> {
 
 /// The numbers that a program prints, one a line.
 fn numbers(mut command: Command) -> Result<Vec<f64>> {
-    let output = command.output().context("cannot run a client")?;
-    ensure!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = output_of(&mut command)?;
     let parsed: Result<Vec<f64>, _> = text.lines().map(str::parse).collect();
     parsed.with_context(|| format!("{command:?} said {text:?}"))
 }

@@ -4,9 +4,10 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Context as _, Result};
+use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 
 use super::runs::CertesRun;
-use crate::link::{self, Loss, SynPolice};
+use crate::link::{self, SynPolice};
 use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::load::flood;
 use crate::netns::Netns;
@@ -19,7 +20,7 @@ pub(crate) struct Net {
     pub client: Netns,
     pub server: Node,
     _link: Option<LinkEmulator>,
-    _loss: Vec<Loss>,
+    _loss: Vec<LossInjector>,
     _police: Option<SynPolice>,
     _router: Option<Netns>,
     _syn_timeout: Option<SynTimeout>,
@@ -80,16 +81,15 @@ impl Net {
 
     /// A router in between: the line to the clients has the delay, both its ports lose.
     fn route(&mut self, router: Netns, run: &CertesRun, seed: u64) -> Result<()> {
-        let end = |netns: &Netns, device: &str| LinkEnd {
-            netns: netns.clone(),
-            device: device.into(),
-        };
         let delay = Impairment {
             round_trip_us: run.round_trip_us,
             ..Impairment::default()
         };
         router.sysctl("net/ipv4/ip_forward", "1")?;
-        let (near, far) = (end(&self.client, DEVICE), end(&router, "c0"));
+        let (near, far) = (
+            LinkEnd::of(&self.client, DEVICE),
+            LinkEnd::of(&router, "c0"),
+        );
         self._link = Some(LinkEmulator::start(&near, &far, delay, seed)?);
         let server = &self.server.netns;
         router.ip(&format!(
@@ -106,12 +106,15 @@ impl Net {
         ))?;
         if run.loss > 0.0 {
             let share = run.loss;
-            self._loss = router.run(move || {
-                let attach = |port| link::attach_loss(port, share);
-                let both: std::io::Result<Vec<Loss>> =
-                    ["c0", "s0"].into_iter().map(attach).collect();
-                both.context("cannot attach the program that loses packets (needs Linux 6.6)")
-            })?;
+            for (port, seed) in [("c0", seed), ("s0", !seed)] {
+                let rule = LossRule {
+                    share,
+                    seed,
+                    ..LossRule::default()
+                };
+                let attach = move || LossInjector::attach(port, TcDirection::In, rule);
+                self._loss.push(router.run(attach)?);
+            }
         }
         self._router = Some(router);
         Ok(())

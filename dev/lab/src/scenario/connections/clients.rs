@@ -14,6 +14,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::session::{ClientSession, TargetService};
 use super::tally::Tally;
+use crate::background::{joined, own_runtime};
+use crate::chance::{exponential, log_normal};
 use crate::modelled_servers;
 use crate::netns::Netns;
 
@@ -87,9 +89,7 @@ impl RunningClients {
         let threads = clients.iter().enumerate().map(|(index, netns)| {
             let (load, tally) = (load.part(index, clients.len()), Arc::clone(tally));
             netns.thread(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
+                let runtime = own_runtime()?;
                 LocalSet::new().block_on(&runtime, run(load, tally))
             })
         });
@@ -99,10 +99,7 @@ impl RunningClients {
     /// Waits until every client has ended.
     pub(in crate::scenario) fn finish(self) -> Result<()> {
         for thread in self.0 {
-            match thread.join() {
-                Ok(result) => result?,
-                Err(_) => bail!("a client thread panicked"),
-            }
+            joined(thread)?;
         }
         Ok(())
     }
@@ -136,7 +133,7 @@ async fn run(load: ConnectionLoad, tally: Arc<Tally>) -> Result<()> {
     let mut at = Duration::ZERO;
     loop {
         // A Poisson process whose rate follows the wave.
-        let gap = -(1.0 - rng.random::<f64>()).ln() / load.rate(at);
+        let gap = exponential(&mut rng) / load.rate(at);
         at += Duration::from_secs_f64(gap.min(load.lasts.as_secs_f64()));
         if at >= load.lasts {
             break;
@@ -218,13 +215,6 @@ async fn idle_between(service: TargetService, begin: Instant, idle: Duration, ta
     if let Err(fault) = result.await {
         tally.broke(KIND, fault);
     }
-}
-
-/// By Box and Muller's method.
-fn log_normal(rng: &mut StdRng, median: f64, sigma: f64) -> f64 {
-    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-    let normal = radius * (std::f64::consts::TAU * rng.random::<f64>()).cos();
-    median * (sigma * normal).exp()
 }
 
 #[cfg(test)]

@@ -4,10 +4,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
+use causeway_dataplane::Protocol;
 use tempfile::TempDir;
 
+use crate::background::output_of;
+use crate::balancer::VipEntry;
 use crate::quic::Cid;
 use crate::scenario::bench::PORT;
 use crate::topology::{self, Node};
@@ -34,6 +38,13 @@ impl SharedKeys {
         })
     }
 
+    /// Those of cookies are made.
+    pub(in crate::scenario) fn with_cookies(binary: &Path) -> Result<Self> {
+        let keys = Self::new(binary)?;
+        keys.make_cookies()?;
+        Ok(keys)
+    }
+
     /// The line of a balancer's file.
     pub(in crate::scenario) fn hash_key_line() -> String {
         let [first, second] = Self::HASH_KEY.map(|word| format!("{:016x}", word.swap_bytes()));
@@ -43,6 +54,11 @@ impl SharedKeys {
     /// Those of cookies, for balancers and agents.
     pub(in crate::scenario) fn cookies(&self) -> PathBuf {
         self.directory.path().join("keys")
+    }
+
+    /// For the head of a balancer's file.
+    pub(in crate::scenario) fn balancer_lines(&self) -> String {
+        format!("[cookie]\nkeys = \"{}\"", self.cookies().display())
     }
 
     /// Makes those of cookies.
@@ -57,19 +73,23 @@ impl SharedKeys {
 
     /// What makes an agent write the cookies of its server, by number.
     pub(in crate::scenario) fn cookies_of_agent(&self, index: usize) -> String {
-        let vip = |address: IpAddr| {
-            format!(
-                "[[agent.cookie.vip]]\naddress = \"{address}\"\nport = {PORT}\nid = {}\n\
+        let vips: [IpAddr; 2] = [topology::vip4(0).into(), topology::vip6(0).into()];
+        self.cookies_for(index, &vips.map(|vip| (vip, PORT).into()))
+    }
+
+    /// The same for these services.
+    pub(in crate::scenario) fn cookies_for(&self, index: usize, vips: &[SocketAddr]) -> String {
+        let mut lines = format!("[agent.cookie]\nkeys = \"{}\"\n", self.cookies().display());
+        for vip in vips {
+            lines += &format!(
+                "[[agent.cookie.vip]]\naddress = \"{}\"\nport = {}\nid = {}\n\
                  cookie = \"timestamp\"\n",
+                vip.ip(),
+                vip.port(),
                 server_id(index)
-            )
-        };
-        format!(
-            "[agent.cookie]\nkeys = \"{}\"\n{}{}",
-            self.cookies().display(),
-            vip(topology::vip4(0).into()),
-            vip(topology::vip6(0).into())
-        )
+            );
+        }
+        lines
     }
 
     /// What makes an agent get the fleet's book from the balancer that listens there, and write
@@ -80,18 +100,11 @@ impl SharedKeys {
         balancer: SocketAddr,
     ) -> Result<String> {
         let addresses = [server.ipv4.to_string(), server.ipv6.to_string()];
-        let output = std::process::Command::new(&self.binary)
-            .args(["cookie", "server-keys", "--keys"])
-            .arg(self.cookies())
-            .args(&addresses)
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "causeway cookie server-keys: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let mut command = Command::new(&self.binary);
+        command.args(["cookie", "server-keys", "--keys"]);
+        let made = output_of(command.arg(self.cookies()).args(&addresses))?;
         let file = self.directory.path().join(format!("{}.keys", server.ipv4));
-        std::fs::write(&file, output.stdout)?;
+        std::fs::write(&file, made)?;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
         Ok(format!(
             "state_dir = \"STATE\"\n[agent.cookie]\nkeys = \"{}\"\n\
@@ -102,28 +115,29 @@ impl SharedKeys {
 
     /// A configuration of connection ids, as the balancer's file has it.
     pub(in crate::scenario) fn quic_cid(&self, number: u8) -> Result<String> {
+        self.quic_cid_by(number, "siphash")
+    }
+
+    /// The same by another algorithm.
+    pub(in crate::scenario) fn quic_cid_by(&self, number: u8, algorithm: &str) -> Result<String> {
+        let lengths = format!("server_id_length = 2, nonce_length = {NONCE}");
+        if algorithm == "plain" {
+            return Ok(format!(
+                "{{ config = {number}, algorithm = \"plain\", {lengths} }}"
+            ));
+        }
         let file = self.directory.path().join(format!("quic-{number}.key"));
         std::fs::write(&file, quic_key(number))?;
         Ok(format!(
-            "{{ config = {number}, algorithm = \"siphash\", key = \"{}\", \
-             server_id_length = 2, nonce_length = {NONCE} }}",
+            "{{ config = {number}, algorithm = \"{algorithm}\", key = \"{}\", {lengths} }}",
             file.display()
         ))
     }
 
     /// Runs a command on the key file.
     fn causeway(&self, arguments: &[&str]) -> Result<()> {
-        let output = std::process::Command::new(&self.binary)
-            .args(arguments)
-            .arg(self.cookies())
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "causeway {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(())
+        let mut command = Command::new(&self.binary);
+        output_of(command.args(arguments).arg(self.cookies())).map(drop)
     }
 }
 
@@ -147,4 +161,16 @@ fn quic_key(number: u8) -> String {
 /// A server's id in cookies and connection ids.
 pub(in crate::scenario) fn server_id(index: usize) -> usize {
     index + 1
+}
+
+/// Gives a VIP cookies, and each of its reals the id that its agent has; of a VIP for QUIC only
+/// the ids. Its reals are the servers, in order.
+pub(in crate::scenario) fn with_ids(mut vip: VipEntry) -> VipEntry {
+    if vip.protocol == Protocol::Tcp {
+        vip.keys.push("cookie = \"timestamp\"".to_owned());
+    }
+    for (index, real) in vip.reals.iter_mut().enumerate() {
+        real.keys.push(format!("id = {}", server_id(index)));
+    }
+    vip
 }

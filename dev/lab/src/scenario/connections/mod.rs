@@ -8,5 +8,5 @@ mod session;
 mod tally;
 
 pub(in crate::scenario) use self::clients::{ConnectionLoad, RunningClients};
-pub(in crate::scenario) use self::keys::{SharedKeys, cid, server_id};
+pub(in crate::scenario) use self::keys::{SharedKeys, cid, server_id, with_ids};
 pub(in crate::scenario) use self::tally::Tally;

@@ -118,9 +118,8 @@ impl ControlWorld {
     }
 
     /// Ends the balancer and takes its data plane down.
-    pub(super) fn end(mut self) -> Result<()> {
-        self.balancer.terminate()?;
-        self.balancer.detach()
+    pub(super) fn end(self) -> Result<()> {
+        self.balancer.end()
     }
 
     /// What a request costs a server, measured without quotas at a light load.

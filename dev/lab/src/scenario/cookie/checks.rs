@@ -12,8 +12,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
 
 use super::service::{Connection, PORT};
-use super::world::{Member, World, members, vips};
+use super::world::{World, members, vips};
 use super::{Counters, ensure_unnoticed};
+use crate::background::joined;
+use crate::clock::until;
 use crate::link;
 use crate::scenario::Context;
 
@@ -72,11 +74,6 @@ impl<'a> Checks<'a> {
         Ok(())
     }
 
-    fn apply(&mut self, pool: &[Member]) -> Result<()> {
-        self.world.configure(pool)?;
-        self.world.reload_balancer()
-    }
-
     /// How many of the newest step's connections are on a server.
     fn newest_on(&self, server: usize) -> usize {
         let newest = &self.connections[self.connections.len() - 2 * self.each..];
@@ -87,22 +84,22 @@ impl<'a> Checks<'a> {
     /// A server comes, one drains and comes back, one goes for good; no other gets the id
     /// of the one that has gone.
     pub(super) fn pool_changes(&mut self) -> Result<()> {
-        self.apply(&members(0..4))?;
+        self.world.apply(&members(0..4))?;
         self.step("server added")?;
         let mut drained = members(0..4);
         drained[0].drain = true;
-        self.apply(&drained)?;
+        self.world.apply(&drained)?;
         self.step("server drains")?;
         self.step("server has drained")?;
         ensure!(self.newest_on(0) == 0, "a draining server got a connection");
-        self.apply(&members(0..4))?;
+        self.world.apply(&members(0..4))?;
         self.step("server back")?;
         self.leave("server3");
-        self.apply(&members(0..3))?;
+        self.world.apply(&members(0..3))?;
         self.step("server removed")?;
         self.id_rests()?;
         // Its id is the same again: its agent has been configured once.
-        self.apply(&members(0..4))?;
+        self.world.apply(&members(0..4))?;
         self.step("removed server back")
     }
 
@@ -114,22 +111,19 @@ impl<'a> Checks<'a> {
 
     /// An id that was just taken away cannot be given to another server.
     fn id_rests(&mut self) -> Result<()> {
-        self.apply(&members(0..4))?;
-        let socket = self.world.socket();
-        let said = self
-            .world
-            .causeway(&["cookie", "show", "--socket", &socket])?;
+        self.world.apply(&members(0..4))?;
+        let said = self.world.balancer.cli(&["cookie", "show"])?;
         let address = self.world.topology.servers[3].ipv4.to_string();
         let row = said.lines().find(|line| line.contains(&address));
         let id = row.and_then(|row| row.split(' ').next_back());
         let id: u16 = id.context("no id of the server")?.parse()?;
         self.leave("server3");
-        self.apply(&members(0..2))?;
+        self.world.apply(&members(0..2))?;
         self.world.configure_with_id(&members(0..3), 2, id)?;
         let reason = self.world.refused_reload()?;
         ensure!(reason.contains("rests for another"), "{reason}");
         // Connections of server 2 have waited without a route; it comes back as it was.
-        self.apply(&members(0..3))?;
+        self.world.apply(&members(0..3))?;
         self.step("id rests")
     }
 
@@ -169,16 +163,18 @@ impl<'a> Checks<'a> {
     /// Agents are killed and started; then one is taken down with all its programs, so
     /// that the next knows nothing of the connections and learns their clocks.
     pub(super) fn agents_restart(&mut self) -> Result<()> {
-        for server in 0..4 {
-            self.world.kill_agent(server)?;
+        for agent in &mut self.world.agents {
+            agent.kill()?;
         }
         self.step("agents dead")?;
-        for server in 0..4 {
-            self.world.start_agent(server)?;
+        for agent in &mut self.world.agents {
+            agent.restart()?;
         }
         self.step("agents taken over")?;
-        self.world.detach_agent(1)?;
-        self.world.start_agent(1)?;
+        let agent = &mut self.world.agents[1];
+        agent.kill()?;
+        agent.detach()?;
+        agent.restart()?;
         self.step("agent anew")?;
         self.step("agent anew, again")
     }
@@ -219,11 +215,7 @@ impl<'a> Checks<'a> {
         drop(dropped);
         let mut opened = Vec::new();
         for thread in opening {
-            opened.push(
-                thread
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("a client panicked"))??,
-            );
+            opened.push(joined(thread)?);
         }
         let results = self.world.results()?;
         ensure!(
@@ -268,19 +260,14 @@ impl<'a> Checks<'a> {
             }
         }
         drop(ended);
-        let deadline = Instant::now() + Duration::from_secs(10);
         let wanted = self.connections.len();
-        loop {
-            let established = self.established()?;
-            if established == wanted {
-                break;
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "{established} sockets are open on the servers, {wanted} on the client"
-            );
-            sleep(Duration::from_millis(50));
-        }
+        let ended = until(Duration::from_secs(10), || {
+            Ok((self.established()? == wanted).then_some(()))
+        })?;
+        let open = self.established()?;
+        ended.with_context(|| {
+            format!("{open} sockets are open on the servers, {wanted} on the client")
+        })?;
         self.step("connections ended")
     }
 
@@ -308,9 +295,9 @@ impl<'a> Checks<'a> {
         ensure!(plain > 0, "no packet was without timestamps");
         let mut drained = members(0..4);
         drained[2].drain = true;
-        self.apply(&drained)?;
+        self.world.apply(&drained)?;
         self.step("drain with clients without timestamps")?;
-        self.apply(&members(0..4))
+        self.world.apply(&members(0..4))
     }
 
     /// Idle for parts and multiples of the ring, with probes and without, a server that
@@ -343,9 +330,7 @@ impl<'a> Checks<'a> {
         }));
         let mut longest = Duration::ZERO;
         for thread in threads {
-            let stall = thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a client panicked"))??;
+            let stall = joined(thread)?;
             longest = longest.max(stall);
         }
         // A rejected segment is retransmitted after 200 ms at least, and then rejected too.

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::ensure_echoes;
@@ -47,19 +47,11 @@ fn run(context: &Context) -> Result<Value> {
     world.topology.servers[0]
         .netns
         .sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
-    let shaped = world
-        .topology
-        .router
-        .netns
-        .command("tc")
-        .args([
-            "qdisc", "replace", "dev", "c0", "root", "tbf", "burst", "15k",
-        ])
-        .args(["rate", &context.param::<String>("rate")?])
-        .args(["limit", &context.param::<String>("limit")?])
-        .status()
-        .context("cannot run tc")?;
-    ensure!(shaped.success(), "tc: {shaped}");
+    let rate: String = context.param("rate")?;
+    let limit: String = context.param("limit")?;
+    world.topology.router.netns.qdisc(&format!(
+        "replace dev c0 root tbf burst 15k rate {rate} limit {limit}"
+    ))?;
     let before = world.counters()?;
     let mut transfers = Vec::new();
     for round in 0..context.param::<u32>("rounds")? {

@@ -7,15 +7,15 @@
 //! VIP's own port (the C flag) and advertise a port of the VIP that is theirs alone: a
 //! VIP with one real. Without that, joins go by the scheduler, and fail.
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::Counters;
 use super::service::{Connection, join_port};
 use super::world::{Cookies, World, members, vips};
+use crate::clock::until;
 use crate::scenario::{Context, Scenario, param};
 use crate::topology::DEVICE;
 
@@ -82,8 +82,7 @@ fn advertised(world: &mut World, count: usize) -> Result<Value> {
     }
     let mut pool = members(0..SERVERS);
     pool[0].drain = true;
-    world.configure(&pool)?;
-    world.reload_balancer()?;
+    world.apply(&pool)?;
     let drained = broken(&mut connections);
     world.swap_balancer()?;
     let swapped = broken(&mut connections);
@@ -91,8 +90,7 @@ fn advertised(world: &mut World, count: usize) -> Result<Value> {
         drained + swapped == 0,
         "{drained} of {count} broken by a drain, {swapped} by an empty balancer"
     );
-    world.configure(&members(0..SERVERS))?;
-    world.reload_balancer()?;
+    world.apply(&members(0..SERVERS))?;
     for node in &world.topology.servers {
         node.netns.ip("mptcp endpoint flush")?;
         node.netns
@@ -110,18 +108,11 @@ fn scheduled(world: &World, count: usize) -> Result<Value> {
     ))?;
     let before = world.counters()?;
     let mut connections = open(world, count)?;
-    let deadline = Instant::now() + JOIN_TIMEOUT;
-    let (joined, lost) = loop {
+    let all = until(JOIN_TIMEOUT, || {
         let (joined, lost) = joins(&before, &world.counters()?);
-        if joined + lost >= count as u64 {
-            break (joined, lost);
-        }
-        ensure!(
-            Instant::now() < deadline,
-            "{joined} joined, {lost} lost of {count}"
-        );
-        sleep(Duration::from_millis(20));
-    };
+        Ok((joined + lost >= count as u64).then_some((joined, lost)))
+    })?;
+    let (joined, lost) = all.with_context(|| format!("not all of {count} joined or were lost"))?;
     ensure!(lost > 0, "all joins met their server by chance");
     let broken = broken(&mut connections);
     ensure!(
@@ -151,18 +142,12 @@ fn joins(before: &Counters, now: &Counters) -> (u64, u64) {
 }
 
 fn wait_for_joins(world: &World, before: &Counters, count: u64) -> Result<()> {
-    let deadline = Instant::now() + JOIN_TIMEOUT;
-    loop {
-        let (joined, lost) = joins(before, &world.counters()?);
-        if joined >= count {
-            return Ok(());
-        }
-        ensure!(
-            Instant::now() < deadline,
-            "{joined} of {count} subflows joined, {lost} were lost"
-        );
-        sleep(Duration::from_millis(20));
-    }
+    let done = until(JOIN_TIMEOUT, || {
+        let (joined, _) = joins(before, &world.counters()?);
+        Ok((joined >= count).then_some(()))
+    })?;
+    let (joined, lost) = joins(before, &world.counters()?);
+    done.with_context(|| format!("{joined} of {count} subflows joined, {lost} were lost"))
 }
 
 /// The client's open subflows to this port.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::ensure_unnoticed;
 use super::service::Connection;
 use super::world::{Cookies, World, members, vips};
+use crate::background::joined;
 use crate::netns::Netns;
 use crate::scenario::{Context, Scenario, param};
 
@@ -54,7 +55,7 @@ fn run(context: &Context) -> Result<Value> {
     trials.push(silent(world.client(), vips()[1], silence));
     let mut results: Vec<Value> = Vec::new();
     for trial in trials {
-        results.push(trial.join().map_err(|_| anyhow!("a client panicked"))??);
+        results.push(joined(trial)?);
     }
     let outage_s: u64 = context.param("outage_s")?;
     if outage_s > 0 {

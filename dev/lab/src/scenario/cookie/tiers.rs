@@ -5,7 +5,6 @@
 //! connection may break.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use super::world::vips;
 use crate::agent::AgentProcess;
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
+use crate::scenario::connections::{SharedKeys, server_id};
 use crate::scenario::{Context, Scenario, bench, param};
 use crate::topology::{BACK_NETWORKS, Node, Shape, Topology};
 
@@ -54,7 +54,7 @@ fn run(context: &Context) -> Result<Value> {
 struct World<'a> {
     context: &'a Context,
     topology: Topology,
-    directory: tempfile::TempDir,
+    keys: SharedKeys,
     /// Two for each tier, and one for the second tier's second number.
     nodes: Vec<Node>,
     first: Option<Balancer>,
@@ -84,7 +84,7 @@ impl<'a> World<'a> {
         let mut world = Self {
             context,
             topology,
-            directory: tempfile::Builder::new().prefix("tiers-").tempdir()?,
+            keys: SharedKeys::with_cookies(&context.binary)?,
             nodes,
             first: None,
             second: Vec::new(),
@@ -95,15 +95,6 @@ impl<'a> World<'a> {
             connections: Vec::new(),
             steps: Map::new(),
         };
-        let made = std::process::Command::new(&context.binary)
-            .args(["cookie", "new-keys"])
-            .arg(world.keys())
-            .output()?;
-        ensure!(
-            made.status.success(),
-            "causeway cookie new-keys: {}",
-            String::from_utf8_lossy(&made.stderr)
-        );
         world._agents = world.agents()?;
         for number in 0..2 {
             let node = &world.nodes[world.second_at[number]];
@@ -115,10 +106,6 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    fn keys(&self) -> PathBuf {
-        self.directory.path().join("keys")
-    }
-
     fn agents(&self) -> Result<Vec<AgentProcess>> {
         let reports: Vec<String> = self.nodes[2..]
             .iter()
@@ -127,18 +114,9 @@ impl<'a> World<'a> {
         let servers = self.topology.servers.iter().enumerate();
         servers
             .map(|(index, server)| {
-                let vip = |address: IpAddr| {
-                    format!(
-                        "[[agent.cookie.vip]]\naddress = \"{address}\"\nport = {PORT}\n\
-                         id = {index}\ncookie = \"timestamp\"\n"
-                    )
-                };
                 let lines = format!(
-                    "[agent.report]\nconnections = true\nto = {reports:?}\n\
-                     [agent.cookie]\nkeys = \"{}\"\n{}{}",
-                    self.keys().display(),
-                    vip(vips()[0]),
-                    vip(vips()[1])
+                    "[agent.report]\nconnections = true\nto = {reports:?}\n{}",
+                    self.keys.cookies_of_agent(index)
                 );
                 let pins = bench::pin_dir(server);
                 AgentProcess::start_with(&self.context.binary, server, &pins, &lines)
@@ -172,7 +150,10 @@ impl<'a> World<'a> {
         };
         Ok(BalancerSettings {
             vips: vips().map(vip).to_vec(),
-            head: vec![hash_key(), "[stateful]\ntiers = 2".to_owned()],
+            head: vec![
+                SharedKeys::hash_key_line(),
+                "[stateful]\ntiers = 2".to_owned(),
+            ],
             ..BalancerSettings::default()
         })
     }
@@ -192,7 +173,7 @@ impl<'a> World<'a> {
                 .enumerate()
                 .map(|(index, server)| RealEntry {
                     drain: index < self.drained,
-                    keys: vec![format!("id = {index}")],
+                    keys: vec![format!("id = {}", server_id(index))],
                     ..RealEntry::of(server, address)
                 })
                 .collect(),
@@ -202,8 +183,8 @@ impl<'a> World<'a> {
         BalancerSettings {
             vips: vips().map(vip).to_vec(),
             head: vec![
-                hash_key(),
-                format!("[cookie]\nkeys = \"{}\"", self.keys().display()),
+                SharedKeys::hash_key_line(),
+                self.keys.balancer_lines(),
                 format!(
                     "[agent_reports]\nlisten = \"0.0.0.0:{REPORTS_PORT}\"\n\
                      [stateful]\nconnections = \"128Ki\"\ntiers = 2\ntier = {number}\n\
@@ -244,10 +225,9 @@ impl<'a> World<'a> {
     /// It has no state: another one with the same file is as good.
     fn first_tier_is_replaced(&mut self) -> Result<()> {
         let new = self.start_first(1)?;
-        if let Some(mut old) = self.first.replace(new) {
+        if let Some(old) = self.first.replace(new) {
             sleep(Duration::from_millis(100));
-            old.terminate()?;
-            old.detach()?;
+            old.end()?;
         }
         Ok(())
     }
@@ -263,10 +243,9 @@ impl<'a> World<'a> {
         if let Some(first) = &self.first {
             first.apply(&settings)?;
         }
-        let mut old = std::mem::replace(&mut self.second[1], new);
+        let old = std::mem::replace(&mut self.second[1], new);
         sleep(Duration::from_millis(100));
-        old.terminate()?;
-        old.detach()
+        old.end()
     }
 
     fn server_is_drained(&mut self) -> Result<()> {
@@ -314,11 +293,6 @@ impl<'a> World<'a> {
         }
         Ok(json!({ "steps": self.steps, "packets": found }))
     }
-}
-
-/// All balancers pick alike.
-fn hash_key() -> String {
-    format!("hash_key = \"{}\"", "5e".repeat(16))
 }
 
 fn vip(address: IpAddr) -> VipEntry {

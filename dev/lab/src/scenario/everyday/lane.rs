@@ -11,13 +11,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use causeway_bench::ticks::SlowTicks;
 use causeway_core::estimate::Tally;
 use tempfile::TempDir;
@@ -26,7 +27,7 @@ use super::Plan;
 use super::client::{EverydayClient, Place, Service, TruthSource};
 use super::truth::{self, Response};
 use crate::agent::AgentProcess;
-use crate::background::{KilledOnDrop, serve};
+use crate::background::{KilledOnDrop, output_of, serve};
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::link;
 use crate::link_emulator::LinkEmulator;
@@ -36,7 +37,8 @@ use crate::quic::tls::{Identity, identity};
 use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
 use crate::scenario::bench::{self, Bench};
-use crate::scenario::cookie_kit::{ClientTimestamps, CookieKit, with_cookies};
+use crate::scenario::client_timestamps::ClientTimestamps;
+use crate::scenario::connections::{SharedKeys, with_ids};
 use crate::topology::{self, DEVICE, Shape, Topology};
 use crate::{api, clock};
 
@@ -109,7 +111,7 @@ pub(super) struct Lane {
 struct Cookies {
     balancer: Balancer,
     _agent: AgentProcess,
-    _kit: CookieKit,
+    _keys: SharedKeys,
 }
 
 enum Running {
@@ -215,26 +217,30 @@ impl Lane {
 
     /// The VIP of a service; its name is the port.
     fn vip(&self, service: Service) -> VipEntry {
-        let mut vip = with_cookies(self.bench.vip4(0, "maglev", ServerForwarding::Ipip));
+        let mut vip = with_ids(self.bench.vip4(0, "maglev", ServerForwarding::Ipip));
         vip.port = service.port();
         vip.keys.push(format!("name = \"{}\"", service.port()));
         vip
     }
 
     fn start_cookies(&self, services: &BTreeSet<Service>) -> Result<Cookies> {
-        let kit = CookieKit::new(&self.binary)?;
+        let keys = SharedKeys::with_cookies(&self.binary)?;
         let vips: Vec<VipEntry> = services.iter().map(|service| self.vip(*service)).collect();
-        let ports: Vec<u16> = services.iter().map(|service| service.port()).collect();
-        let agent = kit.agent_for(&self.bench, 0, topology::vip4(0).into(), &ports)?;
+        let sockets: Vec<SocketAddr> = vips
+            .iter()
+            .map(|vip| (vip.address, vip.port).into())
+            .collect();
+        let lines = keys.cookies_for(0, &sockets);
+        let agent = self.bench.agent(&self.binary, 0, &lines)?;
         let settings = BalancerSettings {
             vips,
-            head: vec![kit.balancer_lines()],
+            head: vec![keys.balancer_lines()],
             ..BalancerSettings::default()
         };
         Ok(Cookies {
             balancer: self.bench.balancer(&self.binary, &settings)?,
             _agent: agent,
-            _kit: kit,
+            _keys: keys,
         })
     }
 
@@ -282,7 +288,7 @@ impl Lane {
         let data = self.owned_by("postgres")?;
         let mut initdb = as_user(netns, "postgres", &programs.join("initdb"));
         initdb.args(["-A", "trust", "-N", "-D"]).arg(&data);
-        finish(&mut initdb)?;
+        output_of(&mut initdb)?;
         let identity = identity()?;
         for (from, name) in [
             (&identity.certificate, "server.crt"),
@@ -308,7 +314,7 @@ impl Lane {
         pgbench.args(["-i", "-q", "-h", "127.0.0.1", "-U", "postgres", "postgres"]);
         // It may accept before it is ready.
         let deadline = Instant::now() + GRACE;
-        while let Err(error) = finish(&mut pgbench) {
+        while let Err(error) = output_of(&mut pgbench) {
             ensure!(Instant::now() < deadline, "{error:#}");
             sleep(Duration::from_millis(200));
         }
@@ -323,7 +329,7 @@ impl Lane {
         install.env("TMPDIR", &data);
         install.args(["--no-defaults", "--user=mysql", &directory]);
         install.args(["--skip-test-db", "--auth-root-authentication-method=normal"]);
-        finish(&mut install)?;
+        output_of(&mut install)?;
         let mut mariadb = netns.command("mariadbd");
         mariadb.env("TMPDIR", &data);
         mariadb.args([
@@ -478,19 +484,9 @@ impl Lane {
 
     /// What `causeway measure` makes of a recording of requests.
     fn measured(&self, file: &Path, epoch_s: u64) -> Result<Vec<Estimate>> {
-        let output = Command::new(&self.binary)
-            .args(["measure", "--per", "server", "-o", "csv", "--epoch"])
-            .arg(format!("{epoch_s}s"))
-            .arg("-r")
-            .arg(file)
-            .output()
-            .with_context(|| format!("cannot run {}", self.binary.display()))?;
-        ensure!(
-            output.status.success(),
-            "causeway measure: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let text = String::from_utf8_lossy(&output.stdout);
+        let mut measure = Command::new(&self.binary);
+        measure.args(["measure", "--per", "server", "-o", "csv", "--epoch"]);
+        let text = output_of(measure.arg(format!("{epoch_s}s")).arg("-r").arg(file))?;
         let mut lines = text.lines();
         let head: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
         let row = |line: &str| -> Option<Estimate> {
@@ -613,19 +609,6 @@ fn chown(path: &Path, user: &str) -> Result<()> {
     let found = nix::unistd::User::from_name(user)?;
     let found = found.with_context(|| format!("there is no user {user}"))?;
     Ok(nix::unistd::chown(path, Some(found.uid), Some(found.gid))?)
-}
-
-/// Runs a command that must succeed.
-fn finish(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run {program}"))?;
-    if !output.status.success() {
-        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
 }
 
 /// The recording, and what it should be held against.

@@ -25,8 +25,9 @@ use serde_json::{Value, json};
 use self::client::{CLIENTS, EverydayClient, Service};
 use self::lane::{Estimate, EverydayRun, Lane};
 use self::truth::Response;
-use super::cookie_kit::ClientTimestamps;
+use super::client_timestamps::ClientTimestamps;
 use super::{Context, Scenario, param};
+use crate::statistics::median;
 
 pub(super) const EVERYDAY: Scenario = Scenario {
     name: "everyday",
@@ -307,7 +308,7 @@ fn judge(responses: &[Response], estimates: &[Estimate], epoch_ns: u64) -> Judge
     }
     Judged {
         estimate_us: (weight > 0.0).then(|| sum / weight),
-        median_error_pct: median(better),
+        median_error_pct: (!better.is_empty()).then(|| median(&better)),
         coverage_pct: covered * 100.0 / responses.len().max(1) as f64,
         errors_pct,
     }
@@ -324,16 +325,6 @@ fn within(rows: &[Row], grade: &str, most: f64) -> Option<f64> {
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     (count > 0.0).then(|| sum / count)
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = values.get(middle)?;
-    match values.len() % 2 {
-        0 => Some((values[middle - 1] + upper) / 2.0),
-        _ => Some(*upper),
-    }
 }
 
 /// The clients of these names, in the order of the table; all for no name.

@@ -208,8 +208,12 @@ impl<'a> Fleet<'a> {
     pub(super) fn reload(&mut self) -> Result<()> {
         let reached = self.members.iter().filter(|member| !member.late);
         let balancers = reached.filter_map(|member| member.balancer.as_ref());
-        balancers.clone().try_for_each(Balancer::reload)?;
-        balancers.into_iter().try_for_each(Balancer::reload_now)
+        balancers
+            .clone()
+            .try_for_each(|balancer| balancer.reload())?;
+        balancers
+            .into_iter()
+            .try_for_each(|balancer| balancer.reload_now())
     }
 
     /// Whether all balancers in service have the same ids and keys.

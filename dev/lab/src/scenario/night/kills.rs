@@ -19,6 +19,7 @@ use super::strace::{Call, KillPoint, Strace};
 use super::world::{DRAINED, World};
 use crate::api;
 use crate::background::KilledOnDrop;
+use crate::clock::until;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What other threads still do when a daemon answers for the first time.
@@ -381,10 +382,6 @@ fn is_alive(world: &World<'_>) -> bool {
 }
 
 fn wait(mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !done()? {
-        ensure!(Instant::now() < deadline, "not within {PATIENCE:?}");
-        sleep(Duration::from_millis(2));
-    }
-    Ok(())
+    let done = until(PATIENCE, || Ok(done()?.then_some(())))?;
+    done.with_context(|| format!("not within {PATIENCE:?}"))
 }

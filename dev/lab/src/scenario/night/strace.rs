@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::background::KilledOnDrop;
+use crate::clock::until;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LETTING_GO: Duration = Duration::from_secs(5);
@@ -83,15 +83,14 @@ impl Strace {
             .context("cannot run strace (Debian package strace)")?;
         let mut attached = Attached(KilledOnDrop(strace));
         let status = format!("/proc/{pid}/status");
-        let deadline = Instant::now() + PATIENCE;
-        while !fs::read_to_string(&status)?
-            .lines()
-            .any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
-        {
+        let traced = until(PATIENCE, || {
             ensure!(attached.0.try_wait()?.is_none(), "strace did not attach");
-            ensure!(Instant::now() < deadline, "strace does not attach");
-            sleep(Duration::from_millis(2));
-        }
+            let status = fs::read_to_string(&status)?;
+            let mut lines = status.lines();
+            let traced = lines.any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"));
+            Ok(traced.then_some(()))
+        })?;
+        traced.context("strace does not attach")?;
         Ok(attached)
     }
 
@@ -143,15 +142,11 @@ impl Attached {
     pub(super) fn let_go(mut self) -> Result<()> {
         // It may have ended.
         let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);
-        let deadline = Instant::now() + LETTING_GO;
-        while self.0.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                // It waits for a thread that dies; the kernel lets go of what it traced.
-                return self.0.kill_and_wait();
-            }
-            sleep(Duration::from_millis(2));
+        match until(LETTING_GO, || Ok(self.0.try_wait()?))? {
+            Some(_) => Ok(()),
+            // It waits for a thread that dies; the kernel lets go of what it traced.
+            None => self.0.kill_and_wait(),
         }
-        Ok(())
     }
 }
 

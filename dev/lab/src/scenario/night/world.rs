@@ -9,16 +9,16 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use causeway_api::balancer::{Override, Status};
 use serde_json::Value;
 
-use super::super::bench::{Bench, PORT, pin_dir};
-use super::super::connections::{SharedKeys, server_id};
-use super::super::cookie_kit::with_ids;
+use super::super::bench::{Bench, PORT};
+use super::super::connections::{SharedKeys, with_ids};
 use super::super::daemon_process::DaemonProcess;
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
+use crate::clock::until;
 use crate::load::{LoadConfig, RunningLoad};
 use crate::scenario::Context;
 use crate::topology::{DEVICE, vip4};
@@ -69,14 +69,9 @@ impl<'a> World<'a> {
         // which loses checksums that are left to the device.
         let netns = &bench.topology.balancer.netns;
         netns.run(|| Ok(link::set_tx_checksum(DEVICE, false)?))?;
-        let keys = SharedKeys::new(&context.binary)?;
-        keys.make_cookies()?;
-        let servers = bench.topology.servers.iter().enumerate();
-        let agents = servers
-            .map(|(index, node)| {
-                let lines = keys.cookies_of_agent(index);
-                AgentProcess::start_with(&context.binary, node, &pin_dir(node), &lines)
-            })
+        let keys = SharedKeys::with_cookies(&context.binary)?;
+        let agents = (0..SERVERS)
+            .map(|index| bench.agent(&context.binary, index, &keys.cookies_of_agent(index)))
             .collect::<Result<_>>()?;
         let balancer = bench.balancer(&context.binary, &settings(&bench, &keys, false))?;
         let mut world = Self {
@@ -284,17 +279,11 @@ impl<'a> World<'a> {
 
     /// Waits until `done`.
     pub(super) fn until(&self, what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !done()? {
-            if Instant::now() > deadline {
-                bail!(
-                    "not within {PATIENCE:?}: {what}; {}",
-                    self.balancer.messages()
-                );
-            }
-            sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        let done = until(PATIENCE, || Ok(done()?.then_some(())))?;
+        done.with_context(|| {
+            let messages = self.balancer.messages();
+            format!("not within {PATIENCE:?}: {what}; {messages}")
+        })
     }
 }
 
@@ -313,9 +302,9 @@ fn settings(bench: &Bench, keys: &SharedKeys, with_guest: bool) -> BalancerSetti
         table.reals[0].weight = 200;
     }
     let guest = with_guest.then(|| named(GUEST, "guest"));
-    let cookies = with_ids(named(COOKIES, "cookies"), server_id);
+    let cookies = with_ids(named(COOKIES, "cookies"));
     BalancerSettings {
-        head: vec![format!("[cookie]\nkeys = \"{}\"", keys.cookies().display())],
+        head: vec![keys.balancer_lines()],
         vips: [cookies, table].into_iter().chain(guest).collect(),
         ..BalancerSettings::default()
     }

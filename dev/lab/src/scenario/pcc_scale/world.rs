@@ -178,8 +178,7 @@ impl PccWorld {
             Memory::Slots => slots_left(&balancer)?,
             _ => Value::Null,
         };
-        balancer.terminate()?;
-        balancer.detach()?;
+        balancer.end()?;
         let totals = tally.totals(plan.lasts);
         ensure!(totals.connections > 0, "no client has connected");
         let mut run = serde_json::to_value(&totals)?;
@@ -245,13 +244,12 @@ impl PccWorld {
     }
 
     /// Routes the VIPs to another balancer after `overlap`, and ends the former one.
-    fn swap(&self, mut old: Balancer, new: Balancer, overlap: Duration) -> Result<Balancer> {
+    fn swap(&self, old: Balancer, new: Balancer, overlap: Duration) -> Result<Balancer> {
         sleep(overlap);
         self.topology.route_vips(&self.balancers[1])?;
         // What is under way to the old one is still sent on.
         sleep(Duration::from_millis(100));
-        old.terminate()?;
-        old.detach()?;
+        old.end()?;
         Ok(new)
     }
 
@@ -286,10 +284,7 @@ impl PccWorld {
         };
         let mut head = vec![SharedKeys::hash_key_line()];
         if way.has_cookies() {
-            head.push(format!(
-                "[cookie]\nkeys = \"{}\"",
-                self.keys.cookies().display()
-            ));
+            head.push(self.keys.balancer_lines());
         }
         if way.memory == Memory::Slots {
             let adopt = if pool.adopts { 5 } else { 0 };

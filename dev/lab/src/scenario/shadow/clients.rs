@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
+use crate::background::{joined, own_runtime};
+use crate::chance::exponential;
 use crate::load::get::HttpSession;
 use crate::modelled_servers;
 use crate::netns::Netns;
@@ -97,9 +99,7 @@ impl RunningVisits {
             };
             let (seen, ends) = (Arc::clone(&seen), Arc::clone(&ends));
             netns.thread(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
+                let runtime = own_runtime()?;
                 runtime.block_on(visits.run(seen, ends));
                 Ok(())
             })
@@ -115,10 +115,7 @@ impl RunningVisits {
     pub(super) fn finish(self) -> Result<Arc<Seen>> {
         self.ends.store(true, Ordering::Relaxed);
         for thread in self.threads {
-            match thread.join() {
-                Ok(result) => result?,
-                Err(_) => bail!("a client thread panicked"),
-            }
+            joined(thread)?;
         }
         Ok(self.seen)
     }
@@ -137,8 +134,8 @@ impl Visits {
         let mut rng = StdRng::seed_from_u64(self.seed);
         let (start, mut at) = (tokio::time::Instant::now(), Duration::ZERO);
         while !ends.load(Ordering::Relaxed) {
-            at += exponential(&mut rng, Duration::from_secs_f64(1.0 / self.rate));
-            let works = (0..self.requests).map(|_| exponential(&mut rng, self.work));
+            at += Duration::from_secs_f64(1.0 / self.rate).mul_f64(exponential(&mut rng));
+            let works = (0..self.requests).map(|_| self.work.mul_f64(exponential(&mut rng)));
             let paths: Vec<String> = works
                 .map(|work| modelled_servers::queued(SIZE, work))
                 .collect();
@@ -148,10 +145,6 @@ impl Visits {
         }
         while clients.join_next().await.is_some() {}
     }
-}
-
-fn exponential(rng: &mut StdRng, mean: Duration) -> Duration {
-    mean.mul_f64(-(1.0 - rng.random::<f64>()).ln())
 }
 
 /// A connection that counts while it is open.

@@ -5,11 +5,12 @@ use std::fs;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
+use crate::clock::until;
 use crate::netns::Netns;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,21 +93,14 @@ impl Haproxy {
 
     fn wait_ready(&mut self) -> Result<()> {
         let front = self.front;
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let connected = self
-                .netns
-                .run(move || Ok(std::net::TcpStream::connect(front).is_ok()))?;
-            if connected {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "haproxy does not answer: {}",
-                fs::read_to_string(self.log_file()).unwrap_or_default()
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let connected = until(START_TIMEOUT, || {
+            let connect = move || Ok(std::net::TcpStream::connect(front).is_ok());
+            Ok(self.netns.run(connect)?.then_some(()))
+        })?;
+        connected.with_context(|| {
+            let log = fs::read_to_string(self.log_file()).unwrap_or_default();
+            format!("haproxy does not answer: {log}")
+        })
     }
 
     fn config(&self, servers: &[SocketAddrV4]) -> String {

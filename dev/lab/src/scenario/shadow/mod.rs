@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use self::clients::{RunningVisits, Seen, Visits};
 use self::haproxy::Haproxy;
 use super::bench::{Bench, PORT};
-use super::cookie_kit::{CookieKit, with_cookies};
+use super::connections::{SharedKeys, with_ids};
 use super::{Context, Scenario, param};
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
 use crate::modelled_servers::ModelledServers;
@@ -124,12 +124,12 @@ fn run(context: &Context) -> Result<Value> {
         })
         .collect();
     let pool = ModelledServers::start_uneven(&bench.topology.servers, PORT, &factors)?;
-    let kit = CookieKit::new(&context.binary)?;
+    let keys = SharedKeys::with_cookies(&context.binary)?;
     let mut seeds = Vec::new();
     for seed in context.seed..context.seed + runs {
         plan.visits.seed = seed;
         let (forecast, today) = beside_haproxy(context, &bench, &plan, &pool)?;
-        let causeway = in_its_place(context, (&bench, &kit), &plan, &pool)?;
+        let causeway = in_its_place(context, (&bench, &keys), &plan, &pool)?;
         let row = Row::new(seed, &forecast, &today, &causeway)?;
         context.say(row.line());
         seeds.push(json!({
@@ -203,17 +203,20 @@ fn beside_haproxy(
 /// What Causeway's clients have, with cookies.
 fn in_its_place(
     context: &Context,
-    (bench, kit): (&Bench, &CookieKit),
+    (bench, keys): (&Bench, &SharedKeys),
     plan: &Plan,
     pool: &ModelledServers,
 ) -> Result<Truth> {
-    let vip = with_cookies(bench.vip4(0, &plan.scheduler, ServerForwarding::Ipip));
+    let vip = with_ids(bench.vip4(0, &plan.scheduler, ServerForwarding::Ipip));
     let agents: Vec<_> = (0..plan.servers)
-        .map(|index| kit.agent(bench, index, vip.address))
+        .map(|index| {
+            let lines = keys.cookies_for(index, &[(vip.address, vip.port).into()]);
+            bench.agent(&context.binary, index, &lines)
+        })
         .collect::<Result<_>>()?;
     let mut settings = BalancerSettings {
         vips: vec![vip],
-        head: vec![kit.balancer_lines()],
+        head: vec![keys.balancer_lines()],
         ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
@@ -233,8 +236,7 @@ fn in_its_place(
         Ok(())
     })?;
     let truth = Truth::of(clients, (from, upto), served, [drained, replaced])?;
-    balancer.terminate()?;
-    balancer.detach()?;
+    balancer.end()?;
     drop(agents);
     Ok(truth)
 }

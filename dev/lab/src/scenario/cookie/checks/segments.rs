@@ -4,13 +4,16 @@
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
+use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 use serde_json::json;
 
 use super::super::service::Connection;
 use super::super::world::vips;
 use super::Checks;
-use crate::link;
+use crate::background::joined;
+use crate::clock::until;
+use crate::netns::Netns;
 use crate::topology::{DEVICE, format_mac};
 
 /// Longer than the first retransmission of a SYN takes (RFC 6298: 1 s), shorter than
@@ -51,7 +54,7 @@ impl Checks<'_> {
         }
         router.netns.sysctl("net/ipv4/conf/all/arp_ignore", "0")?;
         for thread in opening {
-            let opened = thread.join().map_err(|_| anyhow!("a client panicked"))?;
+            let opened = joined(thread);
             self.connections.push(opened.context("a late SYN-ACK")?);
         }
         ensure!(start.elapsed() >= LATE, "no SYN-ACK was late");
@@ -78,26 +81,19 @@ impl Checks<'_> {
             server.netns.ip(&format!("route add {route}"))?;
         }
         drop(connection);
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let patience = Duration::from_secs(10);
         let waits = || -> Result<bool> {
             let mut ss = client.netns.command("ss");
             let output = ss.args(["-Htn", "state", "last-ack"]).output()?;
             Ok(!output.stdout.is_empty())
         };
-        while !waits()? {
-            ensure!(Instant::now() < deadline, "the client's FIN was answered");
-            sleep(Duration::from_millis(20));
-        }
+        let waiting = until(patience, || Ok(waits()?.then_some(())))?;
+        waiting.context("the client's FIN was answered")?;
         for server in &servers {
             server.netns.ip(&format!("route del {route}"))?;
         }
-        while waits()? {
-            ensure!(
-                Instant::now() < deadline,
-                "the client's FIN stays unanswered"
-            );
-            sleep(Duration::from_millis(20));
-        }
+        let answered_now = until(patience, || Ok((!waits()?).then_some(())))?;
+        answered_now.context("the client's FIN stays unanswered")?;
         let now = self.world.events()?["answered"];
         ensure!(now > answered, "nothing was answered for TIME_WAIT");
         self.step("FIN in TIME_WAIT")
@@ -150,17 +146,19 @@ impl Checks<'_> {
         sleep(Duration::from_millis(500));
         // Nothing comes through, either way; a link that is down would lose its addresses.
         let router = &self.world.topology.router.netns;
-        let lost = [
-            router.run(|| link::attach_loss("c0", 1.0).context("the router's link"))?,
-            self.world
-                .client()
-                .run(|| link::attach_loss(DEVICE, 1.0).context("the client's link"))?,
-        ];
+        let all = LossRule {
+            share: 1.0,
+            ..LossRule::default()
+        };
+        let lose = |netns: &Netns, device: &'static str| {
+            netns.run(move || LossInjector::attach(device, TcDirection::In, all))
+        };
+        let lost = [lose(router, "c0")?, lose(self.world.client(), DEVICE)?];
         sleep(length);
         drop(lost);
         let mut longest = Duration::ZERO;
         for reader in readers {
-            let read = reader.join().map_err(|_| anyhow!("a client panicked"))?;
+            let read = joined(reader);
             let (connection, silence) = read.context("after the outage")?;
             ensure!(silence >= length, "the outage lasted {silence:?} alone");
             // The server's next retransmission was due at most as long after it.
