@@ -13,7 +13,9 @@ use causeway_core::agent_report::{
     ReportSender,
 };
 use causeway_core::cookie::{CookieKey, KeyEpoch};
-use causeway_core::health::{Echo, PostgresError, dns_code, grpc_serves, redis_serves};
+use causeway_core::health::{
+    Echo, PostgresError, dns_code, endpoint_weight, grpc_serves, redis_serves,
+};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const BALANCER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 9472);
@@ -120,6 +122,7 @@ fn sign(datagram: &mut [u8], flags: u8, keys: &ReportKeys) {
 /// An answer to a probe: of Redis, PostgreSQL, gRPC, ICMP, and of DNS to the question with its
 /// first two octets.
 pub(crate) fn answer(data: &[u8]) {
+    assert!(endpoint_weight(data).is_none_or(|weight| weight <= 1000));
     assert!(!redis_serves(data) || data.starts_with(b"+") || data.starts_with(b"-"));
     if let Some(error) = PostgresError::parse(data) {
         assert_eq!(error.code.len(), 5);

@@ -373,6 +373,9 @@ pub struct HealthView {
     pub succeeded: u64,
     /// Probes that failed.
     pub failed: u64,
+    /// The weight that its last answer said, where the VIP goes by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
     /// How the other balancers vote, where there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub votes: Option<VotesView>,

@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::loads;
 use super::pool::Pool;
 use super::state_dir::Down;
-use crate::config::{Health, ProbeConfig, Protocol, RealConfig, RealRole};
+use crate::config::{Health, ProbeConfig, ProbeTo, Protocol, RealConfig, RealRole};
 
 /// Clients have at least so long to send something.
 const WINDOW_MIN_NS: u64 = 2_000_000_000;
@@ -32,8 +32,10 @@ pub struct ProbeOrder {
     pub number: u64,
     /// When it is too late, CLOCK_MONOTONIC.
     pub deadline_ns: u64,
-    /// The VIP that it talks to.
+    /// What it talks to: the VIP, or the real itself.
     pub target: SocketAddr,
+    /// Which of both.
+    pub to: ProbeTo,
     /// The VIP's.
     pub protocol: Protocol,
     /// The real's.
@@ -58,7 +60,8 @@ impl Engine {
                     continue;
                 };
                 check.handle_timeout(now_ns);
-                let probes = self.peers.probes(member.id, check.state());
+                // A weight is told to who asks: each balancer does.
+                let probes = health.take_weight || self.peers.probes(member.id, check.state());
                 if let Some(counters) = self.counters.get(&member.id).filter(|_| health.passive) {
                     let window_ns = window_ns(health);
                     let totals = counters.totals();
@@ -79,11 +82,16 @@ impl Engine {
                     continue;
                 }
                 if let Some(probe) = check.poll_probe(now_ns) {
+                    let address = match health.to {
+                        ProbeTo::Vip => pool.vip().address,
+                        ProbeTo::Real => real.address,
+                    };
                     orders.push(ProbeOrder {
                         real: member.id,
                         number: probe.number,
                         deadline_ns: probe.deadline_ns,
-                        target: SocketAddr::new(pool.vip().address, health.port),
+                        target: SocketAddr::new(address, health.port),
+                        to: health.to,
                         protocol: pool.vip().protocol,
                         address: real.address,
                         probe: health.probe.clone(),
@@ -107,6 +115,14 @@ impl Engine {
         if let Some(check) = self.checks.get_mut(&real) {
             check.handle_outcome(now_ns, number, outcome);
             self.apply_health();
+        }
+    }
+
+    /// Takes the weight that a real's answer says, if its VIP goes by that.
+    pub fn handle_weight(&mut self, real: RealId, told: Option<u32>) {
+        let changed = self.pools.iter_mut().any(|pool| pool.set_told(real, told));
+        if changed && let Err(error) = self.set_rings() {
+            warn!("the rings do not follow the weights that reals say yet: {error:#}");
         }
     }
 

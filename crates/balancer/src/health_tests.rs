@@ -421,3 +421,40 @@ fn a_vip_has_someone_who_does_not_wait() {
     let without = config(&roles.replace("min_healthy = 1\n", ""));
     assert_eq!(without.vips[0].min_healthy, 0);
 }
+
+#[test]
+fn reals_have_the_weights_that_they_say() {
+    for scheduler in ["maglev", "latency"] {
+        let takes = text(scheduler).replace(
+            "health = {",
+            "health = { probe = \"http\", to = \"real\", port = 30256, take_weight = true,",
+        );
+        let mut bench = Bench::new(&takes);
+        bench.now.monotonic_ns += 1000 * MS;
+        let (orders, _) = bench.engine.poll_health(bench.now.monotonic_ns);
+        let targets: Vec<String> = orders.iter().map(|of| of.target.to_string()).collect();
+        assert_eq!(targets[0], "10.0.0.1:30256", "the node's own address");
+        for (real, told) in [(0, Some(5)), (1, Some(3)), (2, Some(2)), (3, Some(0))] {
+            bench.engine.handle_weight(real, told);
+        }
+        assert_eq!(shares(&bench), [0.5, 0.3, 0.2, 0.0], "{scheduler}");
+        let state = |bench: &Bench| {
+            let view = super::report::vips(&bench.engine).unwrap().swap_remove(0);
+            let real = &view.reals[3];
+            (real.state.clone(), real.health.as_ref().unwrap().weight)
+        };
+        assert_eq!(state(&bench), ("active".to_owned(), Some(0)));
+        // A reload knows what was said.
+        let more = takes.replace("min_healthy = 3", "min_healthy = 2");
+        bench.engine.reload(config(&more)).unwrap();
+        assert_eq!(shares(&bench), [0.5, 0.3, 0.2, 0.0], "{scheduler}");
+        for (real, told) in [(0, Some(0)), (1, Some(0)), (2, Some(0))] {
+            bench.engine.handle_weight(real, told);
+        }
+        assert_eq!(shares(&bench), [0.25; 4], "{scheduler}: somebody has to");
+        bench.engine.handle_weight(0, None);
+        assert_eq!(shares(&bench), [1.0, 0.0, 0.0, 0.0], "{scheduler}");
+        bench.engine.reload(config(&text(scheduler))).unwrap();
+        assert_eq!(shares(&bench), [0.25; 4], "{scheduler}: nobody is asked");
+    }
+}

@@ -78,6 +78,8 @@ pub struct PoolMember {
     pub weight: f64,
     /// Whether its health lets it get new connections.
     pub fit: bool,
+    /// The weight that it says it should have, where its VIP goes by that.
+    pub told: Option<u32>,
     /// Whether it waits for others to fail.
     pub standby: bool,
     /// Time until it has all of its weight again, ns.
@@ -119,6 +121,7 @@ impl Pool {
                 id,
                 weight: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
+                told: former.and_then(|former| former.told(id, &vip)),
                 standby: false,
                 warms_ns: former.map_or(0, |former| former.warms_ns(id, real, &vip)),
                 load: None,
@@ -169,7 +172,8 @@ impl Pool {
         for ((member, meant), (real, in_the_end)) in self.members.iter_mut().zip(&meant).zip(reals)
         {
             member.weight = *meant;
-            member.standby = member.fit && configured(real) > 0.0 && in_the_end == 0.0;
+            let waits = in_the_end == 0.0 && member.told != Some(0);
+            member.standby = member.fit && configured(real) > 0.0 && waits;
         }
         if let Some(controller) = &mut self.controller {
             let controlled: Vec<Member> = self
@@ -252,8 +256,37 @@ impl Pool {
         meant.into_iter().map(whole).collect()
     }
 
+    /// As configured, times what members say of themselves.
     fn meant_in_the_end(&self) -> Vec<f64> {
-        meant(&self.vip, |at| self.members[at].fit)
+        let meant = meant(&self.vip, |at| self.members[at].fit);
+        let told = self.members.iter().zip(&meant);
+        let told: Vec<f64> = told
+            .map(|(member, meant)| meant * member.told.map_or(1.0, f64::from))
+            .collect();
+        // If none wants any, somebody has to.
+        match told.iter().any(|weight| *weight > 0.0) {
+            true => told,
+            false => meant,
+        }
+    }
+
+    /// Takes the weight that a member says it should have; whether that changes anything.
+    pub fn set_told(&mut self, id: RealId, told: Option<u32>) -> bool {
+        let takes = takes_weights(&self.vip);
+        let member = self.members.iter_mut().find(|member| member.id == id);
+        let Some(member) = member.filter(|member| takes && member.told != told) else {
+            return false;
+        };
+        member.told = told;
+        self.plan.clear();
+        self.reset_weights();
+        true
+    }
+
+    /// What a member has said, if `vip` goes by that.
+    fn told(&self, id: RealId, vip: &VipConfig) -> Option<u32> {
+        let member = self.members.iter().find(|member| member.id == id)?;
+        member.told.filter(|_| takes_weights(vip))
     }
 
     fn is_fit(&self, id: RealId) -> bool {
@@ -625,6 +658,11 @@ fn slow_start_ns(vip: &VipConfig) -> u64 {
         true => u64::try_from(vip.slow_start.as_nanos()).unwrap_or(u64::MAX),
         false => 0,
     }
+}
+
+/// Whether a VIP's reals say which weights they should have.
+fn takes_weights(vip: &VipConfig) -> bool {
+    vip.health.as_ref().is_some_and(|health| health.take_weight)
 }
 
 /// The weight that a real is meant to have: none while it drains.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_api::Moment;
+use causeway_dataplane::RealId;
 use causeway_dataplane::probe::aim_at;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
@@ -14,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::health::ProbeOrder;
 use super::shared::Shared;
-use crate::config::ProbeConfig;
+use crate::config::{ProbeConfig, ProbeTo};
 
 mod databases;
 mod dns;
@@ -28,7 +29,16 @@ pub(crate) mod tls;
 /// Longest sleep: how late a new configuration is noticed.
 const NAP: Duration = Duration::from_millis(100);
 
-type Outcome = Result<String, String>;
+type Outcome = Result<Seen, String>;
+
+/// What a probe that succeeded saw.
+#[derive(Debug)]
+struct Seen {
+    /// For people.
+    reason: String,
+    /// The weight that the real says it should have.
+    weight: Option<u32>,
+}
 
 /// Probes for as long as it is polled; it never ends by itself.
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -37,10 +47,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         // What has come in counts before what is overdue: the task that waited for the
         // engine was late, not the real.
         while let Ok((real, number, outcome)) = outcomes.try_recv() {
-            let now_ns = Moment::now().monotonic_ns;
-            shared
-                .engine()
-                .health_outcome(now_ns, real, number, outcome);
+            take(&shared, real, number, outcome);
         }
         let now_ns = Moment::now().monotonic_ns;
         let (orders, next_ns) = shared.engine().poll_health(now_ns);
@@ -58,15 +65,24 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         tokio::select! {
             () = sleep(nap) => {}
             Some((real, number, outcome)) = outcomes.recv() => {
-                let now_ns = Moment::now().monotonic_ns;
-                shared.engine().health_outcome(now_ns, real, number, outcome);
+                take(&shared, real, number, outcome);
             }
         }
     }
 }
 
+fn take(shared: &Shared, real: RealId, number: u64, outcome: Outcome) {
+    let now_ns = Moment::now().monotonic_ns;
+    let mut engine = shared.engine();
+    if let Ok(seen) = &outcome {
+        engine.handle_weight(real, seen.weight);
+    }
+    engine.health_outcome(now_ns, real, number, outcome.map(|seen| seen.reason));
+}
+
 async fn send(order: &ProbeOrder) -> Outcome {
     let name = |host: &Option<String>| host.clone().unwrap_or_else(|| order.target.to_string());
+    let mut weight = None;
     let outcome = match &order.probe {
         ProbeConfig::Tcp => connect(order).await.map(|_| "connected".to_owned()),
         ProbeConfig::Http {
@@ -82,7 +98,7 @@ async fn send(order: &ProbeOrder) -> Outcome {
                 status,
                 body: body.as_deref(),
             };
-            http::page(order, tls.as_ref(), &page).await
+            http::page(order, tls.as_ref(), &page, &mut weight).await
         }
         ProbeConfig::Grpc { tls, host, service } => {
             http::grpc(order, tls.as_ref(), &name(host), service).await
@@ -98,7 +114,8 @@ async fn send(order: &ProbeOrder) -> Outcome {
         ProbeConfig::Icmp => icmp::echo(order).await,
         ProbeConfig::Script { command } => script::run(order, command).await,
     };
-    outcome.map_err(|error| format!("{error:#}"))
+    let seen = outcome.map(|reason| Seen { reason, weight });
+    seen.map_err(|error| format!("{error:#}"))
 }
 
 async fn connect(order: &ProbeOrder) -> anyhow::Result<TcpStream> {
@@ -106,7 +123,9 @@ async fn connect(order: &ProbeOrder) -> anyhow::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    aim_at(&socket, order.real)?;
+    if order.to == ProbeTo::Vip {
+        aim_at(&socket, order.real)?;
+    }
     // The reason is the kernel's word alone: refused, unreachable.
     Ok(socket.connect(order.target).await?)
 }

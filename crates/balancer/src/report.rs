@@ -161,6 +161,7 @@ fn real(
             reason: check.reason().to_owned(),
             succeeded: check.counts().0,
             failed: check.counts().1,
+            weight: member.told,
             votes: engine.peers().votes(member.id),
         }),
         weight: config.weight,

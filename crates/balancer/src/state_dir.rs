@@ -5,13 +5,14 @@
 //! A file is replaced in one step and is on the disk before a call returns. One that is
 //! damaged costs what it held and one sentence, never the start.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use causeway_api::balancer::RealChange;
+use causeway_service::replace_file;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -200,21 +201,6 @@ impl StateDir {
         let new = self.dir.join(format!("{name}.new"));
         replace_file(&self.dir.join(name), &new, content)
     }
-}
-
-/// Replaces a file in one step, by way of a new one in the same directory; it is on the disk then.
-/// No other user may read it: it may hold keys.
-pub(crate) fn replace_file(path: &Path, new: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(new, path)?;
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 /// The copy of `file` in `dir`, with its path; `None` if there is none of that file.

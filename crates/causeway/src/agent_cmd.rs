@@ -11,11 +11,11 @@ use causeway_agent::{AgentConfig, run, unload};
 use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, units};
+use causeway_service::log;
 use causeway_service::process::Process;
 use hyper::Uri;
 
 use crate::client::{Credentials, Target};
-use crate::log;
 use crate::stats_cmd::{self, View};
 use crate::{clients_table, reload_cmd, status_cmd};
 

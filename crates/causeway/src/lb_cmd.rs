@@ -7,10 +7,9 @@ use std::process::ExitCode;
 use anyhow::bail;
 use causeway_balancer::{BalancerConfig, load, run, unload};
 use causeway_service::config::ConfigErrors;
+use causeway_service::log;
 use causeway_service::process::Process;
 use clap::Subcommand;
-
-use crate::log;
 
 /// Run the balancer
 ///

@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use causeway_service::log;
 use clap::Parser;
 
 mod agent_cmd;
@@ -22,7 +23,6 @@ mod generate_cmd;
 mod import_cmd;
 mod ipvs;
 mod lb_cmd;
-mod log;
 mod override_cmd;
 mod reload_cmd;
 mod stats_cmd;

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_report::table::{OutputFormat, TextTable};
+use causeway_service::log;
 use causeway_service::process::Process;
 use causeway_tunnel::{TunnelConfig, run};
 use hyper::Uri;
 
 use crate::client::{Credentials, Target};
-use crate::log;
 use crate::stats_cmd::View;
 use crate::{reload_cmd, status_cmd};
 

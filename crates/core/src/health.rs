@@ -19,7 +19,9 @@ mod vote;
 use std::collections::VecDeque;
 use std::fmt;
 
-pub use answer::{Echo, PostgresError, dns_code, grpc_request, grpc_serves, redis_serves};
+pub use answer::{
+    Echo, PostgresError, dns_code, endpoint_weight, grpc_request, grpc_serves, redis_serves,
+};
 pub use silence::{Silence, SilenceCounts};
 pub use vote::{PROBERS, Votes, probes};
 

@@ -6,8 +6,10 @@
 
 pub mod access;
 pub mod config;
+mod files;
 pub mod http;
 mod linger;
+pub mod log;
 pub mod metrics;
 pub mod notify;
 pub mod privileges;
@@ -15,3 +17,5 @@ pub mod process;
 pub mod stop;
 pub mod tls;
 pub mod tokens;
+
+pub use files::replace_file;

@@ -12,7 +12,7 @@ use super::Protocol;
 use super::cookie::Beside;
 use super::probe::{self, ProbeConfig};
 use super::raw::RawHealth;
-use super::words::HealthProbe;
+use super::words::{HealthProbe, ProbeTo};
 
 /// Shorter ones would be a load of their own, longer ones no check.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
@@ -23,12 +23,16 @@ const ROWS: RangeInclusive<i64> = 1..=100;
 pub struct Health {
     /// What a probe does.
     pub probe: ProbeConfig,
-    /// Port of the VIP that it goes to.
+    /// Where it is sent.
+    pub to: ProbeTo,
+    /// Port that it goes to.
     pub port: u16,
     /// How often, and what follows.
     pub params: HealthParams,
     /// Whether clients that open connections and send nothing count, too.
     pub passive: bool,
+    /// Whether the weight that a real's answer says is taken.
+    pub take_weight: bool,
 }
 
 pub(super) fn health(
@@ -46,9 +50,12 @@ pub(super) fn health(
         Protocol::Udp => HealthProbe::Dns,
     };
     let kind = text(raw.probe.as_ref(), faults, HealthProbe::from_word).unwrap_or(default);
+    let to = text(raw.to.as_ref(), faults, ProbeTo::from_word).unwrap_or(ProbeTo::Vip);
     let fits = match kind {
         Dns | Icmp | Script => protocol,
         Quic => Protocol::Udp,
+        // What a server says of itself need not come by the VIP's protocol.
+        _ if to == ProbeTo::Real => protocol,
         _ => Protocol::Tcp,
     };
     if fits != protocol {
@@ -69,9 +76,11 @@ pub(super) fn health(
     let params = params(raw, place.clone(), faults);
     Some(Health {
         probe: probe::probe(raw, kind, place, beside, faults)?,
+        to,
         port: port?,
         params,
         passive: passive(raw, protocol, measure, faults),
+        take_weight: raw.take_weight.as_ref().is_some_and(|take| *take.as_ref()),
     })
 }
 
@@ -154,6 +163,12 @@ pub(super) fn to_json(health: &Health) -> Value {
     value["rise"] = json!(health.params.rise);
     value["fall"] = json!(health.params.fall);
     value["passive"] = json!(health.passive);
+    if health.to != ProbeTo::Vip {
+        value["to"] = json!(health.to.to_string());
+    }
+    if health.take_weight {
+        value["take_weight"] = json!(true);
+    }
     value
 }
 
@@ -197,6 +212,10 @@ mod tests {
                 "probe = \"https\", path = \"/up\", host = \"a.example\", status = 204, rise = 1, fall = 5, port = 8080",
             ),
             ("tcp", "probe = \"http\", passive = true"),
+            (
+                "udp",
+                "probe = \"http\", to = \"real\", take_weight = true, port = 30256",
+            ),
             (
                 "tcp",
                 "probe = \"http\", status = \"200-299 304\", body = \"ok\"",
@@ -243,6 +262,16 @@ mod tests {
                 "tcp",
                 "probe = \"htp\"",
                 "unknown probe `htp`; did you mean `http`?",
+            ),
+            (
+                "tcp",
+                "take_weight = true",
+                "`take_weight` has no meaning with probe = \"tcp\"; remove it",
+            ),
+            (
+                "udp",
+                "to = \"real\"",
+                "`to` has no meaning with probe = \"dns\"; remove it",
             ),
             (
                 "tcp",

@@ -69,7 +69,7 @@ pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
 pub use words::{
     Affinity, Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource,
-    OnStop, RealRole, RecordType, Scheduler, Unserved,
+    OnStop, ProbeTo, RealRole, RecordType, Scheduler, Unserved,
 };
 
 /// Keys that had other names.

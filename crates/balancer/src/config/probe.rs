@@ -281,9 +281,9 @@ pub(super) fn probe(
 
 /// Keys that belong to another kind of probe would have no effect.
 fn others_unused(raw: &RawHealth, kind: HealthProbe, faults: &mut Faults<'_>) {
-    use HealthProbe::{Dns, Grpc, Grpcs, Http, Https, Icmp, Postgres, Quic, Script};
+    use HealthProbe::{Dns, Grpc, Grpcs, Http, Https, Icmp, Postgres, Quic, Redis, Script, Tcp};
     let of = |key: &Option<Spanned<String>>| key.as_ref().map(Spanned::span);
-    let keys: [(&str, Option<_>, &[HealthProbe]); 11] = [
+    let keys: [(&str, Option<_>, &[HealthProbe]); 12] = [
         ("path", of(&raw.path), &[Http, Https]),
         ("host", of(&raw.host), &[Http, Https, Grpc, Grpcs, Quic]),
         (
@@ -299,15 +299,24 @@ fn others_unused(raw: &RawHealth, kind: HealthProbe, faults: &mut Faults<'_>) {
         ("record", of(&raw.record), &[Dns]),
         ("rcode", of(&raw.rcode), &[Dns]),
         ("alpn", of(&raw.alpn), &[Quic]),
+        (
+            "to",
+            of(&raw.to),
+            &[Tcp, Http, Https, Grpc, Grpcs, Redis, Postgres],
+        ),
     ];
+    let take_weight = raw.take_weight.as_ref().map(Spanned::span);
     let command = raw.command.as_ref().map(Spanned::span);
     let port = raw
         .port
         .as_ref()
         .map(Spanned::span)
         .filter(|_| kind == Icmp);
-    let more: [(&str, Option<_>, &[HealthProbe]); 2] =
-        [("command", command, &[Script]), ("port", port, &[])];
+    let more: [(&str, Option<_>, &[HealthProbe]); 3] = [
+        ("command", command, &[Script]),
+        ("port", port, &[]),
+        ("take_weight", take_weight, &[Http, Https]),
+    ];
     for (key, place, kinds) in keys.into_iter().chain(more) {
         if let Some(place) = place.filter(|_| !kinds.contains(&kind)) {
             faults.at(

@@ -329,6 +329,9 @@ pub(super) struct RawHealth {
     pub alpn: Text,
     pub command: Option<Spanned<Vec<String>>>,
     pub passive: Option<Spanned<bool>>,
+    #[schemars(with = "Option<WordOf<ProbeTo>>")]
+    pub to: Text,
+    pub take_weight: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -167,6 +167,16 @@ words! {
 }
 
 words! {
+    /// Where a health probe is sent.
+    ProbeTo, "to", {
+        /// To the VIP, through the data plane, as clients' packets are.
+        Vip = "vip",
+        /// To the real's own address, as other packets of this host.
+        Real = "real",
+    }
+}
+
+words! {
     /// What a DNS probe asks for.
     RecordType, "record", {
         /// An IPv4 address.

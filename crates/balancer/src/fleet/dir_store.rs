@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use causeway_api::Moment;
+use causeway_service::replace_file;
 use serde::{Deserialize, Serialize};
 
 use super::store::{Held, Store, StoreError};
-use crate::state_dir::replace_file;
 
 const BOOK: &str = "book.json";
 const ACKS: &str = "acks";

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
-use causeway_core::health::{grpc_request, grpc_serves};
+use causeway_core::health::{endpoint_weight, grpc_request, grpc_serves};
 use http_body_util::{BodyExt as _, Empty, Full, Limited};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, TE, USER_AGENT};
@@ -22,6 +22,9 @@ const BODY_MAX: usize = 64 << 10;
 /// As the reason of a failure, what a server says of itself.
 const WORDS_MAX: usize = 100;
 const AGENT: &str = "causeway";
+/// Where a server says which weight it should have: kube-proxy's, with the number of a Service's
+/// endpoints on its node, and Google Cloud's name for it.
+const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
 /// A page to ask for, and what it has to be.
 pub(super) struct Page<'a> {
@@ -31,25 +34,27 @@ pub(super) struct Page<'a> {
     pub(super) body: Option<&'a str>,
 }
 
-/// Asks for a page.
+/// Asks for a page, and takes the weight of its answer.
 pub(super) async fn page(
     order: &ProbeOrder,
     authorities: Option<&Authorities>,
     page: &Page<'_>,
+    weight: &mut Option<u32>,
 ) -> Result<String> {
     let stream = connect(order).await?;
     match authorities {
         Some(authorities) => {
             let stream = tls::wrap(stream, page.host, "http/1.1", authorities).await?;
-            get(stream, page).await
+            get(stream, page, weight).await
         }
-        None => get(stream, page).await,
+        None => get(stream, page, weight).await,
     }
 }
 
 async fn get(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     page: &Page<'_>,
+    weight: &mut Option<u32>,
 ) -> Result<String> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEAD_MAX);
@@ -64,6 +69,8 @@ async fn get(
         .body(Empty::<Bytes>::new())?;
     let answer = sender.send_request(request).await;
     let answer = answer.map_err(without_http)?;
+    let told = answer.headers().get(WEIGHT);
+    *weight = told.and_then(|told| endpoint_weight(told.as_bytes()));
     let got = answer.status().as_u16();
     ensure!(
         page.status.contains(got),

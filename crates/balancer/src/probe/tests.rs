@@ -15,8 +15,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{Outcome, ProbeOrder, send};
-use crate::config::{Authorities, Beside, ProbeConfig, Protocol, vip_from_json};
+use super::{ProbeOrder, send};
+use crate::config::{Authorities, Beside, ProbeConfig, ProbeTo, Protocol, vip_from_json};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -27,16 +27,17 @@ fn order(target: SocketAddr, probe: ProbeConfig) -> ProbeOrder {
         number: 1,
         deadline_ns: 0,
         target,
+        to: ProbeTo::Vip,
         protocol: Protocol::Tcp,
         address: "10.0.0.1".parse().expect("an address"),
         probe,
     }
 }
 
-async fn probe(target: SocketAddr, probe: ProbeConfig) -> Outcome {
+async fn probe(target: SocketAddr, probe: ProbeConfig) -> Result<String, String> {
     let order = order(target, probe);
     let outcome = tokio::time::timeout(PATIENCE, send(&order)).await;
-    outcome.expect("an outcome")
+    outcome.expect("an outcome").map(|seen| seen.reason)
 }
 
 /// A probe by its keys in the file.
@@ -112,6 +113,27 @@ impl Drop for Server {
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()
+}
+
+/// As kube-proxy has it: the number of a Service's endpoints on its node.
+#[tokio::test]
+async fn a_page_of_the_real_itself_says_its_weight() {
+    for (answer, weight) in [
+        (
+            &b"HTTP/1.1 200 OK\r\nX-Load-Balancing-Endpoint-Weight: 3\r\nContent-Length: 0\r\n\r\n"
+                [..],
+            Some(3),
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", None),
+    ] {
+        let mut order = order(
+            says(answer).await,
+            keys(serde_json::json!({ "probe": "http" })),
+        );
+        order.to = ProbeTo::Real;
+        let seen = tokio::time::timeout(PATIENCE, send(&order)).await;
+        assert_eq!(seen.expect("an outcome").expect("a page").weight, weight);
+    }
 }
 
 #[tokio::test]
@@ -754,7 +776,8 @@ async fn dnsmasq_answers_by_both_protocols() {
         let mut order = order(server.target, keys(of));
         order.protocol = protocol;
         let outcome = tokio::time::timeout(PATIENCE, send(&order)).await;
+        let outcome = outcome.expect("an outcome").map(|seen| seen.reason);
         let expected = expected.map(str::to_owned).map_err(str::to_owned);
-        assert_eq!(outcome.expect("an outcome"), expected, "{protocol} {name}");
+        assert_eq!(outcome, expected, "{protocol} {name}");
     }
 }

@@ -20,6 +20,17 @@ pub fn redis_serves(line: &[u8]) -> bool {
     line == b"+PONG" || line.starts_with(b"-NOAUTH ")
 }
 
+/// Highest weight that a server can say it should have.
+const WEIGHT_MAX: u32 = 1000;
+
+/// The weight in a header of HTTP: a whole number, at most 1000. What is none says nothing.
+pub fn endpoint_weight(value: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(value).ok()?.trim();
+    let is_number = (1..=10).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit());
+    let weight: u64 = is_number.then(|| text.parse().ok())??;
+    Some(weight.min(WEIGHT_MAX.into()) as u32)
+}
+
 /// What PostgreSQL says of an error: SQLSTATE, and the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresError {
@@ -191,6 +202,23 @@ mod tests {
         assert_eq!(dns_code(&answer(0x13, 0x80), [0x12, 0x34]), None);
         assert_eq!(dns_code(&answer(0x12, 0x00), [0x12, 0x34]), None);
         assert_eq!(dns_code(b"short", [0x12, 0x34]), None);
+    }
+
+    #[test]
+    fn a_weight_is_a_whole_number_within_bounds() {
+        for (value, weight) in [
+            (&b"0"[..], Some(0)),
+            (b" 12 ", Some(12)),
+            (b"9999999999", Some(1000)),
+            (b"", None),
+            (b"-1", None),
+            (b"+1", None),
+            (b"1.5", None),
+            (b"99999999999", None),
+            (b"\xff", None),
+        ] {
+            assert_eq!(endpoint_weight(value), weight, "{value:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Begins to log: `verbose` is how often `-v` was given. journald gets the level as a priority, so that
 /// `journalctl -p warning` finds what is wrong, and no time, as it has its own.
-pub(crate) fn init(verbose: u8) {
+pub fn init(verbose: u8) {
     let default = match verbose {
         0 => "info",
         1 => "debug",
@@ -35,7 +35,7 @@ pub(crate) fn init(verbose: u8) {
 }
 
 /// Prints why a command or a daemon ends, which is an error to journald too.
-pub(crate) fn failure(text: &str) {
+pub fn failure(text: &str) {
     let text = format!("{text}\n");
     let text = match is_journal() {
         true => marked(3, text.as_bytes()),

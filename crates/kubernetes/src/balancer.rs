@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests to the balancer's daemon on this machine, by its Unix socket.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use causeway_api::Problem;
+use http_body_util::Full;
+use hyper::{Method, Request};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::exchange;
+use crate::wanted::InForce;
+
+/// A reload of thousands of VIPs takes a while.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalBalancer {
+    /// Its socket.
+    pub socket: PathBuf,
+}
+
+/// Of its answers, what is looked at: they have all counters of each real.
+#[derive(Deserialize)]
+struct Status {
+    config_file: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Vip {
+    name: String,
+    reals: Vec<Real>,
+}
+
+#[derive(Deserialize)]
+struct Real {
+    address: IpAddr,
+}
+
+/// Why it did not do something.
+#[derive(Debug)]
+pub enum BalancerError {
+    /// It says no, in one sentence.
+    Refused(String),
+    /// It does not answer.
+    Failed(anyhow::Error),
+}
+
+impl fmt::Display for BalancerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(sentence) => f.write_str(sentence),
+            Self::Failed(error) => write!(f, "the balancer does not answer: {error:#}"),
+        }
+    }
+}
+
+impl From<anyhow::Error> for BalancerError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl LocalBalancer {
+    /// The file that it goes by.
+    pub async fn config_file(&self) -> Result<PathBuf, BalancerError> {
+        let status: Status = self.ask(Method::GET, "/v1/status", String::new()).await?;
+        Ok(status.config_file)
+    }
+
+    /// The VIPs that it has, with their reals.
+    pub async fn in_force(&self) -> Result<InForce, BalancerError> {
+        let vips: Vec<Vip> = self.ask(Method::GET, "/v1/vips", String::new()).await?;
+        let reals = |vip: Vip| vip.reals.into_iter().map(|real| real.address).collect();
+        let names: Vec<String> = vips.iter().map(|vip| vip.name.clone()).collect();
+        Ok(names.into_iter().zip(vips.into_iter().map(reals)).collect())
+    }
+
+    /// Whether it would take a file with this text.
+    pub async fn check(&self, text: String) -> Result<(), BalancerError> {
+        let summary: Result<String, _> = self.ask(Method::POST, "/v1/check", text).await;
+        summary.map(drop)
+    }
+
+    /// Has it read its file again.
+    pub async fn reload(&self) -> Result<String, BalancerError> {
+        self.ask(Method::POST, "/v1/reload", String::new()).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<T, BalancerError> {
+        let socket = self.socket.display();
+        let asked = async {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.header("host", "causeway").body(Full::from(body))?;
+            let stream = UnixStream::connect(&self.socket).await;
+            let stream = stream.with_context(|| format!("cannot connect to {socket}"))?;
+            let answer = exchange::send(stream, request).await?;
+            let status = answer.status;
+            Ok::<_, anyhow::Error>((status, answer.read().await?))
+        };
+        let answer = timeout(PATIENCE, asked).await;
+        let silent = |_| anyhow!("nothing from {socket} within {} s", PATIENCE.as_secs());
+        let (status, body) = answer.map_err(silent)??;
+        if !status.is_success() {
+            let problem: Problem = serde_json::from_slice(&body).context(status.to_string())?;
+            return Err(BalancerError::Refused(problem.error));
+        }
+        let read = serde_json::from_slice(&body);
+        Ok(read.context("the balancer is of another version: its answer is not understood")?)
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is known of the cluster: its Services, their endpoints by node, its nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::objects::{ClusterNode, ClusterService, EndpointSlice, ObjectKey, ObjectKind};
+
+/// The label by which a slice names its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// What a watch has told.
+#[derive(Debug)]
+pub enum Heard<K> {
+    /// All that there are.
+    All(Vec<K>),
+    /// One is new or another than before.
+    Put(Box<K>),
+    /// One is gone.
+    Gone(ObjectKey),
+}
+
+/// All objects of a kind; `None` before they have been listed.
+#[derive(Debug)]
+struct Objects<K>(Option<BTreeMap<ObjectKey, K>>);
+
+impl<K> Default for Objects<K> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<K: ObjectKind> Objects<K> {
+    fn handle(&mut self, heard: Heard<K>) {
+        let mut known = self.0.take().unwrap_or_default();
+        match heard {
+            Heard::All(all) => {
+                known = all.into_iter().map(|of| (of.meta().key(), of)).collect();
+            }
+            Heard::Put(of) => {
+                known.insert(of.meta().key(), *of);
+            }
+            Heard::Gone(key) => {
+                known.remove(&key);
+            }
+        }
+        self.0 = Some(known);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &K)> {
+        self.0.iter().flatten()
+    }
+}
+
+/// Where a Service's endpoints are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointNodes {
+    /// Nodes with one that takes new connections.
+    pub ready: BTreeSet<String>,
+    /// Nodes with one that ends and still serves.
+    pub leaving: BTreeSet<String>,
+}
+
+/// The objects of a cluster that matter here.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    services: Objects<ClusterService>,
+    slices: Objects<EndpointSlice>,
+    nodes: Objects<ClusterNode>,
+}
+
+impl Cluster {
+    /// Takes what was told of Services.
+    pub fn handle_services(&mut self, heard: Heard<ClusterService>) {
+        self.services.handle(heard);
+    }
+
+    /// Takes what was told of endpoints.
+    pub fn handle_slices(&mut self, heard: Heard<EndpointSlice>) {
+        self.slices.handle(heard);
+    }
+
+    /// Takes what was told of nodes.
+    pub fn handle_nodes(&mut self, heard: Heard<ClusterNode>) {
+        self.nodes.handle(heard);
+    }
+
+    /// Whether all kinds have been listed: before that, nothing follows from what is missing.
+    pub fn is_known(&self) -> bool {
+        self.services.0.is_some() && self.slices.0.is_some() && self.nodes.0.is_some()
+    }
+
+    /// Every Service.
+    pub fn services(&self) -> impl Iterator<Item = (&ObjectKey, &ClusterService)> {
+        self.services.iter()
+    }
+
+    /// A Service.
+    pub fn service(&self, key: &ObjectKey) -> Option<&ClusterService> {
+        self.services.0.as_ref()?.get(key)
+    }
+
+    /// Every node.
+    pub fn nodes(&self) -> impl Iterator<Item = &ClusterNode> {
+        self.nodes.iter().map(|(_, node)| node)
+    }
+
+    /// Where the endpoints of each Service are, by the family of their addresses (`IPv4`, `IPv6`).
+    pub fn endpoint_nodes(&self) -> BTreeMap<(ObjectKey, &str), EndpointNodes> {
+        let mut found: BTreeMap<_, EndpointNodes> = BTreeMap::new();
+        for (key, slice) in self.slices.iter() {
+            let Some(name) = slice.metadata.labels.get(SERVICE_NAME) else {
+                continue;
+            };
+            let service = ObjectKey {
+                namespace: key.namespace.clone(),
+                name: name.clone(),
+            };
+            let nodes = found
+                .entry((service, slice.address_type.as_str()))
+                .or_default();
+            for endpoint in &slice.endpoints {
+                let Some(node) = &endpoint.node_name else {
+                    continue;
+                };
+                if endpoint.conditions.is_ready() {
+                    nodes.ready.insert(node.clone());
+                } else if endpoint.conditions.is_leaving() {
+                    nodes.leaving.insert(node.clone());
+                }
+            }
+        }
+        found
+    }
+}
