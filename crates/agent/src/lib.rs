@@ -12,6 +12,7 @@ mod client_metrics;
 pub mod clients;
 pub mod config;
 mod metrics;
+mod private_file;
 mod report;
 mod run;
 

@@ -603,6 +603,9 @@ pub struct FleetView {
     pub agents: Vec<FleetAgentView>,
     /// All ids in use or at rest.
     pub ids: Vec<FleetIdView>,
+    /// Configurations of QUIC's connection ids, by VIP.
+    #[serde(default)]
+    pub quic_cids: Vec<FleetCidView>,
     /// Changes that are not complete, and the members that they wait for.
     pub waiting: Vec<FleetWait>,
 }
@@ -620,6 +623,19 @@ impl std::fmt::Display for FleetPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(&format!("{}.{}", self.generation, self.revision))
     }
+}
+
+/// The configurations of a VIP's connection ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetCidView {
+    /// Address, port and protocol.
+    pub vip: String,
+    /// Number of the configuration by which servers issue connection ids; none: by their files.
+    pub issued: Option<u8>,
+    /// Number of that which is accepted beside it: the next one, or the former one.
+    pub other: Option<u8>,
+    /// Whether those that are in files alone are accepted, too.
+    pub by_files: bool,
 }
 
 /// The agent of a server of a fleet.

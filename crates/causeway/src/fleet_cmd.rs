@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use causeway_api::balancer::{
-    Agreement, FleetAgentView, FleetPosition, FleetView, PassBy, PeersView,
+    Agreement, FleetAgentView, FleetCidView, FleetPosition, FleetView, PassBy, PeersView,
 };
 use causeway_report::table::{OutputFormat, TextTable};
 use clap::Subcommand;
@@ -186,6 +186,9 @@ fn status(fleet: &FleetView) -> String {
         format!("{ids} {phase}")
     });
     text += &format!("\nids: {}\n", phases.join(", "));
+    for own in &fleet.quic_cids {
+        text += &connection_ids(own);
+    }
     let newest = |agent: &&FleetAgentView| agent.acknowledged == fleet.book;
     match fleet.agents.len() {
         0 => {}
@@ -204,6 +207,20 @@ fn status(fleet: &FleetView) -> String {
         };
     }
     text
+}
+
+/// What the connection ids of a VIP are of.
+fn connection_ids(own: &FleetCidView) -> String {
+    let issued = match own.issued {
+        Some(number) => format!("configuration {number} is issued"),
+        None => "servers issue by their files".to_owned(),
+    };
+    let other = match (own.other, own.by_files && own.issued.is_some()) {
+        (Some(number), _) => format!(", {number} is accepted"),
+        (None, true) => ", those in files alone are accepted".to_owned(),
+        (None, false) => String::new(),
+    };
+    format!("connection ids of {}: {issued}{other}\n", own.vip)
 }
 
 fn members(fleet: &FleetView) -> TextTable {
@@ -389,6 +406,12 @@ mod tests {
                 members: vec!["lb2".to_owned()],
                 agents: vec!["10.0.0.7".to_owned()],
             }],
+            quic_cids: vec![FleetCidView {
+                vip: "192.0.2.1:443/udp".to_owned(),
+                issued: Some(0),
+                other: Some(1),
+                by_files: false,
+            }],
             agents: vec![FleetAgentView {
                 server: "10.0.0.7".to_owned(),
                 acknowledged: Some(at(8)),
@@ -406,6 +429,7 @@ mod tests {
              lb1     serving  lasts    0.9\n\
              lb2     serving  is over  0.7\n\n\
              ids: 0 live, 0 known, 0 leaving, 0 resting\n\
+             connection ids of 192.0.2.1:443/udp: configuration 0 is issued, 1 is accepted\n\
              agents: 0 of 1 go by this book\n\
              waits for lb2, the agent of 10.0.0.7: key 3 is issued\n"
         );

@@ -111,6 +111,11 @@ impl AgentProcess {
         Ok(agent)
     }
 
+    /// Where it writes what QUIC programs issue connection ids by, if its file names STATE/quic-ids.json.
+    pub fn quic_ids(&self) -> PathBuf {
+        self.directory.path().join("quic-ids.json")
+    }
+
     /// Has the agent read its file and its keys again (SIGHUP).
     pub fn reload(&self) -> Result<()> {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).context("kill")

@@ -5,7 +5,9 @@ use causeway_core::agent_report::{
     AgentOrders, Body, BookParts, Boot, Question, ReportKeys, ReportSecrets, ReportSender,
 };
 
-use super::tests::{World, keys_text};
+use causeway_core::cookie::{CookieKey, KeyEpoch};
+
+use super::tests::{QUARANTINE_NS, World, keys_text};
 use super::*;
 
 const HEARS: &str = "agents = true\n[agent_reports]\nlisten = \"10.0.0.254:9472\"\n";
@@ -194,4 +196,133 @@ fn agents_may_be_waited_for_later_than_the_fleet_is_founded() {
     world.start(0, &[1]);
     world.settle();
     assert_eq!(world.members[0].view().agents, []);
+}
+
+/// A VIP over QUIC beside the other, with these configurations, each with a nonce of this length.
+fn h3(configs: &[(u8, u8)]) -> &'static str {
+    let config = |(number, nonce): &(u8, u8)| {
+        format!(
+            "[[vip.quic_cid]]\nconfig = {number}\nalgorithm = \"plain\"\nnonce_length = {nonce}\n"
+        )
+    };
+    let configs: String = configs.iter().map(config).collect();
+    let text = format!(
+        "{HEARS}[[vip]]\nname = \"h3\"\naddress = \"192.0.2.1\"\nport = 443\nprotocol = \"udp\"\n\
+         real = [{{ address = \"10.0.0.1\" }}]\n{configs}"
+    );
+    Box::leak(text.into_boxed_str())
+}
+
+impl Agent {
+    /// The number of the configuration that its QUIC programs issue by, and how many balancers
+    /// accept.
+    fn issues(&self) -> (Option<u8>, usize) {
+        let heard = self.heard.as_ref().expect("it has heard");
+        let cids = heard.cids.values().next().expect("a VIP over QUIC");
+        let issued = cids.configs.get(&cids.issued);
+        (issued.map(|config| config.number()), cids.configs.len())
+    }
+}
+
+fn whats(world: &World, at: usize) -> String {
+    let waiting = world.members[at].view().waiting.into_iter();
+    waiting.map(|wait| wait.what + "\n").collect()
+}
+
+#[test]
+fn configurations_of_connection_ids_are_issued_once_all_accept_them() {
+    let mut world = World::of(2, &[1], h3(&[(0, 8)]), false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(0), 1));
+    world.settle();
+    world.extra = h3(&[(0, 8), (1, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [0, 1]);
+    assert_eq!(world.members[1].quic_configs(), [0]);
+    let hold = world.members[1].view().hold.unwrap();
+    let lacks = "configuration 1 of connection ids of vip h3";
+    assert!(hold.contains(lacks), "{hold}");
+    world.reload(1, &[1]);
+    world.settle();
+    assert_eq!(world.members[1].quic_configs(), [0, 1]);
+    assert_eq!(waits_for_agents(&world), ["10.0.0.1"]);
+    let view = world.members[0].view();
+    assert_eq!(
+        (view.quic_cids[0].issued, view.quic_cids[0].other),
+        (Some(0), Some(1))
+    );
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(0), 2), "accepted");
+    agent.talk(&world, 1);
+    world.settle();
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(1), 2));
+    agent.talk(&world, 1);
+    // The former one is retired once a file says so, and it has rested.
+    world.settle();
+    world.pass(2 * QUARANTINE_NS);
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [0, 1]);
+    world.extra = h3(&[(1, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.quic_configs(), [1]);
+        assert!(member.view().waiting.is_empty(), "{:?}", member.view());
+    }
+}
+
+#[test]
+fn a_configuration_needs_a_number_that_is_not_in_use() {
+    let mut world = World::of(1, &[1], h3(&[(0, 8)]), false);
+    world.extra = h3(&[(0, 9)]);
+    world.reload(0, &[1]);
+    world.settle();
+    let expected = "configuration 0 of connection ids of 192.0.2.1:443/udp is accepted, once files give it another number: 0 is in use";
+    assert!(whats(&world, 0).contains(expected), "{}", whats(&world, 0));
+    assert_eq!(world.members[0].quic_configs(), [0]);
+    assert!(world.members[0].view().quic_cids[0].other.is_none());
+}
+
+#[test]
+fn a_fleet_is_founded_with_the_configurations_that_run() {
+    let mut world = World::of(1, &[1], h3(&[(2, 8), (3, 8)]), false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(3), 1), "the last one of the file");
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [2, 3]);
+    assert!(world.members[0].view().quic_cids[0].by_files);
+    agent.talk(&world, 0);
+    world.extra = h3(&[(3, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    world.pass(2 * QUARANTINE_NS);
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [3]);
+    assert!(!world.members[0].view().quic_cids[0].by_files);
+}
+
+#[test]
+fn a_new_vip_s_reals_are_picked_once_their_agents_have_what_to_issue_by() {
+    let mut world = World::of(1, &[1], HEARS, false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    world.settle();
+    world.extra = h3(&[(0, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    let live = |world: &World| {
+        let ids = world.members[0].view().ids;
+        ids.iter().filter(|id| id.phase == "live").count()
+    };
+    assert_eq!(live(&world), 1, "that of the other VIP");
+    for _ in 0..3 {
+        agent.talk(&world, 0);
+        world.settle();
+    }
+    assert_eq!(agent.issues(), (Some(0), 1));
+    assert_eq!(live(&world), 2);
 }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use causeway_core::fleet::{
-    Absence, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdPhase, IdRecord,
-    KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
+    Absence, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdPhase,
+    IdRecord, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use super::AgentPaths;
 use super::reading::MemberNames;
 
 /// The newest format of the book that this build reads, and writes.
-pub(super) const READS: u16 = 1;
+pub(super) const READS: u16 = 2;
 
 /// Why a text is not taken for a book.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +82,40 @@ impl From<PositionText> for Position {
     }
 }
 
+impl From<KeyPhases> for KeysText {
+    fn from(keys: KeyPhases) -> Self {
+        Self {
+            issued: keys.issued,
+            other: keys.other,
+            since: keys.since.into(),
+        }
+    }
+}
+
+impl From<KeysText> for KeyPhases {
+    fn from(text: KeysText) -> Self {
+        Self {
+            issued: text.issued,
+            other: text.other,
+            since: text.since.into(),
+        }
+    }
+}
+
+impl From<CidForm> for CidText {
+    fn from(form: CidForm) -> Self {
+        let CidForm { number, mark } = form;
+        Self { number, mark }
+    }
+}
+
+impl From<CidText> for CidForm {
+    fn from(text: CidText) -> Self {
+        let CidText { number, mark } = text;
+        Self { number, mark }
+    }
+}
+
 #[derive(Deserialize)]
 struct Head {
     format: u16,
@@ -99,6 +133,8 @@ struct BookText {
     members: Vec<MemberText>,
     vips: FleetVips,
     ids: Vec<IdText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cids: Vec<CidsText>,
     by_hand: Vec<HandText>,
 }
 
@@ -129,6 +165,8 @@ pub(super) struct FleetVips(BTreeMap<String, VipText>);
 #[serde(deny_unknown_fields)]
 struct VipText {
     ids: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cid: Option<CidText>,
     reals: BTreeMap<IpAddr, RealText>,
 }
 
@@ -137,6 +175,22 @@ struct VipText {
 struct RealText {
     id: Option<u16>,
     agent: bool,
+}
+
+/// A configuration of connection ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CidText {
+    number: u8,
+    mark: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CidsText {
+    vip: String,
+    phases: KeysText,
+    forms: BTreeMap<KeyNumber, CidText>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -177,6 +231,7 @@ impl From<&BTreeMap<Arc<str>, FleetVip>> for FleetVips {
         };
         let vip = |vip: &FleetVip| VipText {
             ids: vip.ids,
+            cid: vip.cid.map(Into::into),
             reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
         };
         Self(
@@ -195,6 +250,7 @@ impl FleetVips {
         };
         let vip = |vip: &VipText| FleetVip {
             ids: vip.ids,
+            cid: vip.cid.map(Into::into),
             reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
         };
         let vips = self.0.iter();
@@ -213,11 +269,20 @@ impl StoredBook {
             position: book.position.into(),
             steps_aside: book.absence == Absence::StepsAside,
             wanted_key: book.wanted_key,
-            keys: KeysText {
-                issued: book.keys.issued,
-                other: book.keys.other,
-                since: book.keys.since.into(),
-            },
+            keys: book.keys.into(),
+            cids: book
+                .cids
+                .iter()
+                .map(|(vip, own)| CidsText {
+                    vip: vip.to_string(),
+                    phases: own.phases.into(),
+                    forms: own
+                        .forms
+                        .iter()
+                        .map(|(of, form)| (*of, (*form).into()))
+                        .collect(),
+                })
+                .collect(),
             members: book
                 .members
                 .iter()
@@ -299,6 +364,14 @@ impl StoredBook {
             };
             ((own.vip.as_str().into(), own.id), record)
         });
+        let cids = text.cids.into_iter().map(|own| {
+            let forms = own.forms.into_iter();
+            let cids = CidPhases {
+                phases: own.phases.into(),
+                forms: forms.map(|(of, form)| (of, form.into())).collect(),
+            };
+            (own.vip.as_str().into(), cids)
+        });
         let by_hand = text.by_hand.iter().map(|own| {
             let set = HandState {
                 drain: own.drain,
@@ -318,11 +391,8 @@ impl StoredBook {
             wanted_key: text.wanted_key,
             members: members.collect(),
             ids: ids.collect(),
-            keys: KeyPhases {
-                issued: text.keys.issued,
-                other: text.keys.other,
-                since: text.keys.since.into(),
-            },
+            keys: text.keys.into(),
+            cids: cids.collect(),
             by_hand: by_hand.collect(),
         };
         Ok(Self {
@@ -345,6 +415,7 @@ mod tests {
         let since = book.position.next();
         let wanted = FleetVip {
             ids: 64,
+            cid: Some(CidForm { number: 6, mark: 9 }),
             reals: [(
                 real,
                 FleetVipReal {
@@ -380,7 +451,27 @@ mod tests {
                 },
             );
         }
+        book.format = READS;
         book.keys.other = Some(5);
+        let cids = CidPhases {
+            phases: KeyPhases {
+                issued: 1,
+                other: Some(2),
+                since,
+            },
+            forms: [
+                (
+                    1,
+                    CidForm {
+                        number: 0,
+                        mark: u64::MAX,
+                    },
+                ),
+                (2, CidForm { number: 6, mark: 9 }),
+            ]
+            .into(),
+        };
+        book.cids.insert(vip.clone(), cids);
         let set = HandState {
             drain: Some(false),
             maintenance: None,
@@ -394,9 +485,9 @@ mod tests {
         };
         let text = stored.to_text().unwrap();
         assert_eq!(StoredBook::of_text(&text), Ok(stored));
-        let later = text.replace("\"format\":1", "\"format\":2,\"more\":0");
-        assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(2)));
-        let more = text.replace("\"format\":1", "\"format\":1,\"more\":0");
+        let later = text.replace("\"format\":2", "\"format\":3,\"more\":0");
+        assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(3)));
+        let more = text.replace("\"format\":2", "\"format\":2,\"more\":0");
         assert!(matches!(
             StoredBook::of_text(&more),
             Err(NoBook::Damaged(_))

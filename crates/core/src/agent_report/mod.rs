@@ -24,7 +24,10 @@ mod sender;
 mod tests;
 
 pub use crate::envelope::{Boot, DATAGRAM_MAX, Reception};
-pub use book::{AgentFollows, AgentOrders, BookPart, BookParts, ServiceId, ServiceKey, key_mark};
+pub use book::{
+    AgentFollows, AgentOrders, BookPart, BookParts, ServiceCids, ServiceId, ServiceKey, key_mark,
+    vip_name,
+};
 pub use datagram::{
     AgentReport, Body, ConnectionNotice, NOTICES_MAX, SERVICES_MAX, ServerLoad, ServerTimes,
     ServiceLatency,

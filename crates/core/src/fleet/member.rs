@@ -166,7 +166,11 @@ impl FleetMember {
                 Vec::new()
             }
             FleetEvent::Vip(name, vip) => self.change(|book| match vip {
-                Some(vip) => drop(book.vips.insert(name, vip)),
+                Some(mut vip) => {
+                    // Members that do not read it would not let it pass either.
+                    vip.cid = vip.cid.filter(|_| book.has_cids());
+                    book.vips.insert(name, vip);
+                }
                 None => drop(book.vips.remove(&name)),
             }),
             FleetEvent::Key(key) => self.change(|book| {
