@@ -606,6 +606,12 @@ pub struct FleetView {
     /// Configurations of QUIC's connection ids, by VIP.
     #[serde(default)]
     pub quic_cids: Vec<FleetCidView>,
+    /// Tokens by which agents of new servers join, used ones included until they are over.
+    #[serde(default)]
+    pub tokens: Vec<FleetTokenView>,
+    /// What became of datagrams of agents that join, by name, at this balancer.
+    #[serde(default)]
+    pub joins: BTreeMap<String, u64>,
     /// Changes that are not complete, and the members that they wait for.
     pub waiting: Vec<FleetWait>,
 }
@@ -683,6 +689,28 @@ pub struct FleetWait {
     /// Addresses of the servers whose agents it waits for.
     #[serde(default)]
     pub agents: Vec<String>,
+}
+
+/// A token by which the agent of a new server joins, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetTokenView {
+    /// Addresses of the server.
+    pub servers: Vec<String>,
+    /// When it expires, seconds since 1970.
+    pub until_s: u64,
+    /// Whether it has been used.
+    pub is_used: bool,
+}
+
+/// Body of `POST /v1/fleet/token`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FleetTokenOrder {
+    /// Addresses of one server, as balancers know it.
+    #[schema(value_type = Vec<String>)]
+    pub servers: Vec<IpAddr>,
+    /// How long the token lasts, seconds.
+    pub lifetime_s: u64,
 }
 
 /// Body of `POST /v1/fleet/pass-by`.

@@ -693,6 +693,13 @@ fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             .encode_family(&[("member", member.name.as_str())])?
             .encode_gauge(&(waits.count() as f64))?;
     }
+    let help = "Datagrams of agents that join the fleet by a token, by what became of them";
+    let mut family = encoder.encode_descriptor("fleet_joins", help, None, MetricType::Counter)?;
+    for (result, count) in &fleet.joins {
+        family
+            .encode_family(&[("result", result.as_str())])?
+            .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+    }
     let help = "Ids of reals in the fleet's book by how far they have come";
     let mut family = encoder.encode_descriptor("fleet_ids", help, None, MetricType::Gauge)?;
     for phase in ["known", "live", "leaving", "resting"] {

@@ -4,15 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_api::balancer::{
-    Agreement, FleetAgentView, FleetCidView, FleetPosition, FleetView, PassBy, PeersView,
+    Agreement, FleetAgentView, FleetCidView, FleetPosition, FleetTokenOrder, FleetView, PassBy,
+    PeersView,
 };
 use causeway_report::table::{OutputFormat, TextTable};
+use causeway_service::config::units;
 use clap::Subcommand;
 use serde_json::json;
 
@@ -53,6 +57,15 @@ enum Action {
         /// It gets no packets
         #[arg(long, required = true)]
         yes: bool,
+    },
+    /// Make a token by which the agent of a new server joins, once, with `causeway agent join`
+    Token {
+        /// Addresses of one server, as balancers know it
+        #[arg(required = true)]
+        server: Vec<IpAddr>,
+        /// How long it lasts
+        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = units::duration)]
+        lasts: Duration,
     },
     /// Show what this balancer must have in common with the others
     Show {
@@ -100,6 +113,13 @@ impl Args {
                     member: member.clone()
                 });
                 self.order("pass-by", &body.to_string())
+            }
+            Action::Token { ref server, lasts } => {
+                let body = json!(FleetTokenOrder {
+                    servers: server.clone(),
+                    lifetime_s: lasts.as_secs(),
+                });
+                self.order("token", &body.to_string())
             }
             Action::Show { output } => {
                 let agreement: Agreement = self.target.get("/v1/agreement")?;
@@ -196,6 +216,11 @@ fn status(fleet: &FleetView) -> String {
             let there = fleet.agents.iter().filter(newest).count();
             text += &format!("agents: {there} of {all} go by this book\n");
         }
+    }
+    let used = fleet.tokens.iter().filter(|token| token.is_used).count();
+    match fleet.tokens.len() {
+        0 => {}
+        all => text += &format!("join tokens: {} open, {used} used\n", all - used),
     }
     for wait in &fleet.waiting {
         let agents = wait.agents.iter();

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Agents beside members: what they are sent, and what waits for them.
 
+use causeway_api::Moment;
+use causeway_api::balancer::FleetTokenOrder;
 use causeway_core::agent_report::{
-    AgentOrders, Body, BookParts, Boot, Question, ReportKeys, ReportSecrets, ReportSender,
+    AgentOrders, Body, BookParts, Boot, JoinAnswer, JoinAttempt, JoinRefusal, JoinTicket, Question,
+    ReportKeys, ReportSecrets, ReportSender,
 };
 
 use causeway_core::cookie::{CookieKey, KeyEpoch};
+use causeway_service::config::KeysFile;
+use causeway_service::seal::SealKeys;
 
 use super::tests::{QUARANTINE_NS, World, keys_text};
 use super::*;
@@ -325,4 +330,147 @@ fn a_new_vip_s_reals_are_picked_once_their_agents_have_what_to_issue_by() {
     }
     assert_eq!(agent.issues(), (Some(0), 1));
     assert_eq!(live(&world), 2);
+}
+
+/// The agent of a server without a keys file, which shows a token.
+struct Newcomer {
+    ticket: JoinTicket,
+    own: Option<SealKeys>,
+    attempt: JoinAttempt,
+}
+
+const NOW: Moment = Moment {
+    monotonic_ns: 1 << 40,
+    realtime_ns: 1_700_000_000_000_000_000,
+};
+
+impl Newcomer {
+    fn new(text: &str, id: u32) -> Self {
+        let own = SealKeys::new().expect("random numbers");
+        let ticket: JoinTicket = text.parse().expect("a token");
+        let boot = Boot { time_s: 1, id };
+        let attempt = JoinAttempt::new(ticket, own.public(), server(9), boot);
+        Self {
+            ticket,
+            own: Some(own),
+            attempt,
+        }
+    }
+
+    /// Asks a member until it is not challenged any more.
+    fn ask(&mut self, world: &World, at: usize) -> Option<JoinAnswer> {
+        let reports = world.members[at].engine().reports().clone();
+        for _ in 0..3 {
+            let answer = reports.answer_join(&self.attempt.ask(), server(9), NOW)?;
+            match self.attempt.hear(&answer) {
+                Some(JoinAnswer::Challenged) => {}
+                other => return other,
+            }
+        }
+        panic!("it is challenged for ever");
+    }
+
+    fn keys(&mut self, answer: Option<JoinAnswer>) -> KeysFile {
+        let Some(JoinAnswer::Given(key, sealed)) = answer else {
+            panic!("{answer:?}");
+        };
+        let own = self.own.take().expect("it opens one");
+        let text = own.open(key, self.ticket.secret().salt(), &sealed);
+        text.expect("it is for this one")
+            .parse()
+            .expect("a keys file")
+    }
+}
+
+fn server(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn token(world: &mut World, at: usize) -> Result<String, EngineError> {
+    let order = FleetTokenOrder {
+        servers: vec![server(9)],
+        lifetime_s: 3600,
+    };
+    let (fleet, engine) = world.members[at].daemon.as_mut().expect("a daemon");
+    fleet.token(&*engine, &order, NOW)
+}
+
+#[test]
+fn a_token_of_one_member_is_good_at_every_member_and_once() {
+    let mut world = World::of(2, &[1], HEARS, false);
+    let text = token(&mut world, 0).expect("a token");
+    let (mut one, mut two) = (Newcomer::new(&text, 1), Newcomer::new(&text, 2));
+    assert_eq!(one.ask(&world, 1), None, "this member has not read of it");
+    world.settle();
+    assert_eq!(world.members[1].view().tokens.len(), 1);
+    // Two show it at once, each to another member.
+    assert_eq!(one.ask(&world, 1), None);
+    assert_eq!(two.ask(&world, 0), None);
+    world.settle();
+    let answers = [one.ask(&world, 0), two.ask(&world, 1)];
+    let refused = Some(JoinAnswer::Refused(JoinRefusal::Used));
+    let is_refused = answers.iter().filter(|answer| **answer == refused);
+    assert_eq!(is_refused.count(), 1, "{answers:?}");
+    let [first, second] = answers;
+    let mut winner = match first == refused {
+        true => (two, second),
+        false => (one, first),
+    };
+    // The answer may be lost, and another member asked.
+    assert!(matches!(
+        winner.0.ask(&world, 1),
+        Some(JoinAnswer::Given(..))
+    ));
+    let file = winner.0.keys(winner.1);
+    let agent = Agent::new(9);
+    assert_eq!(
+        file.reports.as_ref(),
+        Some(&agent.keys),
+        "its own secrets alone"
+    );
+    assert!(world.members[0].view().tokens[0].is_used);
+    let given: u64 = (0..2)
+        .map(|at| world.members[at].engine().reports().join_counts())
+        .map(|counts| counts["given"])
+        .sum();
+    assert_eq!(given, 2);
+}
+
+#[test]
+fn nothing_is_given_without_the_store_and_no_token_outlives_its_loss() {
+    let mut world = World::of(1, &[1], HEARS, false);
+    let text = token(&mut world, 0).expect("a token");
+    let mut agent = Newcomer::new(&text, 1);
+    // The store is not asked meanwhile.
+    assert_eq!(agent.ask(&world, 0), None);
+    assert_eq!(agent.ask(&world, 0), None);
+    world.wipe();
+    world.settle();
+    assert_eq!(world.members[0].view().tokens, []);
+    assert_eq!(agent.ask(&world, 0), None);
+    let counts = world.members[0].engine().reports().join_counts();
+    assert_eq!((counts["given"], counts["unknown"]), (0, 1));
+}
+
+#[test]
+fn a_token_is_refused_that_could_not_be_used() {
+    let mut world = World::of(1, &[1], "", false);
+    let error = token(&mut world, 0).expect_err("no reports").to_string();
+    assert!(error.contains("[agent_reports]"), "{error}");
+    world.extra = HEARS;
+    world.start(0, &[1]);
+    world.settle();
+    let (fleet, engine) = world.members[0].daemon.as_mut().expect("a daemon");
+    for (last, lifetime_s) in [(0, 3600), (1, 1), (1, 10_000_000), (60, 3600)] {
+        let order = FleetTokenOrder {
+            servers: (0..last).map(server).collect(),
+            lifetime_s,
+        };
+        let refused = fleet.token(&*engine, &order, NOW);
+        assert!(
+            matches!(refused, Err(EngineError::Invalid(_))),
+            "{refused:?}"
+        );
+    }
+    assert!(token(&mut world, 0).is_ok());
 }

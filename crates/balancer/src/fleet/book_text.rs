@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The book and what members say of themselves, as texts for stores and files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use causeway_core::fleet::{
     Absence, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdPhase,
-    IdRecord, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
+    IdRecord, JoinKey, JoinToken, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
+    TokenId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -135,6 +136,8 @@ struct BookText {
     ids: Vec<IdText>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     cids: Vec<CidsText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tokens: Vec<TokenText>,
     by_hand: Vec<HandText>,
 }
 
@@ -191,6 +194,16 @@ struct CidsText {
     vip: String,
     phases: KeysText,
     forms: BTreeMap<KeyNumber, CidText>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenText {
+    id: TokenId,
+    servers: BTreeSet<IpAddr>,
+    epoch: u8,
+    until_s: u64,
+    used_by: Option<JoinKey>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -312,6 +325,17 @@ impl StoredBook {
                     agent: record.agent,
                 })
                 .collect(),
+            tokens: book
+                .tokens
+                .iter()
+                .map(|(id, token)| TokenText {
+                    id: *id,
+                    servers: token.servers.clone(),
+                    epoch: token.epoch,
+                    until_s: token.until_s,
+                    used_by: token.used_by,
+                })
+                .collect(),
             by_hand: book
                 .by_hand
                 .iter()
@@ -380,6 +404,15 @@ impl StoredBook {
             };
             ((own.vip.as_str().into(), own.real), set)
         });
+        let tokens = text.tokens.into_iter().map(|own| {
+            let token = JoinToken {
+                servers: own.servers,
+                epoch: own.epoch,
+                until_s: own.until_s,
+                used_by: own.used_by,
+            };
+            (own.id, token)
+        });
         let book = FleetBook {
             position: text.position.into(),
             format: text.format,
@@ -394,6 +427,7 @@ impl StoredBook {
             keys: text.keys.into(),
             cids: cids.collect(),
             by_hand: by_hand.collect(),
+            tokens: tokens.collect(),
         };
         Ok(Self {
             cluster: text.cluster,
@@ -472,6 +506,13 @@ mod tests {
             .into(),
         };
         book.cids.insert(vip.clone(), cids);
+        let token = JoinToken {
+            servers: [real].into(),
+            epoch: 1,
+            until_s: u64::MAX,
+            used_by: Some([7; 32]),
+        };
+        book.tokens.insert(3, token);
         let set = HandState {
             drain: Some(false),
             maintenance: None,

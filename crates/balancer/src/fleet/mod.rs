@@ -12,6 +12,7 @@ mod book_text;
 mod dir_store;
 mod etcd_store;
 mod following;
+mod joining;
 mod kept;
 mod reading;
 mod runner;
@@ -29,6 +30,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use causeway_api::balancer::FleetView;
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{
@@ -530,6 +532,7 @@ impl Fleet {
         let states = by_hand.iter();
         events
             .extend(states.map(|((vip, real), set)| FleetEvent::ByHand(vip.clone(), *real, *set)));
+        events.extend(self.token_events(&book, engines));
         for event in events {
             let actions = self.member.handle(event);
             if !actions.is_empty() {
@@ -571,10 +574,18 @@ impl Fleet {
     }
 
     fn show(&self, engines: &impl HasEngine) {
-        let (view, service) = (self.view(), self.service());
+        let service = self.service();
+        let view = FleetView {
+            joins: engines.engine().reports().join_counts(),
+            ..self.view()
+        };
         let mut engine = engines.engine();
         if let Some(telling) = self.telling(&engine) {
             engine.reports().set_telling(telling);
+            let file = engine.file.cookies.as_ref().map(|cookies| &cookies.keys);
+            if let Some(book) = self.member.book() {
+                engine.reports().set_tokens(&book.tokens, file);
+            }
         }
         if let Some(fleet) = &mut engine.fleet {
             fleet.view = view;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use causeway_api::Moment;
-use causeway_api::balancer::{FleetView, RealChange};
+use causeway_api::balancer::RealChange;
 use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ pub(super) struct Member {
     name: String,
     dir: TempDir,
     plane: FakePlane,
-    daemon: Option<(Fleet, Mutex<Engine>)>,
+    pub(super) daemon: Option<(Fleet, Mutex<Engine>)>,
 }
 
 /// A fleet, whose clock stands still unless a test moves it.
@@ -235,6 +235,11 @@ impl World {
         for _ in 0..6 {
             (0..self.members.len()).for_each(|at| self.run(at));
         }
+    }
+
+    /// The store loses everything.
+    pub(super) fn wipe(&self) {
+        fs::remove_dir_all(self.path()).unwrap();
     }
 
     pub(super) fn pass(&mut self, ns: u64) {

@@ -11,6 +11,7 @@ use causeway_core::fleet::{Absence, CidPhases, FleetBook, IdPhase, MemberPhase, 
 
 use super::Fleet;
 use super::following::phase_word;
+use super::joining::tokens;
 
 pub(super) fn position(of: Position) -> FleetPosition {
     FleetPosition {
@@ -62,6 +63,7 @@ impl Fleet {
             agents: self.agents(book),
             ids: ids(book),
             quic_cids: quic_cids(book),
+            tokens: tokens(book),
             waiting: self.waiting(book),
             ..view
         }

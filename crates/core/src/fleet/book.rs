@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{CidForm, CidPhases};
+use super::{CidForm, CidPhases, JoinToken, TokenId};
 use crate::control::merge::BalancerId;
 
 /// Counts keys of cookies; a later key has a higher number. Its last bit is the key's epoch. The
@@ -180,6 +180,8 @@ pub struct FleetBook {
     pub cids: BTreeMap<Arc<str>, CidPhases>,
     /// What is set by hand, by VIP and real.
     pub by_hand: BTreeMap<(Arc<str>, IpAddr), HandState>,
+    /// By which agents join, the used ones included until they expire.
+    pub tokens: BTreeMap<TokenId, JoinToken>,
 }
 
 impl FleetBook {
@@ -207,6 +209,7 @@ impl FleetBook {
             },
             cids: BTreeMap::new(),
             by_hand: BTreeMap::new(),
+            tokens: BTreeMap::new(),
         }
     }
 
@@ -265,6 +268,8 @@ impl FleetBook {
         };
         let mut book = self.clone();
         book.position = position;
+        // It may be from before a token was used.
+        book.tokens.clear();
         book.keys.since = position;
         book.cids
             .values_mut()

@@ -27,6 +27,7 @@ mod member;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use agent::{AgentBook, FleetAgent};
 pub use book::{
@@ -37,3 +38,4 @@ pub use cids::{CIDS_FORMAT, CIDS_OF_FILES, CidForm, CidPhases};
 pub use lease::LeaseTerms;
 pub use member::{FleetAction, FleetEvent, FleetMember, Hold, Stored};
 pub use steps::{FleetEvidence, FleetRest};
+pub use tokens::{JoinKey, JoinToken, TokenId};

@@ -383,3 +383,42 @@ fn a_book_has_no_configurations_before_all_read_them() {
     let picked = small.book().picks(H3).count();
     assert_eq!(picked, 1, "it is as it was");
 }
+
+#[test]
+fn a_token_is_given_once_whoever_is_asked_and_not_after_a_loss_of_the_store() {
+    let mut small = Small::reading(2, 2);
+    let token = JoinToken {
+        servers: [real(7)].into(),
+        epoch: 0,
+        until_s: 100,
+        used_by: None,
+    };
+    small.tell(0, FleetEvent::Token(5, token.clone()));
+    small.tell(0, FleetEvent::Token(6, token));
+    small.settle();
+    // Both balancers are shown it at once, by two agents.
+    let claims = [[1; 32], [2; 32]].map(|by| FleetEvent::Claim(5, by));
+    let proposed = small.members[1].handle(claims[1].clone());
+    small.tell(0, claims[0].clone());
+    for action in proposed {
+        if let FleetAction::Propose(expected, _) = action {
+            assert_ne!(
+                expected,
+                Some(small.book().position),
+                "the store refuses it"
+            );
+        }
+    }
+    small.settle();
+    small.tell(1, claims[1].clone());
+    assert_eq!(small.book().tokens[&5].used_by, Some([1; 32]));
+    small.tell(0, FleetEvent::Claim(9, [1; 32]));
+    small.tell(0, FleetEvent::TokenOver(5));
+    assert_eq!(small.book().tokens.len(), 1);
+    small.stored = Stored::default();
+    small.settle();
+    assert!(
+        small.book().tokens.is_empty(),
+        "one may be from before its use"
+    );
+}

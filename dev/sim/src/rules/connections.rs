@@ -74,9 +74,8 @@ impl FleetRules {
         }
         // An id says which one it is of by a number of three bits alone.
         let form = self.cid(key);
-        let has = |other: &&CidForm| {
-            other.number == form.number || self.planted == Planted::NumberInUse
-        };
+        let has =
+            |other: &&CidForm| other.number == form.number || self.planted == Planted::NumberInUse;
         match own.forms.values().find(has) {
             Some(other) if *other == form => None,
             Some(_) => Some("a connection id is read by another configuration"),
@@ -174,6 +173,9 @@ impl RulesWorld {
             plain,
             without_cookie,
         } = &self.connections;
+        if self.given.count_ones() > 1 {
+            return Some("a token is given to two");
+        }
         if *without_cookie {
             return Some("a connection gets no cookie");
         }

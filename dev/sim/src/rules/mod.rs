@@ -13,6 +13,7 @@
 
 mod connections;
 mod heal;
+mod joins;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -28,6 +29,7 @@ use causeway_core::fleet::{
 };
 
 use crate::races::Race;
+use joins::{TOKEN, token};
 use world::{NEW_REAL, OLD_REAL, READS, VIP, vip};
 pub use world::{RulesStep, RulesWorld};
 
@@ -91,6 +93,8 @@ pub enum Wish {
     RotateTwice,
     /// A configuration of connection ids, as the book counts them.
     Configure(KeyNumber),
+    /// A token by which an agent joins, which two agents show.
+    Token,
 }
 
 /// Where configurations of connection ids are at the beginning.
@@ -142,6 +146,10 @@ pub enum Planted {
     ForgetsFiles,
     /// A configuration may have the number of the one in use.
     NumberInUse,
+    /// An agent that shows a token is answered before the store has taken its claim.
+    AnswersBeforeTheStore,
+    /// A book that is put back has its tokens.
+    PutsBackTokens,
 }
 
 impl Planted {
@@ -164,6 +172,8 @@ impl Planted {
             Self::RaisesTheFormatEarly => "raises the format early",
             Self::ForgetsFiles => "forgets what is in files",
             Self::NumberInUse => "takes a number that is in use",
+            Self::AnswersBeforeTheStore => "answers before the store",
+            Self::PutsBackTokens => "puts back tokens",
         }
     }
 }
@@ -245,6 +255,7 @@ impl FleetRules {
                 Wish::Rotate => key = key.max(2),
                 Wish::RotateTwice => key = 3,
                 Wish::Configure(number) => cid = cid.max(Some(*number)),
+                Wish::Token => {}
             }
         }
         (reals, key, cid)
@@ -267,6 +278,8 @@ impl FleetRules {
             Wish::Grow => !has(&NEW_REAL),
             Wish::Replace => !has(&NEW_REAL) || has(&OLD_REAL),
             Wish::Rotate | Wish::RotateTwice => book.wanted_key < self.wanted().1,
+            // It may be lost, and another is made then.
+            Wish::Token => false,
             Wish::Configure(of) => vip.and_then(|vip| vip.cid).is_none_or(|own| own.mark < of),
         }
     }
@@ -283,6 +296,7 @@ impl FleetRules {
             Wish::Replace => pool(&[NEW_REAL], cid),
             Wish::Rotate => FleetEvent::Key(2),
             Wish::RotateTwice => FleetEvent::Key(3),
+            Wish::Token => FleetEvent::Token(TOKEN, token()),
             Wish::Configure(of) => {
                 // A number is given again once the next has been taken, or later.
                 let own = book.cids.get(VIP);
@@ -443,6 +457,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         quic: QuicBegins::InFiles,
         ..FleetRules::new("QUIC's ids from files", 2, wishes, troubles)
     };
+    let token = |troubles| FleetRules::new("a token", 2, &[Wish::Token], troubles);
     let mut models = vec![
         ids(CRASH),
         ids(CUT),
@@ -454,6 +469,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         quic(NEXT_CID, crash_and_wipe),
         quic(NUMBER_AGAIN, NO_TROUBLE),
         from_files(FIRST_CID, CRASH),
+        token(crash_and_wipe),
     ];
     if long {
         let files = Budget { files: 1, ..CRASH };
@@ -485,6 +501,11 @@ pub fn models(long: bool) -> Vec<FleetRules> {
                 ..from_files(FIRST_CID, upgrade)
             },
             from_files(&[Wish::Grow, Wish::Configure(1)], NO_TROUBLE),
+            token(POWER),
+            FleetRules {
+                delays: true,
+                ..token(WIPE)
+            },
         ]);
     }
     models
@@ -502,6 +523,8 @@ pub fn planted() -> Vec<FleetRules> {
         quic: QuicBegins::InTheBook,
         ..FleetRules::new("configurations of QUIC's ids", 2, wishes, troubles).with(planted)
     };
+    let token =
+        |planted, troubles| FleetRules::new("a token", 2, &[Wish::Token], troubles).with(planted);
     vec![
         ids(Planted::DoesNotWaitForBalancers, NO_TROUBLE),
         keys(Planted::DoesNotWaitForBalancers, NO_TROUBLE),
@@ -552,6 +575,12 @@ pub fn planted() -> Vec<FleetRules> {
         FleetRules {
             quic: QuicBegins::InFiles,
             ..quic(Planted::ForgetsFiles, FIRST_CID, NO_TROUBLE)
+        },
+        token(Planted::AnswersBeforeTheStore, NO_TROUBLE),
+        token(Planted::PutsBackTokens, WIPE),
+        FleetRules {
+            delays: true,
+            ..token(Planted::WritesWithoutComparing, NO_TROUBLE)
         },
     ]
 }

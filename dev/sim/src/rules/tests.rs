@@ -30,6 +30,7 @@ fn planted_faults_are_found() {
         "a packet is dropped for an unknown configuration",
         "a connection id is read by another configuration",
         "a change of configurations does not end",
+        "a token is given to two",
         "a connection gets no cookie",
         "a rotation of keys does not end",
         "a real does not come to be picked, or its id not to be forgotten",

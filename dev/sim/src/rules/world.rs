@@ -39,7 +39,7 @@ impl fmt::Display for RulesStep {
 }
 
 /// The step of a balancer, about another.
-fn step(at: usize, what: &'static str, whom: Option<usize>) -> RulesStep {
+pub(super) fn step(at: usize, what: &'static str, whom: Option<usize>) -> RulesStep {
     RulesStep {
         who: letter(at),
         what,
@@ -65,6 +65,8 @@ pub struct RulesWorld {
     pub(super) connections: Connections,
     pub(super) budget: Budget,
     pub(super) pushed: Vec<bool>,
+    /// Bits of the agents that a token has been given to.
+    pub(super) given: u8,
 }
 
 /// A balancer and what outlives its daemon.
@@ -83,6 +85,11 @@ pub(super) struct Balancer {
 }
 
 impl Balancer {
+    /// Whether no proposal of its is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.proposes.is_none()
+    }
+
     /// With a way to the store, and of this build if versions come and go: of two that stay beside
     /// each other all has to come of it, too.
     pub(super) fn make_well(&mut self, rules: &FleetRules) {
@@ -183,6 +190,7 @@ impl RulesWorld {
             connections: Connections::default(),
             budget: rules.budget,
             pushed: vec![false; rules.wishes.len()],
+            given: 0,
         };
         world.open(rules);
         world
@@ -199,13 +207,14 @@ impl RulesWorld {
             self.daemon_moves(rules, at, &mut put);
             self.fate_moves(rules, at, &mut put);
             self.knowledge_moves(rules, at, &mut put);
+            self.join_moves(rules, at, &mut put);
         }
         self.agent_moves(&mut put);
         self.store_moves(&mut put);
         moves
     }
 
-    fn reaches(&self, at: usize) -> bool {
+    pub(super) fn reaches(&self, at: usize) -> bool {
         self.store_is_up && self.members[at].reaches_store
     }
 
@@ -568,7 +577,10 @@ impl RulesWorld {
                     self.acknowledge(at, position);
                 }
                 FleetAction::Acknowledge(_) => {}
-                FleetAction::Propose(expected, book) => {
+                FleetAction::Propose(expected, mut book) => {
+                    if rules.planted == Planted::PutsBackTokens {
+                        self.put_back_tokens(at, &mut book);
+                    }
                     self.members[at].proposes = Some((expected, book));
                     if !rules.delays {
                         self.proposal_arrives(rules, at);
