@@ -5,14 +5,16 @@
 
 #![allow(deprecated, reason = "std has SipHash-2-4 under no other name")]
 
+use std::collections::BTreeMap;
 use std::hash::{Hasher as _, SipHasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use causeway_core::agent_report::{
-    Body, BookParts, Boot, Question, Reception, ReportKeys, ReportReceiver, ReportSecrets,
-    ReportSender,
+    Body, BookParts, Boot, JoinAttempt, JoinContext, JoinDesk, JoinStep, JoinTicket, Question,
+    Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
 };
 use causeway_core::cookie::{CookieKey, KeyEpoch};
+use causeway_core::fleet::JoinToken;
 use causeway_core::health::{
     Echo, PostgresError, dns_code, endpoint_weight, grpc_serves, redis_serves,
 };
@@ -36,6 +38,16 @@ pub(crate) fn report(data: &[u8]) {
     let mut agent = ReportSender::new(BOOT, 0);
     prove(&mut receiver, &mut agent, &keys);
     let mut parts = BookParts::default();
+    let token = JoinToken {
+        servers: [SERVER].into(),
+        epoch: 0,
+        until_s: 1,
+        used_by: None,
+    };
+    let tokens = BTreeMap::from([(0, token.clone())]);
+    let mut desk = JoinDesk::new(secret);
+    let ticket = JoinTicket::new(&keys, 0, &token);
+    let mut attempt = ticket.map(|ticket| JoinAttempt::new(ticket, [1; 32], SERVER, BOOT));
     let mut rest = data;
     let mut now_ns = 1_000_000;
     while let Some((&[high, low, flags], after)) = rest.split_first_chunk() {
@@ -60,6 +72,15 @@ pub(crate) fn report(data: &[u8]) {
             let _ = parts.take(server, part, &keys);
         }
         let _ = receiver.load(SERVER, now_ns);
+        // The key of a token is not to be guessed.
+        let context = JoinContext {
+            tokens: &tokens,
+            keys: &keys,
+            now_s: 0,
+            now_ns,
+        };
+        assert_eq!(desk.handle(&datagram, SERVER, context), JoinStep::Nothing);
+        assert!(attempt.iter_mut().all(|own| own.hear(&datagram).is_none()));
     }
 }
 

@@ -91,6 +91,7 @@ impl Agent {
             }),
             false => HeardBook::default(),
         };
+        heard.give_quic_ids(&from)?;
         let config = heard.over(&from);
         let options = DecapsulatorOptions {
             interface: config.interface.clone(),
@@ -179,6 +180,8 @@ impl Agent {
                 "`{key}` cannot change while the agent runs; restart it"
             ));
         }
+        let given = running.heard.give_quic_ids(&wanted);
+        given.map_err(|error| format!("{error:#}"))?;
         let config = running.heard.over(&wanted);
         if let Some(decapsulator) = &self.decapsulator {
             apply(decapsulator, &config).map_err(|error| error.to_string())?;
@@ -193,8 +196,8 @@ impl Agent {
         Ok(running.config.summary())
     }
 
-    /// Takes what a balancer sends of the fleet's book: on disk first, then into the data plane;
-    /// what is acknowledged is in both. Says whether anything is new.
+    /// Takes what a balancer sends of the fleet's book: on disk first, then to QUIC programs and
+    /// into the data plane; what is acknowledged is in all of them. Says whether anything is new.
     pub(crate) fn hear(&self, server: IpAddr, orders: AgentOrders) -> anyhow::Result<bool> {
         let mut running = lock(&self.running);
         let mut heard = running.heard.clone();
@@ -205,6 +208,7 @@ impl Agent {
         heard
             .save(dir)
             .with_context(|| format!("cannot write {}", crate::book::kept_in(dir).display()))?;
+        heard.give_quic_ids(&running.file)?;
         let config = heard.over(&running.file);
         if let Some(decapsulator) = &self.decapsulator {
             apply(decapsulator, &config)?;

@@ -4,23 +4,28 @@
 //! is on this server's disk: without a balancer in reach the agent goes on by that.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::fs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use anyhow::Context as _;
 use causeway_api::agent::{AgentBookView, AgentIdView};
 use causeway_api::balancer::FleetPosition;
 use causeway_core::agent_report::{
-    AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets,
+    AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets, ServiceCids, ServiceKey,
+    vip_name,
 };
 use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_core::fleet::{FleetAgent, Generation, KeyNumber, Position};
 use causeway_dataplane::{Protocol, Vip};
+use causeway_quic_lb::CidConfig;
+use causeway_quic_lb::file::{CidFile, CidService};
 use serde::{Deserialize, Serialize};
 
 use crate::config::AgentConfig;
+use crate::private_file::replace;
 
 const FILE: &str = "agent-book.json";
 const VERSION: u32 = 1;
@@ -48,6 +53,8 @@ struct KeptOrders {
     keys: BTreeMap<KeyNumber, String>,
     secrets: [Option<String>; 2],
     services: Vec<KeptService>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cids: Vec<KeptCids>,
     balancers: BTreeSet<SocketAddr>,
     tunnels: BTreeSet<(IpAddr, u8)>,
 }
@@ -61,6 +68,19 @@ struct KeptService {
     id: u16,
     /// Mode, bits, bits of the id.
     cookie: Option<(u8, u8, u8)>,
+}
+
+/// Configurations of a VIP's connection ids.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptCids {
+    address: IpAddr,
+    port: u16,
+    protocol: u8,
+    /// What QUIC programs issue by here, which may be a later one than the book's.
+    issued_here: KeyNumber,
+    issued: KeyNumber,
+    configs: BTreeMap<KeyNumber, CidConfig>,
 }
 
 impl HeardBook {
@@ -82,9 +102,9 @@ impl HeardBook {
             ));
         }
         let servers = file.servers.into_iter().map(|(server, kept)| {
-            let issued = kept.issued_here;
+            let (issued, cids) = (kept.issued_here, kept.issued_cids());
             let orders = kept.orders().map_err(damaged)?;
-            let agent = FleetAgent::resumed(server, orders.book(), issued);
+            let agent = FleetAgent::resumed(server, orders.book(), issued, cids);
             Ok((server, (agent, orders)))
         });
         servers.collect::<Result<_, String>>().map(Self)
@@ -99,23 +119,55 @@ impl HeardBook {
                 .map(|(server, (agent, orders))| (*server, KeptOrders::new(agent, orders)))
                 .collect(),
         };
-        let (path, new) = (dir.join(FILE), dir.join(format!("{FILE}.new")));
-        fs::create_dir_all(dir)?;
-        // One that an earlier attempt left may have other permissions.
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
+        replace(&dir.join(FILE), &serde_json::to_vec(&file)?, None)
+    }
+
+    /// Has this server's QUIC programs issue connection ids as the book says. Without any, no file
+    /// is made.
+    pub(crate) fn give_quic_ids(&self, file: &AgentConfig) -> anyhow::Result<()> {
+        let ids = self.quic_ids(&file.addresses);
+        let path = &file.quic.file;
+        let there = CidFile::load(path).ok();
+        if there.as_ref() == Some(&ids) || there.is_none() && ids.services.is_empty() {
+            return Ok(());
         }
-        let mut options = OpenOptions::new();
-        let mut kept = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        kept.write_all(&serde_json::to_vec(&file)?)?;
-        kept.sync_all()?;
-        fs::rename(&new, &path)?;
-        fs::File::open(dir)?.sync_all()
+        let written = replace(path, ids.to_text().as_bytes(), file.quic.owner);
+        written.with_context(|| {
+            format!(
+                "cannot write {} ([agent.quic] file), by which QUIC programs issue connection ids",
+                path.display()
+            )
+        })
+    }
+
+    fn quic_ids(&self, addresses: &BTreeSet<IpAddr>) -> CidFile {
+        let mut services: Vec<CidService> = Vec::new();
+        let own = self
+            .0
+            .iter()
+            .filter(|(server, _)| addresses.contains(*server));
+        for (agent, orders) in own.map(|(_, heard)| heard) {
+            for (service, cids) in &orders.cids {
+                let issued = agent.issued_cid(&vip_name(service));
+                let config = issued.and_then(|of| cids.configs.get(&of));
+                let id = orders.services.get(service);
+                let (Some(config), Some((id, _))) = (config, id) else {
+                    continue;
+                };
+                let (address, port, _) = *service;
+                // One id is enough where balancers know this server by two addresses.
+                let known = |other: &CidService| (other.address, other.port) == (address, port);
+                if !services.iter().any(known) {
+                    services.push(CidService {
+                        address,
+                        port,
+                        server_id: (*id).into(),
+                        config: *config,
+                    });
+                }
+            }
+        }
+        CidFile { services }
     }
 
     /// Takes what a balancer sends; whether that changed anything. A balancer may lag.
@@ -193,12 +245,17 @@ impl HeardBook {
         let servers = self.0.iter();
         let view = |(server, (agent, orders)): (&IpAddr, &(FleetAgent, AgentOrders))| {
             let ids = orders.services.iter();
-            let id = |((address, port, protocol), (id, _)): (&(IpAddr, u16, u8), &(u16, _))| {
-                let protocol = Protocol::from_number(*protocol);
+            let id = |((address, port, number), (id, _)): (&(IpAddr, u16, u8), &(u16, _))| {
+                let protocol = Protocol::from_number(*number);
                 let protocol = protocol.map_or_else(String::new, |of| format!("/{of}"));
+                let service = (*address, *port, *number);
+                let issued = agent.issued_cid(&vip_name(&service));
+                let cids = orders.cids.get(&service);
+                let config = cids.zip(issued).and_then(|(own, of)| own.configs.get(&of));
                 AgentIdView {
                     vip: format!("{}{protocol}", SocketAddr::from((*address, *port))),
                     id: *id,
+                    quic_cid: config.map(CidConfig::number),
                 }
             };
             AgentBookView {
@@ -264,9 +321,29 @@ impl KeptOrders {
             keys: keys.map(|(of, key)| (*of, key.to_hex())).collect(),
             secrets: orders.secrets.map(|key| key.map(|key| key.to_hex())),
             services: services.map(service).collect(),
+            cids: orders
+                .cids
+                .iter()
+                .map(|(service, own)| KeptCids {
+                    address: service.0,
+                    port: service.1,
+                    protocol: service.2,
+                    issued_here: agent.issued_cid(&vip_name(service)).unwrap_or(own.issued),
+                    issued: own.issued,
+                    configs: own.configs.clone(),
+                })
+                .collect(),
             balancers: orders.balancers.clone(),
             tunnels: orders.tunnels.clone(),
         }
+    }
+
+    fn issued_cids(&self) -> BTreeMap<Arc<str>, KeyNumber> {
+        let own = self
+            .cids
+            .iter()
+            .map(|own| (vip_name(&own.service()).into(), own.issued_here));
+        own.collect()
     }
 
     fn orders(self) -> Result<AgentOrders, String> {
@@ -310,9 +387,26 @@ impl KeptOrders {
                 .into_iter()
                 .map(service)
                 .collect::<Result<_, String>>()?,
+            cids: self
+                .cids
+                .into_iter()
+                .map(|own| {
+                    let cids = ServiceCids {
+                        issued: own.issued,
+                        configs: own.configs.clone(),
+                    };
+                    (own.service(), cids)
+                })
+                .collect(),
             balancers: self.balancers,
             tunnels: self.tunnels,
         })
+    }
+}
+
+impl KeptCids {
+    fn service(&self) -> ServiceKey {
+        (self.address, self.port, self.protocol)
     }
 }
 
@@ -323,6 +417,10 @@ pub(crate) fn kept_in(dir: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use causeway_quic_lb::{Algorithm, CidKey};
+
     use super::*;
 
     const FILE_TEXT: &str = "[agent]\ninterface = \"eth0\"\naddresses = [\"10.0.0.1\"]\n\
@@ -347,6 +445,18 @@ mod tests {
         IpAddr::from([10, 0, 0, 1])
     }
 
+    /// The book counts configurations of connection ids apart from keys; these go together.
+    fn cids(issued: KeyNumber) -> ServiceCids {
+        let config = |of: KeyNumber| {
+            let algorithm = Algorithm::SipHash(CidKey::new([of as u8; 16]));
+            CidConfig::new((of % 7) as u8, 2, 8, algorithm).expect("valid")
+        };
+        ServiceCids {
+            issued,
+            configs: [2, 3].map(|of| (of, config(of))).into(),
+        }
+    }
+
     fn orders(revision: u64, issued: KeyNumber, keys: &[KeyNumber]) -> AgentOrders {
         let layout = CookieLayout::default_of(CookieMode::Timestamp);
         let vip = IpAddr::from([192, 0, 2, 1]);
@@ -363,6 +473,7 @@ mod tests {
                 ((vip, 443, 17), (9, None)),
             ]
             .into(),
+            cids: [((vip, 443, 17), cids(issued))].into(),
             balancers: [SocketAddr::from(([10, 0, 0, 253], 9472))].into(),
             tunnels: [(IpAddr::from([10, 9, 0, 0]), 16)].into(),
         }
@@ -398,6 +509,19 @@ mod tests {
             config.cookies.expect("cookies").keys.cookies,
             Keys::new(KeyEpoch::One, key(3), Some(key(2)))
         );
+        // A book that was put back is from before the switch.
+        let mut put_back = orders(6, 2, &[2, 3]);
+        put_back.position.generation.count = 1;
+        assert!(heard.hear(server(), put_back));
+        let quic = heard.quic_ids(&file.addresses);
+        assert_eq!(quic.services.len(), 1);
+        assert_eq!(quic.services[0].server_id, 9);
+        assert_eq!(
+            quic.services[0].config,
+            cids(3).configs[&3],
+            "it stays switched"
+        );
+        assert_eq!(heard.quic_ids(&BTreeSet::new()), CidFile::default());
         heard.save(dir.path()).expect("kept");
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &fs::metadata(kept_in(dir.path()))
@@ -409,6 +533,47 @@ mod tests {
         fs::write(kept_in(dir.path()), "{").expect("written");
         let error = HeardBook::load(dir.path()).expect_err("damaged");
         assert!(error.contains("agent-book.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn quic_programs_get_a_file_that_their_user_alone_reads() {
+        let (dir, mut file) = (tempfile::tempdir().expect("a directory"), file());
+        let path = dir.path().join("made").join("quic-ids.json");
+        file.quic.file.clone_from(&path);
+        let mut heard = HeardBook::default();
+        heard.give_quic_ids(&file).expect("nothing to write");
+        assert!(!path.exists());
+        heard.hear(server(), orders(4, 2, &[2]));
+        heard.give_quic_ids(&file).expect("written");
+        let written = CidFile::load(&path).expect("read");
+        assert_eq!(written.services[0].config, cids(2).configs[&2]);
+        let there = fs::metadata(&path).expect("the file");
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&there.permissions()) & 0o777,
+            0o600
+        );
+        let number = |of: &fs::Metadata| std::os::unix::fs::MetadataExt::ino(of);
+        heard.give_quic_ids(&file).expect("nothing new");
+        assert_eq!(
+            number(&fs::metadata(&path).expect("the file")),
+            number(&there)
+        );
+        // A server that is a real of none any more has nothing to issue by.
+        let mut none = orders(5, 2, &[2]);
+        none.services.clear();
+        none.cids.clear();
+        heard.hear(server(), none);
+        heard.give_quic_ids(&file).expect("written");
+        assert_eq!(CidFile::load(&path).expect("read"), CidFile::default());
+        file.quic.file = dir.path().to_owned();
+        heard.hear(server(), orders(6, 2, &[2]));
+        let error = heard
+            .give_quic_ids(&file)
+            .expect_err("a directory is there");
+        assert!(
+            format!("{error:#}").contains("[agent.quic] file"),
+            "{error:#}"
+        );
     }
 
     #[test]

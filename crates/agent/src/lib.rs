@@ -11,10 +11,13 @@ mod book;
 mod client_metrics;
 pub mod clients;
 pub mod config;
+mod join;
 mod metrics;
+mod private_file;
 mod report;
 mod run;
 
 pub use agent::{Agent, openapi};
 pub use config::AgentConfig;
+pub use join::join;
 pub use run::{run, unload};

@@ -86,6 +86,9 @@ pub struct AgentIdView {
     pub vip: String,
     /// The id.
     pub id: u16,
+    /// Number of the configuration by which its QUIC programs issue connection ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quic_cid: Option<u8>,
 }
 
 /// A server's load.

@@ -606,6 +606,15 @@ pub struct FleetView {
     pub agents: Vec<FleetAgentView>,
     /// All ids in use or at rest.
     pub ids: Vec<FleetIdView>,
+    /// Configurations of QUIC's connection ids, by VIP.
+    #[serde(default)]
+    pub quic_cids: Vec<FleetCidView>,
+    /// Tokens by which agents of new servers join, used ones included until they are over.
+    #[serde(default)]
+    pub tokens: Vec<FleetTokenView>,
+    /// What became of datagrams of agents that join, by name, at this balancer.
+    #[serde(default)]
+    pub joins: BTreeMap<String, u64>,
     /// Changes that are not complete, and the members that they wait for.
     pub waiting: Vec<FleetWait>,
 }
@@ -623,6 +632,19 @@ impl std::fmt::Display for FleetPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(&format!("{}.{}", self.generation, self.revision))
     }
+}
+
+/// The configurations of a VIP's connection ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetCidView {
+    /// Address, port and protocol.
+    pub vip: String,
+    /// Number of the configuration by which servers issue connection ids; none: by their files.
+    pub issued: Option<u8>,
+    /// Number of that which is accepted beside it: the next one, or the former one.
+    pub other: Option<u8>,
+    /// Whether those that are in files alone are accepted, too.
+    pub by_files: bool,
 }
 
 /// The agent of a server of a fleet.
@@ -670,6 +692,28 @@ pub struct FleetWait {
     /// Addresses of the servers whose agents it waits for.
     #[serde(default)]
     pub agents: Vec<String>,
+}
+
+/// A token by which the agent of a new server joins, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetTokenView {
+    /// Addresses of the server.
+    pub servers: Vec<String>,
+    /// When it expires, seconds since 1970.
+    pub until_s: u64,
+    /// Whether it has been used.
+    pub is_used: bool,
+}
+
+/// Body of `POST /v1/fleet/token`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FleetTokenOrder {
+    /// Addresses of one server, as balancers know it.
+    #[schema(value_type = Vec<String>)]
+    pub servers: Vec<IpAddr>,
+    /// How long the token lasts, seconds.
+    pub lifetime_s: u64,
 }
 
 /// Body of `POST /v1/fleet/pass-by`.

@@ -13,13 +13,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use causeway_api::Moment;
 use causeway_core::agent_report::{
-    AgentFollows, DATAGRAM_MAX, ReceivedReport, Reception, ReportKeys, ReportReceiver, ServerLoad,
-    ServiceLatency,
+    AgentFollows, DATAGRAM_MAX, JoinDesk, ReceivedReport, Reception, ReportKeys, ReportReceiver,
+    ServerLoad, ServiceLatency,
 };
 use causeway_core::cookie::CookieKey;
+use causeway_core::fleet::{JoinKey, JoinToken, TokenId};
+use causeway_service::config::KeysFile;
 use tracing::warn;
 
 use super::fleet::Telling;
+use super::joins::Joins;
 use super::slots::ConnectionSlots;
 
 /// Pause after an error, so that a lasting one does not keep a core busy.
@@ -37,17 +40,20 @@ struct Inner {
     keys: Option<ReportKeys>,
     receiver: ReportReceiver,
     telling: Option<Telling>,
+    joins: Joins,
 }
 
 impl Default for AgentReports {
     /// Nothing is known, and challenges are made of a secret that is this value's alone.
     fn default() -> Self {
         let random = RandomState::new(); // the system's random numbers, by a SipHash
-        let secret = CookieKey::from_words([0_u64, 1].map(|word| random.hash_one(word)));
+        let secret =
+            |of: u64| CookieKey::from_words([of, of + 1].map(|word| random.hash_one(word)));
         Self(Arc::new(Mutex::new(Inner {
             keys: None,
-            receiver: ReportReceiver::new(secret),
+            receiver: ReportReceiver::new(secret(0)),
             telling: None,
+            joins: Joins::new(secret(2)),
         })))
     }
 }
@@ -109,6 +115,37 @@ impl AgentReports {
             true => received.tell(&orders, keys),
             false => Vec::new(),
         }
+    }
+
+    /// Goes by these tokens of the fleet's book, by which agents of new servers join, and gives
+    /// them their part of this keys file.
+    pub(crate) fn set_tokens(
+        &self,
+        tokens: &BTreeMap<TokenId, JoinToken>,
+        file: Option<&KeysFile>,
+    ) {
+        self.inner().joins.set(tokens, file);
+    }
+
+    /// The answer to an agent that joins.
+    pub(crate) fn answer_join(
+        &self,
+        datagram: &[u8],
+        from: IpAddr,
+        now: Moment,
+    ) -> Option<Vec<u8>> {
+        let Inner { keys, joins, .. } = &mut *self.inner();
+        joins.answer(datagram, from, keys.as_ref()?, now)
+    }
+
+    /// The tokens that agents have shown, to be claimed in the book.
+    pub(crate) fn claims(&self) -> BTreeMap<TokenId, JoinKey> {
+        self.inner().joins.claims()
+    }
+
+    /// What became of datagrams of agents that join, by name.
+    pub(crate) fn join_counts(&self) -> BTreeMap<String, u64> {
+        self.inner().joins.counts()
     }
 
     /// A server's load, as long as what its agent said of it holds.
@@ -196,7 +233,16 @@ impl ReportListener {
                     continue;
                 }
             };
-            let now_ns = Moment::now().monotonic_ns;
+            let now = Moment::now();
+            let now_ns = now.monotonic_ns;
+            if JoinDesk::is_asked(&buffer[..length]) {
+                let server = from.ip().to_canonical();
+                if let Some(answer) = reports.answer_join(&buffer[..length], server, now) {
+                    // Lost, the agent asks again.
+                    let _ = self.socket.send_to(&answer, from);
+                }
+                continue;
+            }
             let answers = match reports.receive(&buffer[..length], now_ns) {
                 Err(challenge) => challenge.into_iter().collect(),
                 Ok(received) => {

@@ -4,7 +4,7 @@
 
 use causeway_api::balancer::{Agreement, AgreementItem};
 use causeway_core::cookie::{CookieKey, Digest, KeyEpoch};
-use causeway_quic_lb::Algorithm;
+use causeway_core::fleet::CidForm;
 
 use super::engine::Engine;
 use super::pool::Pool;
@@ -75,21 +75,8 @@ fn of_vip(engine: &Engine, pool: &Pool, items: &mut Vec<AgreementItem>) -> anyho
 fn connection_ids(vip: &VipConfig, digest: Digest) -> Digest {
     let mut configs: Vec<_> = vip.quic.iter().map(|route| *route.config()).collect();
     configs.sort_by_key(|config| config.number());
-    configs.iter().fold(digest, |digest, config| {
-        let digest = digest
-            .number(config.number().into())
-            .number(config.server_id_len() as u64)
-            .number(config.nonce_len() as u64);
-        match config.algorithm() {
-            Algorithm::Plain => digest.number(0),
-            Algorithm::SipHash(key) => digest
-                .number(1)
-                .secret(&CookieKey::from_bytes(key.octets())),
-            Algorithm::Aes128(key) => digest
-                .number(2)
-                .secret(&CookieKey::from_bytes(key.octets())),
-        }
-    })
+    let marks = configs.iter().map(|config| CidForm::of(config).mark);
+    marks.fold(digest, Digest::number)
 }
 
 /// What the ring of clients is made of that have neither cookies nor ids.

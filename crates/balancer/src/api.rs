@@ -12,8 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Agreement, Connections, Difference, Drops, Explanation, FleetView, History, MoveConnection,
-    Moves, Override, PassBy, PeersView, RealChange, Stats, Status, Timeline, VipChange, VipView,
+    Agreement, Connections, Difference, Drops, Explanation, FleetTokenOrder, FleetView, History,
+    MoveConnection, Moves, Override, PassBy, PeersView, RealChange, Stats, Status, Timeline,
+    VipChange, VipView,
 };
 use causeway_dataplane::RealId;
 use causeway_service::access::Rules;
@@ -107,6 +108,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(join_fleet))
         .routes(routes!(leave_fleet))
         .routes(routes!(pass_member_by))
+        .routes(routes!(make_token))
         .routes(routes!(peers))
         .routes(routes!(reload))
         .routes(routes!(check))
@@ -321,6 +323,19 @@ async fn leave_fleet(State(shared): Api) -> Answer<String> {
 async fn pass_member_by(State(shared): Api, body: String) -> Answer<String> {
     let PassBy { member } = parse_json(&body)?;
     let order = FleetOrder::PassBy(member);
+    blocking(move || shared.order(order)).await.map(Json)
+}
+
+/// Makes a token by which the agent of a new server gets that server's keys file, once
+///
+/// The token is a secret.
+#[utoipa::path(
+    post, path = "/v1/fleet/token",
+    request_body(content = FleetTokenOrder),
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
+async fn make_token(State(shared): Api, body: String) -> Answer<String> {
+    let order = FleetOrder::Token(parse_json(&body)?);
     blocking(move || shared.order(order)).await.map(Json)
 }
 

@@ -31,6 +31,7 @@ mod health;
 #[cfg(test)]
 mod health_tests;
 mod hold;
+mod joins;
 pub mod kernel;
 mod latency_source;
 #[cfg(test)]

@@ -518,6 +518,10 @@ fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
         (labels, waits.count() as f64)
     });
     gauges(encoder, "fleet_waiting", help, None, waiting)?;
+    let help = "Datagrams of agents that join the fleet by a token, by what became of them";
+    let joins = fleet.joins.iter();
+    let joins = joins.map(|(result, count)| ([("result", result.as_str())], *count));
+    counters(encoder, "fleet_joins", help, None, joins)?;
     let help = "Ids of reals in the fleet's book by how far they have come";
     let phases = ["known", "live", "leaving", "resting"].map(|phase| {
         let ids = fleet.ids.iter().filter(|id| id.phase == phase);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway agent`: the agent of a server behind a balancer.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
 use causeway_agent::clients::{history, view};
-use causeway_agent::{AgentConfig, run, unload};
+use causeway_agent::{AgentConfig, join, run, unload};
 use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, units};
@@ -102,6 +103,22 @@ enum Action {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
+    /// Get this server's keys file from a balancer of a fleet, by a token that is good once
+    ///
+    /// `causeway fleet token` on a balancer makes the token. The agent then needs `book = true`.
+    Join {
+        /// Where a balancer listens for agents
+        #[arg(value_name = "ADDRESS:PORT")]
+        balancer: SocketAddr,
+        /// The token; `-` reads it from standard input
+        token: String,
+        /// The address by which balancers know this server, if it has several
+        #[arg(long, value_name = "ADDRESS")]
+        from: Option<IpAddr>,
+        /// The keys file, which must not exist
+        #[arg(long, value_name = "FILE", default_value = "/etc/causeway/cookie.keys")]
+        keys: PathBuf,
+    },
     /// Take the data plane down: packets of tunnels go to the kernel again
     ///
     /// After the agent was stopped. A stop, a restart or an upgrade needs none of that.
@@ -154,6 +171,19 @@ impl Args {
             }
             Some(Action::Reload { target, output }) => {
                 return reload_cmd::run(&target.into(), output);
+            }
+            Some(Action::Join {
+                balancer,
+                mut token,
+                from,
+                keys,
+            }) => {
+                if token == "-" {
+                    token.clear();
+                    std::io::stdin().read_line(&mut token)?;
+                }
+                println!("{}", join(balancer, from, &token, &keys)?);
+                return Ok(ExitCode::SUCCESS);
             }
             Some(Action::Unload { file, yes }) => {
                 return match AgentConfig::load(&file.config) {

@@ -280,6 +280,7 @@ mod tests {
         // They write files, run until they are stopped, draw, or say what they did in a sentence.
         let without = [
             "causeway agent",
+            "causeway agent join",
             "causeway agent unload",
             "causeway config migrate",
             "causeway config schema",
@@ -292,6 +293,7 @@ mod tests {
             "causeway fleet join",
             "causeway fleet leave",
             "causeway fleet pass-by",
+            "causeway fleet token",
             "causeway import",
             "causeway lb",
             "causeway lb unload",

@@ -4,15 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_api::balancer::{
-    Agreement, FleetAgentView, FleetPosition, FleetView, PassBy, PeersView,
+    Agreement, FleetAgentView, FleetCidView, FleetPosition, FleetTokenOrder, FleetView, PassBy,
+    PeersView,
 };
 use causeway_report::table::{OutputFormat, TextTable};
+use causeway_service::config::units;
 use clap::Subcommand;
 use serde_json::json;
 
@@ -53,6 +57,15 @@ enum Action {
         /// It gets no packets
         #[arg(long, required = true)]
         yes: bool,
+    },
+    /// Make a token by which the agent of a new server joins, once, with `causeway agent join`
+    Token {
+        /// Addresses of one server, as balancers know it
+        #[arg(required = true)]
+        server: Vec<IpAddr>,
+        /// How long it lasts
+        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = units::duration)]
+        lasts: Duration,
     },
     /// Show what this balancer must have in common with the others
     Show {
@@ -100,6 +113,13 @@ impl Args {
                     member: member.clone()
                 });
                 self.order("pass-by", &body.to_string())
+            }
+            Action::Token { ref server, lasts } => {
+                let body = json!(FleetTokenOrder {
+                    servers: server.clone(),
+                    lifetime_s: lasts.as_secs(),
+                });
+                self.order("token", &body.to_string())
             }
             Action::Show { output } => {
                 let agreement: Agreement = self.target.get("/v1/agreement")?;
@@ -186,6 +206,9 @@ fn status(fleet: &FleetView) -> String {
         format!("{ids} {phase}")
     });
     text += &format!("\nids: {}\n", phases.join(", "));
+    for own in &fleet.quic_cids {
+        text += &connection_ids(own);
+    }
     let newest = |agent: &&FleetAgentView| agent.acknowledged == fleet.book;
     match fleet.agents.len() {
         0 => {}
@@ -193,6 +216,11 @@ fn status(fleet: &FleetView) -> String {
             let there = fleet.agents.iter().filter(newest).count();
             text += &format!("agents: {there} of {all} go by this book\n");
         }
+    }
+    let used = fleet.tokens.iter().filter(|token| token.is_used).count();
+    match fleet.tokens.len() {
+        0 => {}
+        all => text += &format!("join tokens: {} open, {used} used\n", all - used),
     }
     for wait in &fleet.waiting {
         let agents = wait.agents.iter();
@@ -204,6 +232,20 @@ fn status(fleet: &FleetView) -> String {
         };
     }
     text
+}
+
+/// What the connection ids of a VIP are of.
+fn connection_ids(own: &FleetCidView) -> String {
+    let issued = match own.issued {
+        Some(number) => format!("configuration {number} is issued"),
+        None => "servers issue by their files".to_owned(),
+    };
+    let other = match (own.other, own.by_files && own.issued.is_some()) {
+        (Some(number), _) => format!(", {number} is accepted"),
+        (None, true) => ", those in files alone are accepted".to_owned(),
+        (None, false) => String::new(),
+    };
+    format!("connection ids of {}: {issued}{other}\n", own.vip)
 }
 
 fn members(fleet: &FleetView) -> TextTable {
@@ -389,6 +431,12 @@ mod tests {
                 members: vec!["lb2".to_owned()],
                 agents: vec!["10.0.0.7".to_owned()],
             }],
+            quic_cids: vec![FleetCidView {
+                vip: "192.0.2.1:443/udp".to_owned(),
+                issued: Some(0),
+                other: Some(1),
+                by_files: false,
+            }],
             agents: vec![FleetAgentView {
                 server: "10.0.0.7".to_owned(),
                 acknowledged: Some(at(8)),
@@ -406,6 +454,7 @@ mod tests {
              lb1     serving  lasts    0.9\n\
              lb2     serving  is over  0.7\n\n\
              ids: 0 live, 0 known, 0 leaving, 0 resting\n\
+             connection ids of 192.0.2.1:443/udp: configuration 0 is issued, 1 is accepted\n\
              agents: 0 of 1 go by this book\n\
              waits for lb2, the agent of 10.0.0.7: key 3 is issued\n"
         );

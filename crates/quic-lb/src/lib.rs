@@ -21,7 +21,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With the feature `quinn`, [`quinn::Generator`] issues the ids of a quinn endpoint.
+//! With the feature `quinn`, [`quinn::Generator`] issues the ids of a quinn endpoint. With the
+//! feature `file`, [`file`] reads what the agent on the server says to issue by.
 //!
 //! # Algorithms
 //!
@@ -38,6 +39,8 @@
 
 mod codec;
 mod config;
+#[cfg(feature = "file")]
+pub mod file;
 mod id;
 mod issuer;
 mod network;

@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod notify;
 pub mod privileges;
 pub mod process;
+pub mod seal;
 pub mod stop;
 pub mod tls;
 pub mod tokens;

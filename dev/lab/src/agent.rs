@@ -96,6 +96,11 @@ impl AgentProcess {
         fs::write(self.config_file(), text).context("cannot write the agent's configuration")
     }
 
+    /// Where it writes what QUIC programs issue connection ids by, if its file names STATE/quic-ids.json.
+    pub fn quic_ids(&self) -> PathBuf {
+        self.path("quic-ids.json")
+    }
+
     /// Has the agent read its file and its keys again (SIGHUP).
     pub fn reload(&self) -> Result<()> {
         self.daemon.reload()

@@ -2,6 +2,7 @@
 //! The configuration of `causeway agent`, which serves one server.
 
 mod clients;
+mod quic;
 mod raw;
 mod report;
 mod words;
@@ -19,6 +20,7 @@ use causeway_service::config::{
 };
 
 pub use self::clients::{ClientsConfig, Threshold};
+pub use self::quic::QuicIdsConfig;
 use self::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
 pub use self::report::AgentReportConfig;
 pub use self::words::AcceptQueuePolicy;
@@ -79,6 +81,8 @@ pub struct AgentConfig {
     pub clients: Option<ClientsConfig>,
     /// To whom it reports, and what; `None`: nothing.
     pub report: Option<AgentReportConfig>,
+    /// Where QUIC programs read what to issue connection ids by.
+    pub quic: QuicIdsConfig,
 }
 
 /// What a server needs to know to write cookies.
@@ -307,6 +311,8 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     let report = raw.report.as_ref().filter(|_| is_whole);
     let report = report.map(|raw| report::report(raw, &sources, faults));
     let http = config::http(raw.http.as_ref(), HTTP_PORT, faults);
+    let socket = config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults);
+    let quic = quic::quic_ids(raw.quic.as_ref(), &socket, hears_book, faults);
     Some(AgentConfig {
         report: match report {
             None => None,
@@ -318,7 +324,8 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         balancers,
         pin_dir: config::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
         state_dir: config::directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
-        socket: config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
+        quic,
+        socket,
         http,
         api: config::api(raw.api.as_ref(), http, faults),
         xdp_mode: mode.unwrap_or(XdpMode::Auto),

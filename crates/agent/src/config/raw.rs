@@ -37,6 +37,7 @@ pub(super) struct RawAgent {
     pub cookie: Option<RawAgentCookie>,
     pub clients: Option<RawClients>,
     pub report: Option<RawAgentReport>,
+    pub quic: Option<Spanned<RawAgentQuic>>,
     #[schemars(with = "Option<WordOf<AcceptQueuePolicy>>")]
     pub accept_queue: Text,
 }
@@ -53,6 +54,14 @@ pub(super) struct RawAgentReport {
     pub client_latency: Option<bool>,
     pub load: Option<bool>,
     pub load_interval: Text,
+}
+
+/// Where QUIC programs of the server read what to issue connection ids by.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgentQuic {
+    pub file: Text,
+    pub owner: Text,
 }
 
 /// What an agent measures of clients.

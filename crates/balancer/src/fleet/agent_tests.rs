@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Agents beside members: what they are sent, and what waits for them.
 
+use causeway_api::Moment;
+use causeway_api::balancer::FleetTokenOrder;
 use causeway_core::agent_report::{
-    AgentOrders, Body, BookParts, Boot, Question, ReportKeys, ReportSecrets, ReportSender,
+    AgentOrders, Body, BookParts, Boot, JoinAnswer, JoinAttempt, JoinRefusal, JoinTicket, Question,
+    ReportKeys, ReportSecrets, ReportSender,
 };
 
-use super::tests::{World, keys_text};
+use causeway_core::cookie::{CookieKey, KeyEpoch};
+use causeway_service::config::KeysFile;
+use causeway_service::seal::SealKeys;
+
+use super::tests::{QUARANTINE_NS, World, keys_text};
 use super::*;
 
 const HEARS: &str = "agents = true\n[agent_reports]\nlisten = \"10.0.0.254:9472\"\n";
@@ -194,4 +201,276 @@ fn agents_may_be_waited_for_later_than_the_fleet_is_founded() {
     world.start(0, &[1]);
     world.settle();
     assert_eq!(world.members[0].view().agents, []);
+}
+
+/// A VIP over QUIC beside the other, with these configurations, each with a nonce of this length.
+fn h3(configs: &[(u8, u8)]) -> &'static str {
+    let config = |(number, nonce): &(u8, u8)| {
+        format!(
+            "[[vip.quic_cid]]\nconfig = {number}\nalgorithm = \"plain\"\nnonce_length = {nonce}\n"
+        )
+    };
+    let configs: String = configs.iter().map(config).collect();
+    let text = format!(
+        "{HEARS}[[vip]]\nname = \"h3\"\naddress = \"192.0.2.1\"\nport = 443\nprotocol = \"udp\"\n\
+         real = [{{ address = \"10.0.0.1\" }}]\n{configs}"
+    );
+    Box::leak(text.into_boxed_str())
+}
+
+impl Agent {
+    /// The number of the configuration that its QUIC programs issue by, and how many balancers
+    /// accept.
+    fn issues(&self) -> (Option<u8>, usize) {
+        let heard = self.heard.as_ref().expect("it has heard");
+        let cids = heard.cids.values().next().expect("a VIP over QUIC");
+        let issued = cids.configs.get(&cids.issued);
+        (issued.map(|config| config.number()), cids.configs.len())
+    }
+}
+
+fn whats(world: &World, at: usize) -> String {
+    let waiting = world.members[at].view().waiting.into_iter();
+    waiting.map(|wait| wait.what + "\n").collect()
+}
+
+#[test]
+fn configurations_of_connection_ids_are_issued_once_all_accept_them() {
+    let mut world = World::of(2, &[1], h3(&[(0, 8)]), false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(0), 1));
+    world.settle();
+    world.extra = h3(&[(0, 8), (1, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [0, 1]);
+    assert_eq!(world.members[1].quic_configs(), [0]);
+    let hold = world.members[1].view().hold.unwrap();
+    let lacks = "configuration 1 of connection ids of vip h3";
+    assert!(hold.contains(lacks), "{hold}");
+    world.reload(1, &[1]);
+    world.settle();
+    assert_eq!(world.members[1].quic_configs(), [0, 1]);
+    assert_eq!(waits_for_agents(&world), ["10.0.0.1"]);
+    let view = world.members[0].view();
+    assert_eq!(
+        (view.quic_cids[0].issued, view.quic_cids[0].other),
+        (Some(0), Some(1))
+    );
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(0), 2), "accepted");
+    agent.talk(&world, 1);
+    world.settle();
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(1), 2));
+    agent.talk(&world, 1);
+    // The former one is retired once a file says so, and it has rested.
+    world.settle();
+    world.pass(2 * QUARANTINE_NS);
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [0, 1]);
+    world.extra = h3(&[(1, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.quic_configs(), [1]);
+        assert!(member.view().waiting.is_empty(), "{:?}", member.view());
+    }
+}
+
+#[test]
+fn a_configuration_needs_a_number_that_is_not_in_use() {
+    let mut world = World::of(1, &[1], h3(&[(0, 8)]), false);
+    world.extra = h3(&[(0, 9)]);
+    world.reload(0, &[1]);
+    world.settle();
+    let expected = "configuration 0 of connection ids of 192.0.2.1:443/udp is accepted, once files give it another number: 0 is in use";
+    assert!(whats(&world, 0).contains(expected), "{}", whats(&world, 0));
+    assert_eq!(world.members[0].quic_configs(), [0]);
+    assert!(world.members[0].view().quic_cids[0].other.is_none());
+}
+
+#[test]
+fn a_fleet_is_founded_with_the_configurations_that_run() {
+    let mut world = World::of(1, &[1], h3(&[(2, 8), (3, 8)]), false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    assert_eq!(agent.issues(), (Some(3), 1), "the last one of the file");
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [2, 3]);
+    assert!(world.members[0].view().quic_cids[0].by_files);
+    agent.talk(&world, 0);
+    world.extra = h3(&[(3, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    world.pass(2 * QUARANTINE_NS);
+    world.settle();
+    assert_eq!(world.members[0].quic_configs(), [3]);
+    assert!(!world.members[0].view().quic_cids[0].by_files);
+}
+
+#[test]
+fn a_new_vip_s_reals_are_picked_once_their_agents_have_what_to_issue_by() {
+    let mut world = World::of(1, &[1], HEARS, false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    world.settle();
+    world.extra = h3(&[(0, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    let live = |world: &World| {
+        let ids = world.members[0].view().ids;
+        ids.iter().filter(|id| id.phase == "live").count()
+    };
+    assert_eq!(live(&world), 1, "that of the other VIP");
+    for _ in 0..3 {
+        agent.talk(&world, 0);
+        world.settle();
+    }
+    assert_eq!(agent.issues(), (Some(0), 1));
+    assert_eq!(live(&world), 2);
+}
+
+/// The agent of a server without a keys file, which shows a token.
+struct Newcomer {
+    ticket: JoinTicket,
+    own: Option<SealKeys>,
+    attempt: JoinAttempt,
+}
+
+const NOW: Moment = Moment {
+    monotonic_ns: 1 << 40,
+    realtime_ns: 1_700_000_000_000_000_000,
+};
+
+impl Newcomer {
+    fn new(text: &str, id: u32) -> Self {
+        let own = SealKeys::new().expect("random numbers");
+        let ticket: JoinTicket = text.parse().expect("a token");
+        let boot = Boot { time_s: 1, id };
+        let attempt = JoinAttempt::new(ticket, own.public(), server(9), boot);
+        Self {
+            ticket,
+            own: Some(own),
+            attempt,
+        }
+    }
+
+    /// Asks a member until it is not challenged any more.
+    fn ask(&mut self, world: &World, at: usize) -> Option<JoinAnswer> {
+        let reports = world.members[at].engine().reports().clone();
+        for _ in 0..3 {
+            let answer = reports.answer_join(&self.attempt.ask(), server(9), NOW)?;
+            match self.attempt.hear(&answer) {
+                Some(JoinAnswer::Challenged) => {}
+                other => return other,
+            }
+        }
+        panic!("it is challenged for ever");
+    }
+
+    fn keys(&mut self, answer: Option<JoinAnswer>) -> KeysFile {
+        let Some(JoinAnswer::Given(key, sealed)) = answer else {
+            panic!("{answer:?}");
+        };
+        let own = self.own.take().expect("it opens one");
+        let text = own.open(key, self.ticket.secret().salt(), &sealed);
+        text.expect("it is for this one")
+            .parse()
+            .expect("a keys file")
+    }
+}
+
+fn server(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn token(world: &mut World, at: usize) -> Result<String, EngineError> {
+    let order = FleetTokenOrder {
+        servers: vec![server(9)],
+        lifetime_s: 3600,
+    };
+    let (fleet, engine) = world.members[at].daemon.as_mut().expect("a daemon");
+    fleet.token(&*engine, &order, NOW)
+}
+
+#[test]
+fn a_token_of_one_member_is_good_at_every_member_and_once() {
+    let mut world = World::of(2, &[1], HEARS, false);
+    let text = token(&mut world, 0).expect("a token");
+    let (mut one, mut two) = (Newcomer::new(&text, 1), Newcomer::new(&text, 2));
+    assert_eq!(one.ask(&world, 1), None, "this member has not read of it");
+    world.settle();
+    assert_eq!(world.members[1].view().tokens.len(), 1);
+    // Two show it at once, each to another member.
+    assert_eq!(one.ask(&world, 1), None);
+    assert_eq!(two.ask(&world, 0), None);
+    world.settle();
+    let answers = [one.ask(&world, 0), two.ask(&world, 1)];
+    let refused = Some(JoinAnswer::Refused(JoinRefusal::Used));
+    let is_refused = answers.iter().filter(|answer| **answer == refused);
+    assert_eq!(is_refused.count(), 1, "{answers:?}");
+    let [first, second] = answers;
+    let mut winner = match first == refused {
+        true => (two, second),
+        false => (one, first),
+    };
+    // The answer may be lost, and another member asked.
+    assert!(matches!(
+        winner.0.ask(&world, 1),
+        Some(JoinAnswer::Given(..))
+    ));
+    let file = winner.0.keys(winner.1);
+    let agent = Agent::new(9);
+    assert_eq!(
+        file.reports.as_ref(),
+        Some(&agent.keys),
+        "its own secrets alone"
+    );
+    assert!(world.members[0].view().tokens[0].is_used);
+    let given: u64 = (0..2)
+        .map(|at| world.members[at].engine().reports().join_counts())
+        .map(|counts| counts["given"])
+        .sum();
+    assert_eq!(given, 2);
+}
+
+#[test]
+fn nothing_is_given_without_the_store_and_no_token_outlives_its_loss() {
+    let mut world = World::of(1, &[1], HEARS, false);
+    let text = token(&mut world, 0).expect("a token");
+    let mut agent = Newcomer::new(&text, 1);
+    // The store is not asked meanwhile.
+    assert_eq!(agent.ask(&world, 0), None);
+    assert_eq!(agent.ask(&world, 0), None);
+    world.wipe();
+    world.settle();
+    assert_eq!(world.members[0].view().tokens, []);
+    assert_eq!(agent.ask(&world, 0), None);
+    let counts = world.members[0].engine().reports().join_counts();
+    assert_eq!((counts["given"], counts["unknown"]), (0, 1));
+}
+
+#[test]
+fn a_token_is_refused_that_could_not_be_used() {
+    let mut world = World::of(1, &[1], "", false);
+    let error = token(&mut world, 0).expect_err("no reports").to_string();
+    assert!(error.contains("[agent_reports]"), "{error}");
+    world.extra = HEARS;
+    world.start(0, &[1]);
+    world.settle();
+    let (fleet, engine) = world.members[0].daemon.as_mut().expect("a daemon");
+    for (last, lifetime_s) in [(0, 3600), (1, 1), (1, 10_000_000), (60, 3600)] {
+        let order = FleetTokenOrder {
+            servers: (0..last).map(server).collect(),
+            lifetime_s,
+        };
+        let refused = fleet.token(&*engine, &order, NOW);
+        assert!(
+            matches!(refused, Err(EngineError::Invalid(_))),
+            "{refused:?}"
+        );
+    }
+    assert!(token(&mut world, 0).is_ok());
 }

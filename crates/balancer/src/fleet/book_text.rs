@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The book and what members say of themselves, as texts for stores and files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use causeway_core::fleet::{
-    Absence, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdPhase, IdRecord,
-    KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
+    Absence, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdPhase,
+    IdRecord, JoinKey, JoinToken, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
+    TokenId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ use super::AgentPaths;
 use super::reading::MemberNames;
 
 /// The newest format of the book that this build reads, and writes.
-pub(super) const READS: u16 = 1;
+pub(super) const READS: u16 = 2;
 
 /// Why a text is not taken for a book.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +83,40 @@ impl From<PositionText> for Position {
     }
 }
 
+impl From<KeyPhases> for KeysText {
+    fn from(keys: KeyPhases) -> Self {
+        Self {
+            issued: keys.issued,
+            other: keys.other,
+            since: keys.since.into(),
+        }
+    }
+}
+
+impl From<KeysText> for KeyPhases {
+    fn from(text: KeysText) -> Self {
+        Self {
+            issued: text.issued,
+            other: text.other,
+            since: text.since.into(),
+        }
+    }
+}
+
+impl From<CidForm> for CidText {
+    fn from(form: CidForm) -> Self {
+        let CidForm { number, mark } = form;
+        Self { number, mark }
+    }
+}
+
+impl From<CidText> for CidForm {
+    fn from(text: CidText) -> Self {
+        let CidText { number, mark } = text;
+        Self { number, mark }
+    }
+}
+
 #[derive(Deserialize)]
 struct Head {
     format: u16,
@@ -99,6 +134,10 @@ struct BookText {
     members: Vec<MemberText>,
     vips: FleetVips,
     ids: Vec<IdText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cids: Vec<CidsText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tokens: Vec<TokenText>,
     by_hand: Vec<HandText>,
 }
 
@@ -129,6 +168,8 @@ pub(super) struct FleetVips(BTreeMap<String, VipText>);
 #[serde(deny_unknown_fields)]
 struct VipText {
     ids: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cid: Option<CidText>,
     reals: BTreeMap<IpAddr, RealText>,
 }
 
@@ -137,6 +178,32 @@ struct VipText {
 struct RealText {
     id: Option<u16>,
     agent: bool,
+}
+
+/// A configuration of connection ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CidText {
+    number: u8,
+    mark: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CidsText {
+    vip: String,
+    phases: KeysText,
+    forms: BTreeMap<KeyNumber, CidText>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenText {
+    id: TokenId,
+    servers: BTreeSet<IpAddr>,
+    epoch: u8,
+    until_s: u64,
+    used_by: Option<JoinKey>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -177,6 +244,7 @@ impl From<&BTreeMap<Arc<str>, FleetVip>> for FleetVips {
         };
         let vip = |vip: &FleetVip| VipText {
             ids: vip.ids,
+            cid: vip.cid.map(Into::into),
             reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
         };
         Self(
@@ -195,6 +263,7 @@ impl FleetVips {
         };
         let vip = |vip: &VipText| FleetVip {
             ids: vip.ids,
+            cid: vip.cid.map(Into::into),
             reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
         };
         let vips = self.0.iter();
@@ -213,11 +282,20 @@ impl StoredBook {
             position: book.position.into(),
             steps_aside: book.absence == Absence::StepsAside,
             wanted_key: book.wanted_key,
-            keys: KeysText {
-                issued: book.keys.issued,
-                other: book.keys.other,
-                since: book.keys.since.into(),
-            },
+            keys: book.keys.into(),
+            cids: book
+                .cids
+                .iter()
+                .map(|(vip, own)| CidsText {
+                    vip: vip.to_string(),
+                    phases: own.phases.into(),
+                    forms: own
+                        .forms
+                        .iter()
+                        .map(|(of, form)| (*of, (*form).into()))
+                        .collect(),
+                })
+                .collect(),
             members: book
                 .members
                 .iter()
@@ -245,6 +323,17 @@ impl StoredBook {
                     },
                     since: record.since.into(),
                     agent: record.agent,
+                })
+                .collect(),
+            tokens: book
+                .tokens
+                .iter()
+                .map(|(id, token)| TokenText {
+                    id: *id,
+                    servers: token.servers.clone(),
+                    epoch: token.epoch,
+                    until_s: token.until_s,
+                    used_by: token.used_by,
                 })
                 .collect(),
             by_hand: book
@@ -299,6 +388,14 @@ impl StoredBook {
             };
             ((own.vip.as_str().into(), own.id), record)
         });
+        let cids = text.cids.into_iter().map(|own| {
+            let forms = own.forms.into_iter();
+            let cids = CidPhases {
+                phases: own.phases.into(),
+                forms: forms.map(|(of, form)| (of, form.into())).collect(),
+            };
+            (own.vip.as_str().into(), cids)
+        });
         let by_hand = text.by_hand.iter().map(|own| {
             let set = HandState {
                 drain: own.drain,
@@ -306,6 +403,15 @@ impl StoredBook {
                 weight: own.weight,
             };
             ((own.vip.as_str().into(), own.real), set)
+        });
+        let tokens = text.tokens.into_iter().map(|own| {
+            let token = JoinToken {
+                servers: own.servers,
+                epoch: own.epoch,
+                until_s: own.until_s,
+                used_by: own.used_by,
+            };
+            (own.id, token)
         });
         let book = FleetBook {
             position: text.position.into(),
@@ -318,12 +424,10 @@ impl StoredBook {
             wanted_key: text.wanted_key,
             members: members.collect(),
             ids: ids.collect(),
-            keys: KeyPhases {
-                issued: text.keys.issued,
-                other: text.keys.other,
-                since: text.keys.since.into(),
-            },
+            keys: text.keys.into(),
+            cids: cids.collect(),
             by_hand: by_hand.collect(),
+            tokens: tokens.collect(),
         };
         Ok(Self {
             cluster: text.cluster,
@@ -345,6 +449,7 @@ mod tests {
         let since = book.position.next();
         let wanted = FleetVip {
             ids: 64,
+            cid: Some(CidForm { number: 6, mark: 9 }),
             reals: [(
                 real,
                 FleetVipReal {
@@ -380,7 +485,34 @@ mod tests {
                 },
             );
         }
+        book.format = READS;
         book.keys.other = Some(5);
+        let cids = CidPhases {
+            phases: KeyPhases {
+                issued: 1,
+                other: Some(2),
+                since,
+            },
+            forms: [
+                (
+                    1,
+                    CidForm {
+                        number: 0,
+                        mark: u64::MAX,
+                    },
+                ),
+                (2, CidForm { number: 6, mark: 9 }),
+            ]
+            .into(),
+        };
+        book.cids.insert(vip.clone(), cids);
+        let token = JoinToken {
+            servers: [real].into(),
+            epoch: 1,
+            until_s: u64::MAX,
+            used_by: Some([7; 32]),
+        };
+        book.tokens.insert(3, token);
         let set = HandState {
             drain: Some(false),
             maintenance: None,
@@ -394,9 +526,9 @@ mod tests {
         };
         let text = stored.to_text().unwrap();
         assert_eq!(StoredBook::of_text(&text), Ok(stored));
-        let later = text.replace("\"format\":1", "\"format\":2,\"more\":0");
-        assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(2)));
-        let more = text.replace("\"format\":1", "\"format\":1,\"more\":0");
+        let later = text.replace("\"format\":2", "\"format\":3,\"more\":0");
+        assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(3)));
+        let more = text.replace("\"format\":2", "\"format\":2,\"more\":0");
         assert!(matches!(
             StoredBook::of_text(&more),
             Err(NoBook::Damaged(_))

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use causeway_api::balancer::{FleetView, RealChange};
 use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_core::fleet::{
-    FleetBook, FleetVip, FleetVipReal, HandState, IdPhase, IdRecord, MemberPhase,
+    CIDS_OF_FILES, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, HandState, IdPhase,
+    IdRecord, KeyPhases, MemberPhase,
 };
 
+use super::secrets::CidsOfVips;
 use crate::by_hand::{self, put};
 use crate::config::{BalancerConfig, RealConfig, RealRole, VipConfig, quic};
 use crate::cookies::ids_of;
@@ -27,6 +29,8 @@ pub(crate) struct Following {
     pub book: Arc<FleetBook>,
     /// The keys of cookies that the book accepts, where the file has any.
     pub keys: Option<Keys>,
+    /// The configurations of connection ids that it accepts.
+    pub cids: CidsOfVips,
 }
 
 /// Whether VIPs may be announced to routers.
@@ -235,8 +239,21 @@ impl Engine {
 
     /// A book in which everything is as it runs here: the first of a fleet.
     pub(super) fn first_book(&self, mut book: FleetBook) -> anyhow::Result<FleetBook> {
-        book.vips = vips_of(&self.file);
+        book.vips = vips_of(&self.file, &book);
         let since = book.position;
+        for vip in self.file.vips.iter().filter(|vip| is_of_fleet(vip)) {
+            if let Some(route) = vip.quic.last() {
+                let phases = KeyPhases {
+                    issued: CIDS_OF_FILES + 1,
+                    other: (vip.quic.len() > 1).then_some(CIDS_OF_FILES),
+                    since,
+                };
+                let form = CidForm::of(route.config());
+                let forms = [(phases.issued, form)].into();
+                book.cids
+                    .insert(vip.endpoint().into(), CidPhases { phases, forms });
+            }
+        }
         for pool in self.pools.iter().filter(|pool| is_of_fleet(pool.vip())) {
             let held = self.plane.cookie_ids(pool.id())?;
             let vip: Arc<str> = pool.vip().endpoint().into();
@@ -283,8 +300,9 @@ fn has_agents(file: &BalancerConfig) -> bool {
     file.fleet.as_ref().is_some_and(|fleet| fleet.agents)
 }
 
-/// The VIPs of a file that a fleet shares, as a book has them.
-pub(super) fn vips_of(file: &BalancerConfig) -> BTreeMap<Arc<str>, FleetVip> {
+/// The VIPs of a file that a fleet shares, as this book has them. Of several configurations of
+/// connection ids the last one is to come to be issued.
+pub(super) fn vips_of(file: &BalancerConfig, book: &FleetBook) -> BTreeMap<Arc<str>, FleetVip> {
     let real = |real: &RealConfig| {
         let wanted = FleetVipReal {
             id: real.id,
@@ -298,7 +316,9 @@ pub(super) fn vips_of(file: &BalancerConfig) -> BTreeMap<Arc<str>, FleetVip> {
             false => quic::ids(&vip.quic),
         };
         let reals = vip.reals.iter().map(real).collect();
-        (vip.endpoint().into(), FleetVip { ids, reals })
+        let cid = vip.quic.last().map(|route| CidForm::of(route.config()));
+        let cid = cid.filter(|_| book.has_cids());
+        (vip.endpoint().into(), FleetVip { ids, cid, reals })
     };
     let vips = file.vips.iter().filter(|vip| is_of_fleet(vip));
     vips.map(vip).collect()
@@ -316,6 +336,9 @@ fn over(
     }
     for vip in config.vips.iter_mut().filter(|vip| is_of_fleet(vip)) {
         let endpoint = vip.endpoint();
+        if let Some(routes) = following.cids.get(endpoint.as_str()) {
+            vip.quic.clone_from(routes);
+        }
         let of_book = following.book.of_vip(&endpoint);
         let mut ids: BTreeMap<IpAddr, (u16, IdPhase)> = of_book
             .map(|(id, record)| (record.real, (id, record.phase)))

@@ -12,9 +12,11 @@ mod book_text;
 mod dir_store;
 mod etcd_store;
 mod following;
+mod joining;
 mod kept;
 mod reading;
 mod runner;
+mod secrets;
 mod store;
 #[cfg(test)]
 mod store_tests;
@@ -28,9 +30,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use causeway_api::balancer::FleetView;
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
-use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use causeway_core::fleet::{
     Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, FleetVip, HandState, Hold,
     KeyNumber, LeaseTerms, Position, Stored,
@@ -41,6 +43,7 @@ use self::book_text::{AckText, FleetVips, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
 use self::reading::{Reading, id_of, key_digest};
+use self::secrets::{Secrets, keeps_former_cid};
 use self::store::{Held, Store, StoreError};
 use self::telling::agents_at;
 use crate::config::{BalancerConfig, FleetConfig, cookie};
@@ -87,8 +90,8 @@ pub(crate) struct Fleet {
     absent: BTreeMap<(BalancerId, Position), u64>,
     /// What rests, and since when it is watched.
     watched: BTreeMap<FleetRest, u64>,
-    /// Keys by their numbers: of the file, and former ones that are accepted still.
-    keys: BTreeMap<KeyNumber, CookieKey>,
+    /// What the book has by number or mark alone.
+    secrets: Secrets,
     /// Where this member listens for agents, and what it has said of that.
     paths: AgentPaths,
     said_paths: Option<AgentPaths>,
@@ -174,23 +177,25 @@ impl Fleet {
             prefers_others: false,
             absent: BTreeMap::new(),
             watched: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            secrets: Secrets::default(),
             paths: AgentPaths::default(),
             said_paths: None,
             faults: Faults::default(),
             kept,
             config: config.clone(),
         };
-        fleet.take_keys(file);
+        fleet
+            .secrets
+            .take(file, fleet.member.book().map(Arc::as_ref));
         // The data plane follows it before any packet goes by the file alone.
         let following = match book {
             Some(book) => {
-                let keys = fleet.keys_of(&book, file);
-                let keys =
-                    keys.map_err(|fault| format!("the last good book of the fleet: {fault}"))?;
+                let following = fleet.following(&book, file);
+                let following = following
+                    .map_err(|fault| format!("the last good book of the fleet: {fault}"))?;
                 // What is to be written about it is written at the first reading.
                 fleet.member.handle(FleetEvent::Applied(book.position));
-                Some(Following { book, keys })
+                Some(following)
             }
             None => fleet.book_of_store(file),
         };
@@ -222,9 +227,9 @@ impl Fleet {
         self.read.take(&held, &self.config.member);
         let book = self.read.book(&held).ok().flatten()?;
         let known = book.members.contains_key(&self.id);
-        let keys = self.keys_of(&book, file).ok().filter(|_| known)?;
+        let following = self.following(&book, file).ok().filter(|_| known)?;
         self.kept.is_new = false;
-        Some(Following { book, keys })
+        Some(following)
     }
 
     /// Renews the lease, reads the store, and does what is due. Says whether there is more to do
@@ -234,7 +239,8 @@ impl Fleet {
         // Agents' reports are taken before the store is read: they are sent no later book.
         let agents = {
             let engine = engines.engine();
-            self.take_keys(&engine.file);
+            self.secrets
+                .take(&engine.file, self.member.book().map(Arc::as_ref));
             self.paths = engine.agent_paths();
             engine.reports().follows()
         };
@@ -293,7 +299,7 @@ impl Fleet {
         if let Some(book) = &book {
             self.see_absent(book, now_ns);
         }
-        self.read.acks.agents = agents_at(agents, &self.keys, self.read.found);
+        self.read.acks.agents = agents_at(agents, self.secrets.keys(), self.read.found);
         let stored = Stored {
             book,
             acks: self.read.acks.clone(),
@@ -342,24 +348,24 @@ impl Fleet {
     fn see_rests(&mut self, engines: &impl HasEngine, now_ns: u64) {
         let rests = self.member.evidence().rests.clone();
         self.watched.retain(|rest, _| rests.contains_key(rest));
-        let (rest, retired) = {
-            let engine = engines.engine();
-            let cookies = engine.file.cookies.as_ref();
-            let rest = cookies.map_or(cookie::QUARANTINE, |cookies| cookies.quarantine);
-            let other = self.member.book().and_then(|book| book.keys.other);
-            // By its file an operator says that connections of the former key are gone.
-            let has =
-                |number| cookies.is_some_and(|own| own.keys.numbered().any(|(n, _)| n == number));
-            (
-                rest.as_nanos() as u64,
-                other.is_none_or(|other| !has(other)),
-            )
-        };
+        let engine = engines.engine();
+        let file = &engine.file;
+        let cookies = file.cookies.as_ref();
+        let rest = cookies.map_or(cookie::QUARANTINE, |cookies| cookies.quarantine);
+        let rest = rest.as_nanos() as u64;
+        let book = self.member.book().cloned();
+        let other = book.as_ref().and_then(|book| book.keys.other);
+        let has = |number| cookies.is_some_and(|own| own.keys.numbered().any(|(n, _)| n == number));
         for (what, over) in rests {
             let since_ns = *self.watched.entry(what.clone()).or_insert(now_ns);
-            let may_end = match what {
+            // By its file an operator says that connections of what was there before are gone.
+            let may_end = match &what {
                 FleetRest::Id { .. } => true,
-                FleetRest::Key { .. } => retired,
+                FleetRest::Key { .. } => other.is_none_or(|other| !has(other)),
+                FleetRest::Cid { vip, .. } => {
+                    let mut book = book.iter();
+                    !book.any(|book| keeps_former_cid(file, book, vip))
+                }
             };
             if !over && may_end && now_ns >= self.terms.rested_from(since_ns, rest) {
                 self.member.handle(FleetEvent::Rested(what));
@@ -425,7 +431,7 @@ impl Fleet {
 
     fn apply(&mut self, engines: &impl HasEngine, book: &Arc<FleetBook>) -> Result<(), String> {
         let mut engine = engines.engine();
-        let own = following::vips_of(&engine.file);
+        let own = following::vips_of(&engine.file, book);
         let removed = self
             .kept
             .file
@@ -440,11 +446,7 @@ impl Fleet {
                 "vip {vip} of the book is not in this balancer's file; add it"
             ));
         }
-        let keys = self.keys_of(book, &engine.file)?;
-        let following = Following {
-            book: book.clone(),
-            keys,
-        };
+        let following = self.following(book, &engine.file)?;
         engine.follow(following).map_err(|error| error.to_string())
     }
 
@@ -454,7 +456,7 @@ impl Fleet {
         position: Option<Position>,
         left: Option<Position>,
     ) -> Result<(), String> {
-        let keys = self.keys.iter();
+        let keys = self.secrets.keys().iter();
         let said = AckText {
             cluster: self.read.cluster.clone(),
             position: position.map(Into::into),
@@ -509,7 +511,10 @@ impl Fleet {
         let (own, by_hand) = {
             let engine = engines.engine();
             let wants = engine.fleet.as_ref().map(|fleet| fleet.wants.clone());
-            (following::vips_of(&engine.file), wants.unwrap_or_default())
+            (
+                following::vips_of(&engine.file, &book),
+                wants.unwrap_or_default(),
+            )
         };
         let told = match &self.kept.file {
             Some(told) => told.vips(),
@@ -521,12 +526,13 @@ impl Fleet {
                 .collect(),
         };
         let mut events: Vec<FleetEvent> = changes_of_file(&told, &own, &book);
-        if let Some(key) = self.keys.keys().max() {
+        if let Some(key) = self.secrets.keys().keys().max() {
             events.push(FleetEvent::Key(*key));
         }
         let states = by_hand.iter();
         events
             .extend(states.map(|((vip, real), set)| FleetEvent::ByHand(vip.clone(), *real, *set)));
+        events.extend(self.token_events(&book, engines));
         for event in events {
             let actions = self.member.handle(event);
             if !actions.is_empty() {
@@ -545,42 +551,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// Takes the keys of the file, beside former ones that the book accepts still.
-    fn take_keys(&mut self, file: &BalancerConfig) {
-        let book = self.member.book();
-        self.keys
-            .retain(|number, _| book.is_some_and(|book| book.keys.accepts(*number)));
-        if let Some(cookies) = &file.cookies {
-            self.keys.extend(cookies.keys.numbered());
-        }
-    }
-
-    /// The keys that a book accepts.
-    fn keys_of(&self, book: &FleetBook, file: &BalancerConfig) -> Result<Option<Keys>, String> {
-        let Some(cookies) = &file.cookies else {
-            return Ok(None);
-        };
-        let of = |number: KeyNumber| {
-            let key = self.keys.get(&number).ok_or_else(|| {
-                format!(
-                    "key {number} of cookies, which the book accepts, is not in {}; copy the file from another balancer",
-                    cookies.file.display()
-                )
-            })?;
-            match self.read.has_another(number, key) {
-                None => Ok(*key),
-                Some(member) => Err(format!(
-                    "key {number} of cookies is another on {member}; copy {} from one balancer to all",
-                    cookies.file.display()
-                )),
-            }
-        };
-        let epoch = match book.keys.issued & 1 {
-            0 => KeyEpoch::Zero,
-            _ => KeyEpoch::One,
-        };
-        let other = book.keys.other.map(of).transpose()?;
-        Ok(Some(Keys::new(epoch, of(book.keys.issued)?, other)))
+    /// What the data plane is to have of a book.
+    fn following(&self, book: &Arc<FleetBook>, file: &BalancerConfig) -> Result<Following, String> {
+        Ok(Following {
+            book: book.clone(),
+            keys: self.secrets.keys_of(book, file, &self.read)?,
+            cids: self.secrets.cids_of(book, file)?,
+        })
     }
 
     /// Whether VIPs may be announced to routers.
@@ -597,10 +574,18 @@ impl Fleet {
     }
 
     fn show(&self, engines: &impl HasEngine) {
-        let (view, service) = (self.view(), self.service());
+        let service = self.service();
+        let view = FleetView {
+            joins: engines.engine().reports().join_counts(),
+            ..self.view()
+        };
         let mut engine = engines.engine();
         if let Some(telling) = self.telling(&engine) {
             engine.reports().set_telling(telling);
+            let file = engine.file.cookies.as_ref().map(|cookies| &cookies.keys);
+            if let Some(book) = self.member.book() {
+                engine.reports().set_tokens(&book.tokens, file);
+            }
         }
         if let Some(fleet) = &mut engine.fleet {
             fleet.view = view;
@@ -614,7 +599,7 @@ impl Fleet {
         let follows = self.member.follows() == Some(book.position);
         let paths = self.read.agent_paths(book, &self.paths);
         let tells = follows && engine.file.agent_reports.is_some();
-        tells.then(|| Telling::new(book.clone(), &self.keys, &engine.file, paths))
+        tells.then(|| Telling::new(book.clone(), &self.secrets, &engine.file, paths))
     }
 
     // What operators say.
@@ -647,7 +632,8 @@ impl Fleet {
                 let engine = engines.engine();
                 let cookies = engine.file.cookies.as_ref();
                 let key = cookies.map_or(NO_KEY, |cookies| cookies.keys.number);
-                let book = FleetBook::new(self.config.absence, key, self.id);
+                let mut book = FleetBook::new(self.config.absence, key, self.id);
+                book.format = READS;
                 let book = engine.first_book(book)?;
                 let said = format!(
                     "fleet {name} is founded with {} ids, as they run here",
@@ -786,6 +772,10 @@ fn changes_of_file(
         let before = before.unwrap_or(&nothing);
         let mut vip = book.vips.get(name).cloned().unwrap_or_default();
         vip.ids = now.ids;
+        // Where no file has told the book of any, the first that does so holds.
+        if before.cid != now.cid && (before.cid.is_some() || vip.cid.is_none()) {
+            vip.cid = now.cid;
+        }
         for real in before
             .reals
             .keys()

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use causeway_api::Moment;
+use causeway_api::balancer::FleetTokenOrder;
 
 use super::{Fleet, HasEngine, ROUNDS_MAX};
 use crate::engine::EngineError;
@@ -30,6 +31,8 @@ pub(crate) enum FleetOrder {
     Leave,
     /// A member gets no packets.
     PassBy(String),
+    /// The agent of a new server is to join.
+    Token(FleetTokenOrder),
 }
 
 type Answer = Result<String, EngineError>;
@@ -123,6 +126,7 @@ impl Fleet {
             FleetOrder::Join => self.join(engines),
             FleetOrder::Leave => self.leave(engines, Moment::now().monotonic_ns),
             FleetOrder::PassBy(name) => self.pass_by(&name),
+            FleetOrder::Token(order) => self.token(engines, &order, Moment::now()),
         }
     }
 }

@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use causeway_core::agent_report::{AgentFollows, AgentOrders, ReportKeys, ServiceKey, key_mark};
+use causeway_core::agent_report::{
+    AgentFollows, AgentOrders, ReportKeys, ServiceCids, ServiceKey, key_mark,
+};
 use causeway_core::cookie::{CookieKey, CookieLayout, KeyEpoch};
-use causeway_core::fleet::{FleetBook, KeyNumber, Position};
+use causeway_core::fleet::{CidPhases, FleetBook, KeyNumber, Position};
 use serde::{Deserialize, Serialize};
 
 use super::following::is_of_fleet;
+use super::secrets::Secrets;
 use crate::config::BalancerConfig;
 use crate::engine::Engine;
 
@@ -30,6 +33,7 @@ pub(crate) struct Telling {
     book: Arc<FleetBook>,
     keys: BTreeMap<KeyNumber, CookieKey>,
     services: BTreeMap<Arc<str>, (ServiceKey, Option<CookieLayout>)>,
+    cids: BTreeMap<Arc<str>, ServiceCids>,
     paths: AgentPaths,
 }
 
@@ -37,11 +41,12 @@ impl Telling {
     /// A book that the data plane follows, with what is not in it.
     pub(super) fn new(
         book: Arc<FleetBook>,
-        keys: &BTreeMap<KeyNumber, CookieKey>,
+        secrets: &Secrets,
         file: &BalancerConfig,
         paths: AgentPaths,
     ) -> Self {
-        let accepted = keys
+        let accepted = secrets
+            .keys()
             .iter()
             .filter(|(number, _)| book.keys.accepts(**number));
         let vips = file.vips.iter().filter(|vip| is_of_fleet(vip));
@@ -49,7 +54,19 @@ impl Telling {
             let key = (vip.address, vip.port, vip.protocol as u8);
             (vip.endpoint().into(), (key, vip.cookie))
         };
+        let cids = |(vip, own): (&Arc<str>, &CidPhases)| {
+            let configs = own.forms.iter().filter_map(|(of, form)| {
+                let route = secrets.cid(vip, *form)?;
+                Some((*of, *route.config()))
+            });
+            let cids = ServiceCids {
+                issued: own.phases.issued,
+                configs: configs.collect(),
+            };
+            (vip.clone(), cids)
+        };
         Self {
+            cids: book.cids.iter().map(cids).collect(),
             keys: accepted.map(|(number, key)| (*number, *key)).collect(),
             services: vips.map(service).collect(),
             paths,
@@ -65,6 +82,10 @@ impl Telling {
             let (service, layout) = self.services.get(vip)?;
             Some((*service, (*id, *layout)))
         };
+        let cids = |vip: &Arc<str>| {
+            let (service, _) = self.services.get(vip)?;
+            Some((*service, self.cids.get(vip)?.clone()))
+        };
         let is_real = !own.ids.is_empty();
         let secret = |epoch| keys.of_server(server, epoch).filter(|_| is_real);
         AgentOrders {
@@ -76,6 +97,7 @@ impl Telling {
             },
             secrets: KeyEpoch::ALL.map(secret),
             services: own.ids.iter().filter_map(service).collect(),
+            cids: own.ids.keys().filter_map(cids).collect(),
             balancers: self.paths.reports.clone(),
             tunnels: self.paths.tunnels.clone(),
         }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use causeway_api::Moment;
-use causeway_api::balancer::{FleetView, RealChange};
-use causeway_core::cookie::Keys;
+use causeway_api::balancer::RealChange;
+use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use tempfile::TempDir;
 
 use super::etcd_store::EtcdStore;
@@ -18,7 +18,7 @@ use super::*;
 use crate::fake::FakePlane;
 use crate::state_dir::KeptState;
 
-const QUARANTINE_NS: u64 = 600_000_000_000;
+pub(super) const QUARANTINE_NS: u64 = 600_000_000_000;
 const START: Moment = Moment {
     monotonic_ns: 1_000_000_000,
     realtime_ns: 1_700_000_000_000_000_000,
@@ -35,7 +35,7 @@ pub(super) struct Member {
     name: String,
     dir: TempDir,
     plane: FakePlane,
-    daemon: Option<(Fleet, Mutex<Engine>)>,
+    pub(super) daemon: Option<(Fleet, Mutex<Engine>)>,
 }
 
 /// A fleet, whose clock stands still unless a test moves it.
@@ -134,6 +134,13 @@ impl Member {
             .collect()
     }
 
+    /// Numbers of the configurations by which connection ids are read.
+    pub(super) fn quic_configs(&self) -> Vec<u8> {
+        let state = self.plane.state();
+        let routes = state.quic_ids.values().flatten();
+        routes.map(|route| route.config().number()).collect()
+    }
+
     fn keys(&self) -> Keys {
         self.plane.state().cookie_keys.unwrap()
     }
@@ -230,7 +237,12 @@ impl World {
         }
     }
 
-    fn pass(&mut self, ns: u64) {
+    /// The store loses everything.
+    pub(super) fn wipe(&self) {
+        fs::remove_dir_all(self.path()).unwrap();
+    }
+
+    pub(super) fn pass(&mut self, ns: u64) {
         self.now_ns += ns;
     }
 

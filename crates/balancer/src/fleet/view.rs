@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use causeway_api::balancer::{
-    FleetAgentView, FleetIdView, FleetMemberView, FleetPosition, FleetView, FleetWait,
+    FleetAgentView, FleetCidView, FleetIdView, FleetMemberView, FleetPosition, FleetView, FleetWait,
 };
-use causeway_core::fleet::{Absence, FleetBook, IdPhase, MemberPhase, Position};
+use causeway_core::fleet::{Absence, CidPhases, FleetBook, IdPhase, MemberPhase, Position};
 
 use super::Fleet;
 use super::following::phase_word;
+use super::joining::tokens;
 
 pub(super) fn position(of: Position) -> FleetPosition {
     FleetPosition {
@@ -61,6 +62,8 @@ impl Fleet {
             members: self.members(book),
             agents: self.agents(book),
             ids: ids(book),
+            quic_cids: quic_cids(book),
+            tokens: tokens(book),
             waiting: self.waiting(book),
             ..view
         }
@@ -157,6 +160,11 @@ impl Fleet {
         if let Some(what) = what {
             waits(what, keys.since, &all);
         }
+        for (vip, own) in &book.cids {
+            if let Some(what) = cids_wait(book, vip, own) {
+                waits(what, own.phases.since, &book.agents_of(vip).collect());
+            }
+        }
         for (vip, wanted) in &book.vips {
             let has: BTreeSet<_> = book.of_vip(vip).map(|(_, record)| record.real).collect();
             let without = wanted.reals.keys().filter(|real| !has.contains(*real));
@@ -168,6 +176,49 @@ impl Fleet {
         }
         waiting
     }
+}
+
+/// What is to happen to a VIP's configurations of connection ids.
+fn cids_wait(book: &FleetBook, vip: &str, own: &CidPhases) -> Option<String> {
+    let wanted = book.vips.get(vip).and_then(|vip| vip.cid);
+    let what = match (own.other(), own.phases.other) {
+        (Some(former), _) if own.is_retiring() => format!(
+            "configuration {} of connection ids of {vip} is retired: the file says so, and it has rested",
+            former.number
+        ),
+        (Some(next), _) => format!(
+            "connection ids of {vip} are issued by configuration {}",
+            next.number
+        ),
+        (None, Some(_)) => format!(
+            "connection ids of {vip} by files alone are refused: the file says so, and they have rested"
+        ),
+        (None, None) => {
+            let wanted = wanted.filter(|wanted| own.issued() != Some(*wanted))?;
+            match own.issued().is_some_and(|own| own.number == wanted.number) {
+                true => format!(
+                    "configuration {0} of connection ids of {vip} is accepted, once files give it another number: {0} is in use",
+                    wanted.number
+                ),
+                false => format!(
+                    "configuration {} of connection ids of {vip} is accepted",
+                    wanted.number
+                ),
+            }
+        }
+    };
+    Some(what)
+}
+
+fn quic_cids(book: &FleetBook) -> Vec<FleetCidView> {
+    let cids = book.cids.iter();
+    let cids = cids.map(|(vip, own)| FleetCidView {
+        vip: vip.to_string(),
+        issued: own.issued().map(|form| form.number),
+        other: own.other().map(|form| form.number),
+        by_files: own.accepts_files(),
+    });
+    cids.collect()
 }
 
 fn ids(book: &FleetBook) -> Vec<FleetIdView> {

@@ -12,11 +12,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use aes_kw::cipher::consts::U16;
 use aes_kw::{KeyInit as _, KwAes128};
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
 
 use super::keys::{EpochSecrets, ReportKeys};
 use crate::cookie::{CookieKey, CookieLayout, CookieMode, Digest, KeyEpoch};
 use crate::envelope::{self, BODY_HEAD, DATAGRAM_MAX, HEAD, Reception, address, number, octets};
-use crate::fleet::{AgentBook, Generation, KeyNumber, KeyPhases, Position};
+use crate::fleet::{AgentBook, CidForm, Generation, KeyNumber, KeyPhases, Position};
 
 /// Bytes of the text in one datagram.
 const PART: usize = (DATAGRAM_MAX - HEAD - BODY_HEAD - PART_HEAD) / 8 * 8;
@@ -30,7 +31,15 @@ const SECRETS: u8 = 3;
 const SERVICES: u8 = 4;
 const BALANCERS: u8 = 5;
 const TUNNELS: u8 = 6;
+const CIDS: u8 = 7;
 
+/// Algorithms of connection ids.
+const PLAIN: u8 = 0;
+const SIPHASH: u8 = 1;
+const AES: u8 = 2;
+
+/// Bytes of an entry of [`CIDS`].
+const CID: usize = 56;
 /// Bytes of an acknowledgement.
 pub(super) const FOLLOWS: usize = 64;
 
@@ -58,6 +67,8 @@ pub struct AgentOrders {
     pub secrets: EpochSecrets,
     /// The VIPs that it is a real of.
     pub services: BTreeMap<ServiceKey, ServiceId>,
+    /// Of those of them over QUIC, the configurations of connection ids.
+    pub cids: BTreeMap<ServiceKey, ServiceCids>,
     /// Where the balancers listen for agents.
     pub balancers: BTreeSet<SocketAddr>,
     /// Networks that the balancers' tunnels come from.
@@ -70,6 +81,16 @@ pub type ServiceKey = (IpAddr, u16, u8);
 /// A server's id in a VIP, and how its connections' cookies are made, if they have any.
 pub type ServiceId = (u16, Option<CookieLayout>);
 
+/// The configurations of a VIP's connection ids.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceCids {
+    /// Which of them servers issue ids by; [`CIDS_OF_FILES`](crate::fleet::CIDS_OF_FILES): none of
+    /// them yet.
+    pub issued: KeyNumber,
+    /// Those that balancers accept, as the book counts them.
+    pub configs: BTreeMap<KeyNumber, CidConfig>,
+}
+
 /// Distinguishes keys of cookies, and reveals nothing of them.
 pub fn key_mark(number: KeyNumber, key: &CookieKey) -> u64 {
     let digest = Digest::of("cookie-key").number(number).secret(key);
@@ -79,23 +100,30 @@ pub fn key_mark(number: KeyNumber, key: &CookieKey) -> u64 {
 impl AgentOrders {
     /// The book that it is of, to an agent.
     pub fn book(&self) -> AgentBook {
+        let since = self.position;
         let other = self.keys.keys().find(|number| **number != self.issued);
-        let name = |(address, port, protocol): &ServiceKey| {
-            let protocol = if *protocol == 17 { "udp" } else { "tcp" };
-            format!("{}/{protocol}", SocketAddr::from((*address, *port)))
+        let phases = |(service, own): (&ServiceKey, &ServiceCids)| {
+            let mut numbers = own.configs.keys();
+            let phases = KeyPhases {
+                issued: own.issued,
+                other: numbers.find(|number| **number != own.issued).copied(),
+                since,
+            };
+            (vip_name(service).into(), phases)
         };
         AgentBook {
             position: self.position,
             keys: KeyPhases {
                 issued: self.issued,
                 other: other.copied(),
-                since: self.position,
+                since,
             },
             ids: self
                 .services
                 .iter()
-                .map(|(service, (id, _))| (name(service).into(), *id))
+                .map(|(service, (id, _))| (vip_name(service).into(), *id))
                 .collect(),
+            cids: self.cids.iter().map(phases).collect(),
         }
     }
 
@@ -124,6 +152,12 @@ impl AgentOrders {
         for ((vip, port, protocol), (id, layout)) in &self.services {
             let layout = layout.map_or([0; 3], |of| [of.mode() as u8, of.bits(), of.id_bits()]);
             digest = digest.text(&format!("{vip} {port} {protocol} {id} {layout:?}"));
+        }
+        for ((vip, port, protocol), own) in &self.cids {
+            digest = digest.text(&format!("cids {vip} {port} {protocol} {}", own.issued));
+            for (of, config) in &own.configs {
+                digest = digest.number(*of).number(CidForm::of(config).mark);
+            }
         }
         digest = digest.text("balancers");
         for balancer in &self.balancers {
@@ -216,6 +250,13 @@ impl AgentOrders {
             entry
         });
         section(&mut text, TUNNELS, 24, tunnels);
+        let cids = self.cids.iter();
+        let cids =
+            cids.flat_map(|(service, own)| own.configs.iter().map(move |c| (service, own, c)));
+        let cids = cids.map(|(service, own, (of, config))| {
+            encode_cid(service, (*of, *of == own.issued), config, by)
+        });
+        section(&mut text, CIDS, CID as u16, cids);
         text
     }
 
@@ -244,6 +285,7 @@ impl AgentOrders {
                     keys: BTreeMap::new(),
                     secrets: EpochSecrets::default(),
                     services: BTreeMap::new(),
+                    cids: BTreeMap::new(),
                     balancers: BTreeSet::new(),
                     tunnels: BTreeSet::new(),
                 });
@@ -256,13 +298,13 @@ impl AgentOrders {
                 let whom = || address(entry, 0).ok_or(Reception::Malformed);
                 match body.kind {
                     KEYS => {
-                        let key = unwrap(entry, by)?;
+                        let key = unwrap(entry, 8, by)?;
                         orders.keys.insert(word(entry, 0)?, key);
                     }
                     SECRETS => {
                         let epoch = usize::try_from(word(entry, 0)?).unwrap_or(usize::MAX);
                         let slot = orders.secrets.get_mut(epoch);
-                        *slot.ok_or(Reception::Malformed)? = Some(unwrap(entry, by)?);
+                        *slot.ok_or(Reception::Malformed)? = Some(unwrap(entry, 8, by)?);
                     }
                     SERVICES => {
                         let port = number(entry, 16).map(u16::from_be_bytes)?;
@@ -282,6 +324,14 @@ impl AgentOrders {
                         let length = length.map_err(|_| Reception::Malformed)?;
                         orders.tunnels.insert((whom()?, length));
                     }
+                    CIDS => {
+                        let (service, of, is_issued, config) = decode_cid(entry, by)?;
+                        let own = orders.cids.entry(service).or_default();
+                        own.configs.insert(of, config);
+                        if is_issued {
+                            own.issued = of;
+                        }
+                    }
                     // Of a later version.
                     _ => {}
                 }
@@ -293,6 +343,60 @@ impl AgentOrders {
             false => Err(Reception::Malformed),
         }
     }
+}
+
+/// What the book calls a VIP.
+pub fn vip_name((address, port, protocol): &ServiceKey) -> String {
+    let protocol = if *protocol == 17 { "udp" } else { "tcp" };
+    format!("{}/{protocol}", SocketAddr::from((*address, *port)))
+}
+
+fn encode_cid(
+    (vip, port, protocol): &ServiceKey,
+    (of, is_issued): (KeyNumber, bool),
+    config: &CidConfig,
+    by: &CookieKey,
+) -> Vec<u8> {
+    let (algorithm, key) = match config.algorithm() {
+        Algorithm::Plain => (PLAIN, CidKey::new([0; 16])),
+        Algorithm::SipHash(key) => (SIPHASH, key),
+        Algorithm::Aes128(key) => (AES, key),
+    };
+    let mut entry = octets(*vip).to_vec();
+    entry.extend(port.to_be_bytes());
+    entry.extend([*protocol, config.number(), algorithm]);
+    entry.extend([config.server_id_len() as u8, config.nonce_len() as u8]);
+    entry.push(is_issued.into());
+    entry.extend(of.to_be_bytes());
+    entry.extend(wrap(&CookieKey::from_bytes(key.octets()), by));
+    entry
+}
+
+/// A VIP, which of its configurations this is, whether it is issued, and what it is.
+type DecodedCid = (ServiceKey, KeyNumber, bool, CidConfig);
+
+fn decode_cid(entry: &[u8], by: &CookieKey) -> Result<DecodedCid, Reception> {
+    let vip = address(entry, 0).ok_or(Reception::Malformed)?;
+    let port = number(entry, 16).map(u16::from_be_bytes)?;
+    let [
+        protocol,
+        config,
+        algorithm,
+        server_id_len,
+        nonce_len,
+        issued,
+    ] = number(entry, 18)?;
+    let of = number(entry, 24).map(u64::from_be_bytes)?;
+    let key = CidKey::new(bytes_of(&unwrap(entry, 32, by)?));
+    let algorithm = match algorithm {
+        PLAIN => Algorithm::Plain,
+        SIPHASH => Algorithm::SipHash(key),
+        AES => Algorithm::Aes128(key),
+        _ => return Err(Reception::Malformed),
+    };
+    let config = CidConfig::new(config, server_id_len, nonce_len, algorithm);
+    let config = config.map_err(|_| Reception::Malformed)?;
+    Ok(((vip, port, protocol), of, issued != 0, config))
 }
 
 fn layout(mode: u8, bits: u8, id_bits: u8) -> Result<Option<CookieLayout>, Reception> {
@@ -338,9 +442,9 @@ fn wrap(key: &CookieKey, by: &CookieKey) -> Vec<u8> {
     by.wrap_fixed_key::<U16>(&bytes_of(key).into()).to_vec()
 }
 
-/// The key of an entry whose first word is its number.
-fn unwrap(entry: &[u8], by: &CookieKey) -> Result<CookieKey, Reception> {
-    let wrapped: [u8; 24] = number(entry, 8)?;
+/// The key that stands in an entry.
+fn unwrap(entry: &[u8], at: usize, by: &CookieKey) -> Result<CookieKey, Reception> {
+    let wrapped: [u8; 24] = number(entry, at)?;
     let by = KwAes128::new(&bytes_of(by).into());
     match by.unwrap_fixed_key::<U16>(&wrapped.into()) {
         Ok(key) => Ok(CookieKey::from_bytes(key.into())),
@@ -473,6 +577,24 @@ mod tests {
         }
     }
 
+    fn h3() -> ServiceKey {
+        (IpAddr::from([192, 0, 2, 1]), 443, 17)
+    }
+
+    fn cids() -> ServiceCids {
+        let config = |number, algorithm| CidConfig::new(number, 2, 8, algorithm).unwrap();
+        let key = |byte| CidKey::new([byte; 16]);
+        ServiceCids {
+            issued: 3,
+            configs: [
+                (2, config(6, Algorithm::Plain)),
+                (3, config(0, Algorithm::SipHash(key(4)))),
+                (4, config(1, Algorithm::Aes128(key(5)))),
+            ]
+            .into(),
+        }
+    }
+
     fn orders(services: u16) -> AgentOrders {
         let position = Position {
             generation: Generation { count: 1, by: 77 },
@@ -491,6 +613,7 @@ mod tests {
             keys: [(2, key(2)), (3, key(3))].into(),
             secrets: [None, keys().of_server(server(), KeyEpoch::One)],
             services: (0..services).map(vip).collect(),
+            cids: [(h3(), cids())].into(),
             balancers: [SocketAddr::from(([10, 0, 0, 254], 9472))].into(),
             tunnels: [(IpAddr::from([10, 9, 0, 0]), 16)].into(),
         }
@@ -537,13 +660,13 @@ mod tests {
         assert_eq!(heard(|told| told[3][60] ^= 1), None);
         let by = wrapping(&key(9));
         let text = orders(1).text(&by, KeyEpoch::One);
-        for secret in [key(2), key(3)] {
+        for secret in [key(2), key(3), key(4), key(5)] {
             let secret = bytes_of(&secret);
             assert!(!text.windows(4).any(|piece| piece == &secret[..4]));
         }
         let wrapped = [vec![0; 8], wrap(&key(3), &by)].concat();
-        assert_eq!(unwrap(&wrapped, &by), Ok(key(3)));
-        assert_eq!(unwrap(&wrapped, &key(8)), Err(Reception::Forged));
+        assert_eq!(unwrap(&wrapped, 8, &by), Ok(key(3)));
+        assert_eq!(unwrap(&wrapped, 8, &key(8)), Err(Reception::Forged));
     }
 
     #[test]
@@ -554,6 +677,9 @@ mod tests {
         let mut other = orders(2);
         other.keys.insert(3, key(4));
         assert_ne!(other.follows().keys, follows.keys);
+        assert_ne!(other.digest(), follows.digest);
+        let mut other = orders(2);
+        other.cids.get_mut(&h3()).unwrap().issued = 2;
         assert_ne!(other.digest(), follows.digest);
     }
 
@@ -568,5 +694,7 @@ mod tests {
         let book = one.book();
         assert_eq!(book.keys.other, Some(2));
         assert_eq!(book.ids.get("192.0.2.1:0/tcp"), Some(&0));
+        let h3 = book.cids.get("192.0.2.1:443/udp").expect("configurations");
+        assert_eq!((h3.issued, h3.other), (3, Some(2)));
     }
 }

@@ -47,6 +47,14 @@ impl ReportKeys {
         }
     }
 
+    /// The secret that all servers' follow from, which balancers alone have.
+    pub(super) fn root(&self, epoch: KeyEpoch) -> Option<CookieKey> {
+        match &self.secrets {
+            ReportSecrets::Own(_) => None,
+            ReportSecrets::Root(root) => root[epoch.index() as usize],
+        }
+    }
+
     /// What a server that balancers know by these addresses is to have of them.
     pub fn for_server(&self, addresses: &[IpAddr]) -> Self {
         let secrets = |address| KeyEpoch::ALL.map(|epoch| self.of_server(address, epoch));

@@ -16,16 +16,21 @@ pub struct AgentBook {
     pub keys: KeyPhases,
     /// The server's id in each VIP that it is a real of, or was until its id has rested.
     pub ids: BTreeMap<Arc<str>, u16>,
+    /// The configurations of connection ids of these VIPs.
+    pub cids: BTreeMap<Arc<str>, KeyPhases>,
 }
 
 impl FleetBook {
     /// What it says to the agent of a server.
     pub fn of_agent(&self, real: IpAddr) -> AgentBook {
         let own = self.ids.iter().filter(|(_, record)| record.real == real);
+        let ids: BTreeMap<_, _> = own.map(|((vip, id), _)| (vip.clone(), *id)).collect();
+        let cids = self.cids.iter().filter(|(vip, _)| ids.contains_key(*vip));
         AgentBook {
             position: self.position,
             keys: self.keys,
-            ids: own.map(|((vip, id), _)| (vip.clone(), *id)).collect(),
+            cids: cids.map(|(vip, own)| (vip.clone(), own.phases)).collect(),
+            ids,
         }
     }
 }
@@ -36,6 +41,8 @@ pub struct FleetAgent {
     real: IpAddr,
     book: Option<Arc<AgentBook>>,
     issued: Option<KeyNumber>,
+    /// By VIP, what QUIC programs issue ids by.
+    issued_cids: BTreeMap<Arc<str>, KeyNumber>,
 }
 
 impl FleetAgent {
@@ -45,15 +52,23 @@ impl FleetAgent {
             real,
             book: None,
             issued: None,
+            issued_cids: BTreeMap::new(),
         }
     }
 
-    /// One that goes on where a former one was: by this book, with this key.
-    pub fn resumed(real: IpAddr, book: AgentBook, issued: KeyNumber) -> Self {
+    /// One that goes on where a former one was: by this book, with this key and, by VIP, these
+    /// configurations of connection ids.
+    pub fn resumed(
+        real: IpAddr,
+        book: AgentBook,
+        issued: KeyNumber,
+        issued_cids: BTreeMap<Arc<str>, KeyNumber>,
+    ) -> Self {
         Self {
             real,
             book: Some(Arc::new(book)),
             issued: Some(issued),
+            issued_cids,
         }
     }
 
@@ -62,10 +77,13 @@ impl FleetAgent {
     pub fn hear(&mut self, book: AgentBook) -> bool {
         let later = self.position().is_none_or(|own| own < book.position);
         if later {
-            // A book that was put back may be from before the switch of keys: all members accept
-            // the later key even so, and no former one may be retired under its connections.
-            let later_key = self.issued.filter(|own| book.keys.accepts(*own));
-            self.issued = later_key.max(Some(book.keys.issued));
+            self.issued = Some(later_key(self.issued, &book.keys));
+            let own = std::mem::take(&mut self.issued_cids);
+            let cids = book.cids.iter();
+            let later = |(vip, keys): (&Arc<str>, &KeyPhases)| {
+                (vip.clone(), later_key(own.get(vip).copied(), keys))
+            };
+            self.issued_cids = cids.map(later).collect();
             self.book = Some(Arc::new(book));
         }
         later
@@ -96,4 +114,16 @@ impl FleetAgent {
         let id = *self.book()?.ids.get(vip)?;
         Some((id, self.issued?))
     }
+
+    /// What QUIC programs issue connection ids of a VIP by; `None`: the book has none for it.
+    pub fn issued_cid(&self, vip: &str) -> Option<KeyNumber> {
+        self.issued_cids.get(vip).copied()
+    }
+}
+
+/// What is issued by a later book. One that was put back may be from before a switch: all members
+/// accept the later key even so, and no former one may be retired under its connections.
+fn later_key(own: Option<KeyNumber>, keys: &KeyPhases) -> KeyNumber {
+    let later = own.filter(|own| keys.accepts(*own));
+    later.map_or(keys.issued, |later| later.max(keys.issued))
 }

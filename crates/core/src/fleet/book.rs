@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::{CidForm, CidPhases, JoinToken, TokenId};
 use crate::control::merge::BalancerId;
 
 /// Counts keys of cookies; a later key has a higher number. Its last bit is the key's epoch. The
@@ -130,6 +131,8 @@ impl KeyPhases {
 pub struct FleetVip {
     /// How many ids there are.
     pub ids: u16,
+    /// The configuration of connection ids to come to, if they have any.
+    pub cid: Option<CidForm>,
     /// Its reals.
     pub reals: BTreeMap<IpAddr, FleetVipReal>,
 }
@@ -173,8 +176,12 @@ pub struct FleetBook {
     pub ids: BTreeMap<IdKey, IdRecord>,
     /// The keys of cookies.
     pub keys: KeyPhases,
+    /// The configurations of connection ids, by VIP.
+    pub cids: BTreeMap<Arc<str>, CidPhases>,
     /// What is set by hand, by VIP and real.
     pub by_hand: BTreeMap<(Arc<str>, IpAddr), HandState>,
+    /// By which agents join, the used ones included until they expire.
+    pub tokens: BTreeMap<TokenId, JoinToken>,
 }
 
 impl FleetBook {
@@ -200,7 +207,9 @@ impl FleetBook {
                 other: None,
                 since: position,
             },
+            cids: BTreeMap::new(),
             by_hand: BTreeMap::new(),
+            tokens: BTreeMap::new(),
         }
     }
 
@@ -259,7 +268,12 @@ impl FleetBook {
         };
         let mut book = self.clone();
         book.position = position;
+        // It may be from before a token was used.
+        book.tokens.clear();
         book.keys.since = position;
+        book.cids
+            .values_mut()
+            .for_each(|own| own.phases.since = position);
         book.members
             .values_mut()
             .for_each(|member| member.since = position);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::steps::{Changer, advance};
 use super::{
-    Absence, Acknowledged, FleetBook, FleetEvidence, FleetRest, FleetVip, HandState, KeyNumber,
-    MemberPhase, Position,
+    Absence, Acknowledged, FleetBook, FleetEvidence, FleetRest, FleetVip, HandState, JoinKey,
+    JoinToken, KeyNumber, MemberPhase, Position, TokenId,
 };
 use crate::control::merge::BalancerId;
 
@@ -51,6 +51,12 @@ pub enum FleetEvent {
     Key(KeyNumber),
     /// An operator sets this by hand for a real of a VIP.
     ByHand(Arc<str>, IpAddr, HandState),
+    /// An operator makes a token by which an agent joins.
+    Token(TokenId, JoinToken),
+    /// An agent has shown a token.
+    Claim(TokenId, JoinKey),
+    /// A token has expired.
+    TokenOver(TokenId),
     /// An operator has it put its book into a store that has none.
     PutBack,
 }
@@ -166,7 +172,11 @@ impl FleetMember {
                 Vec::new()
             }
             FleetEvent::Vip(name, vip) => self.change(|book| match vip {
-                Some(vip) => drop(book.vips.insert(name, vip)),
+                Some(mut vip) => {
+                    // Members that do not read it would not let it pass either.
+                    vip.cid = vip.cid.filter(|_| book.has_cids());
+                    book.vips.insert(name, vip);
+                }
                 None => drop(book.vips.remove(&name)),
             }),
             FleetEvent::Key(key) => self.change(|book| {
@@ -178,6 +188,13 @@ impl FleetMember {
                     false => drop(book.by_hand.insert((vip, real), set)),
                 })
             }
+            FleetEvent::Token(id, token) => self.change(|book| {
+                if book.has_tokens() {
+                    book.tokens.insert(id, token);
+                }
+            }),
+            FleetEvent::Claim(id, by) => self.change(|book| book.claim(id, by)),
+            FleetEvent::TokenOver(id) => self.change(|book| drop(book.tokens.remove(&id))),
             FleetEvent::PutBack => match &self.book {
                 Some(book) => vec![FleetAction::Propose(
                     None,

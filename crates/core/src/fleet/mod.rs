@@ -3,7 +3,8 @@
 //! breaks: the rules of a fleet, without a clock, a socket or a store.
 //!
 //! A fleet shares one [`FleetBook`]: who serves, which real has which id and how far it has come
-//! into use or out of it, which key of cookies is issued, what is set by hand. A store keeps it,
+//! into use or out of it, which key of cookies and which configuration of QUIC's connection ids
+//! are issued, what is set by hand. A store keeps it,
 //! and replaces it only by compare-and-set on its [`Position`], so all changes stand in one order
 //! and two reals never have one id. Beside it every member writes how far it has come
 //! ([`Acknowledged`]).
@@ -20,17 +21,21 @@
 
 mod agent;
 mod book;
+mod cids;
 mod lease;
 mod member;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use agent::{AgentBook, FleetAgent};
 pub use book::{
     Absence, Acknowledged, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdKey,
     IdPhase, IdRecord, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
 };
+pub use cids::{CIDS_FORMAT, CIDS_OF_FILES, CidForm, CidPhases};
 pub use lease::LeaseTerms;
 pub use member::{FleetAction, FleetEvent, FleetMember, Hold, Stored};
 pub use steps::{FleetEvidence, FleetRest};
+pub use tokens::{JoinKey, JoinToken, TokenId};

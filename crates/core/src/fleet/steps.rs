@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::cids::move_cids;
 use super::{
-    Acknowledged, FleetBook, FleetVipReal, IdKey, IdPhase, IdRecord, KeyPhases, MemberPhase,
-    MemberRecord, Position,
+    Acknowledged, FleetBook, FleetVipReal, IdKey, IdPhase, IdRecord, KeyNumber, KeyPhases,
+    MemberPhase, MemberRecord, Position,
 };
 use crate::control::merge::BalancerId;
 use crate::cookie::ids::{self, Held, Wanted};
@@ -26,6 +27,13 @@ pub enum FleetRest {
     },
     /// The former key, which no agent issues any more, until no connection has it.
     Key {
+        /// Where it ceased to be issued.
+        since: Position,
+    },
+    /// A VIP's former configuration of connection ids, likewise.
+    Cid {
+        /// The VIP.
+        vip: Arc<str>,
         /// Where it ceased to be issued.
         since: Position,
     },
@@ -71,6 +79,12 @@ fn due_to_rest(book: &FleetBook, acks: &Acknowledged) -> Vec<FleetRest> {
     if retiring && acks.by_all(book, since) {
         rests.push(FleetRest::Key { since });
     }
+    let cids = book.cids.iter();
+    let retiring = cids.filter(|(vip, own)| own.is_retiring() && acks.of_cids(book, vip, own));
+    rests.extend(retiring.map(|(vip, own)| FleetRest::Cid {
+        vip: vip.clone(),
+        since: own.phases.since,
+    }));
     rests
 }
 
@@ -100,6 +114,7 @@ pub(super) fn advance(
         move_ids(&mut next, acks, evidence);
         give_ids(&mut next);
         move_keys(&mut next, acks, evidence);
+        move_cids(&mut next, acks, evidence);
     }
     let changed = FleetBook {
         position: book.position,
@@ -157,10 +172,17 @@ fn move_ids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence)
         record.agent = wanted.map_or(record.agent, |wanted| wanted.agent);
         let wanted = wanted.is_some();
         let known = || acks.by_members(book, since);
+        let agent_knows = || {
+            let cids = book.cids.get(vip).map(|own| own.phases.since);
+            let since = cids.map_or(since, |cids| cids.max(since));
+            acks.by_agent(record.real, since)
+        };
         let phase = match record.phase {
             IdPhase::Known | IdPhase::Live if !wanted => IdPhase::Leaving,
             IdPhase::Leaving | IdPhase::Resting if wanted => IdPhase::Known,
-            IdPhase::Known if known() && (!record.agent || acks.by_agent(record.real, since)) => {
+            IdPhase::Known
+                if known() && book.issues_cids(vip) && (!record.agent || agent_knows()) =>
+            {
                 IdPhase::Live
             }
             IdPhase::Leaving if known() => IdPhase::Resting,
@@ -217,24 +239,31 @@ fn give_ids(book: &mut FleetBook) {
 
 /// Keys go forward only, each step once all have come to the one before.
 fn move_keys(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence) {
-    let KeyPhases {
-        issued,
-        other,
-        since,
-    } = book.keys;
+    let since = book.keys.since;
     if !acks.by_all(book, since) {
         return;
     }
-    let (issued, other) = match other {
-        None if book.wanted_key > issued => (issued, Some(issued + 1)),
-        None => return,
-        Some(next) if next > issued => (next, Some(issued)),
-        Some(_) if evidence.rests.get(&FleetRest::Key { since }) == Some(&true) => (issued, None),
-        Some(_) => return,
-    };
-    book.keys = KeyPhases {
-        issued,
-        other,
-        since: book.position,
-    };
+    let rested = evidence.rests.get(&FleetRest::Key { since }) == Some(&true);
+    let wants_next = book.wanted_key > book.keys.issued;
+    if let Some((issued, other)) = forward(book.keys, wants_next, rested) {
+        book.keys = KeyPhases {
+            issued,
+            other,
+            since: book.position,
+        };
+    }
+}
+
+/// The next step of keys that all have come to: what is issued then, and what is accepted beside it.
+pub(super) fn forward(
+    keys: KeyPhases,
+    wants_next: bool,
+    rested: bool,
+) -> Option<(KeyNumber, Option<KeyNumber>)> {
+    let issued = keys.issued;
+    match keys.other {
+        None => wants_next.then_some((issued, Some(issued + 1))),
+        Some(next) if next > issued => Some((next, Some(issued))),
+        Some(_) => rested.then_some((issued, None)),
+    }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
+
 use super::*;
 
 const WEB: &str = "192.0.2.1:443/tcp";
@@ -20,6 +22,7 @@ fn vip(reals: impl IntoIterator<Item = u8>) -> FleetVip {
     };
     FleetVip {
         ids: 64,
+        cid: None,
         reals: reals.into_iter().map(|last| (real(last), wanted)).collect(),
     }
 }
@@ -33,8 +36,16 @@ struct Small {
 
 impl Small {
     fn new(absence: Absence, members: u64) -> Self {
+        Self::of(absence, 1, members)
+    }
+
+    fn reading(format: u16, members: u64) -> Self {
+        Self::of(Absence::Waits, format, members)
+    }
+
+    fn of(absence: Absence, reads: u16, members: u64) -> Self {
         let book = FleetBook::new(absence, 1, 1);
-        let member = |name| FleetMember::start(name, 1, None, false).0;
+        let member = |name| FleetMember::start(name, reads, None, false).0;
         let mut small = Self {
             stored: Stored {
                 book: Some(Arc::new(book)),
@@ -298,4 +309,116 @@ fn an_agent_does_not_go_back_to_a_former_key() {
     book.keys = prepared;
     assert!(agent.hear(book.restored(None, 3).of_agent(real(7))));
     assert_eq!(agent.cookie(WEB), Some((5, 2)));
+}
+
+/// A configuration of connection ids with a key that this byte distinguishes.
+fn cid(number: u8, key: u8) -> CidForm {
+    let key = Algorithm::SipHash(CidKey::new([key; 16]));
+    CidForm::of(&CidConfig::new(number, 2, 8, key).expect("valid"))
+}
+
+const H3: &str = "192.0.2.1:443/udp";
+
+fn h3(form: CidForm) -> FleetEvent {
+    let vip = FleetVip {
+        cid: Some(form),
+        ..vip([7])
+    };
+    FleetEvent::Vip(H3.into(), Some(vip))
+}
+
+impl Small {
+    fn cids(&self) -> (Option<CidForm>, Option<CidForm>, bool) {
+        let own = &self.book().cids[H3];
+        (own.issued(), own.other(), own.accepts_files())
+    }
+
+    /// What rests has done so for long enough, for the first balancer.
+    fn rest(&mut self) {
+        for rest in self.members[0].evidence().rests.clone().into_keys() {
+            self.tell(0, FleetEvent::Rested(rest));
+        }
+        self.settle();
+    }
+}
+
+#[test]
+fn configurations_of_connection_ids_are_accepted_issued_and_retired() {
+    let mut small = Small::reading(CIDS_FORMAT, 2);
+    small.tell(0, h3(cid(0, 1)));
+    small.settle();
+    // What servers issue by from before the book had any is accepted until it has rested.
+    assert_eq!(small.cids(), (Some(cid(0, 1)), None, true));
+    small.rest();
+    assert_eq!(small.cids(), (Some(cid(0, 1)), None, false));
+    // A balancer that lags holds the next one back.
+    small.tell(0, h3(cid(1, 2)));
+    (0..9).for_each(|_| small.read(0));
+    assert_eq!(small.cids(), (Some(cid(0, 1)), Some(cid(1, 2)), false));
+    small.settle();
+    assert_eq!(small.cids(), (Some(cid(1, 2)), Some(cid(0, 1)), false));
+    small.rest();
+    assert_eq!(small.cids(), (Some(cid(1, 2)), None, false));
+    // Its number is free again, that of the one in use is not.
+    small.tell(0, h3(cid(1, 3)));
+    small.settle();
+    assert_eq!(small.cids(), (Some(cid(1, 2)), None, false));
+    small.tell(0, h3(cid(0, 3)));
+    small.settle();
+    assert_eq!(small.cids(), (Some(cid(0, 3)), Some(cid(1, 2)), false));
+    small.tell(0, FleetEvent::Vip(H3.into(), None));
+    small.settle();
+    small.rest();
+    assert!(small.book().cids.is_empty(), "{:?}", small.book());
+}
+
+#[test]
+fn a_book_has_no_configurations_before_all_read_them() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, h3(cid(0, 1)));
+    small.settle();
+    assert!(!small.book().has_cids());
+    assert!(small.book().cids.is_empty());
+    assert_eq!(small.book().vips[H3].cid, None);
+    let picked = small.book().picks(H3).count();
+    assert_eq!(picked, 1, "it is as it was");
+}
+
+#[test]
+fn a_token_is_given_once_whoever_is_asked_and_not_after_a_loss_of_the_store() {
+    let mut small = Small::reading(2, 2);
+    let token = JoinToken {
+        servers: [real(7)].into(),
+        epoch: 0,
+        until_s: 100,
+        used_by: None,
+    };
+    small.tell(0, FleetEvent::Token(5, token.clone()));
+    small.tell(0, FleetEvent::Token(6, token));
+    small.settle();
+    // Both balancers are shown it at once, by two agents.
+    let claims = [[1; 32], [2; 32]].map(|by| FleetEvent::Claim(5, by));
+    let proposed = small.members[1].handle(claims[1].clone());
+    small.tell(0, claims[0].clone());
+    for action in proposed {
+        if let FleetAction::Propose(expected, _) = action {
+            assert_ne!(
+                expected,
+                Some(small.book().position),
+                "the store refuses it"
+            );
+        }
+    }
+    small.settle();
+    small.tell(1, claims[1].clone());
+    assert_eq!(small.book().tokens[&5].used_by, Some([1; 32]));
+    small.tell(0, FleetEvent::Claim(9, [1; 32]));
+    small.tell(0, FleetEvent::TokenOver(5));
+    assert_eq!(small.book().tokens.len(), 1);
+    small.stored = Stored::default();
+    small.settle();
+    assert!(
+        small.book().tokens.is_empty(),
+        "one may be from before its use"
+    );
 }

@@ -2,23 +2,27 @@
 //! The servers of [`crate::modelled_servers`] over HTTP/3: many in one thread, each with its own
 //! namespace, addresses, sockets and connection ids, on quinn.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
+use causeway_quic_lb::file::CidWatch;
 use causeway_quic_lb::quinn::Generator;
 use http::{Response, StatusCode};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::server::Cid;
 use super::{serve, tls};
 use crate::background::{Background, own_runtime};
 use crate::modelled_servers::{self, ModelledRequest};
 use crate::topology::Node;
+
+/// Between two looks at the file of a server's agent.
+const LOOK: Duration = Duration::from_millis(200);
 
 type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
 
@@ -44,22 +48,43 @@ impl QuicModelledServers {
         let mut generators = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.iter().enumerate() {
             let generator = Generator::new(cid(index).issuer()?);
-            let name: Arc<str> = node.ipv4.to_string().into();
-            for address in [
-                SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
-                SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
-            ] {
-                let socket = node
-                    .netns
-                    .run(move || serve::listen(address).context("a server's socket"))?;
+            for socket in sockets(node, port)? {
                 let _inside = runtime.enter();
                 let endpoint = endpoint(socket, &server, &generator)?;
-                runtime.spawn(accept(endpoint, Arc::clone(&name)));
+                runtime.spawn(accept(endpoint, name(node)));
             }
             generators.push(generator);
         }
         Ok(Self {
             generators,
+            _tasks: Background::run_tasks(runtime),
+        })
+    }
+
+    /// The same, each with ids by the file that the agent on its server writes, once it has
+    /// written it: for the VIP of IPv4 and for that of IPv6.
+    pub fn start_by_files(
+        nodes: &[Node],
+        port: u16,
+        idle: Duration,
+        vips: [IpAddr; 2],
+        files: impl Iterator<Item = PathBuf>,
+    ) -> Result<Self> {
+        let runtime = own_runtime()?;
+        let server = server_config(idle)?;
+        for (node, file) in nodes.iter().zip(files) {
+            for (socket, vip) in sockets(node, port)?.into_iter().zip(vips) {
+                let watch = CidWatch::new(&file, (vip, port).into());
+                let (server, name) = (server.clone(), name(node));
+                runtime.spawn(async move {
+                    if let Err(error) = follow(watch, socket, &server, name).await {
+                        eprintln!("a QUIC server of {vip} has ended: {error:#}");
+                    }
+                });
+            }
+        }
+        Ok(Self {
+            generators: Vec::new(),
             _tasks: Background::run_tasks(runtime),
         })
     }
@@ -70,6 +95,46 @@ impl QuicModelledServers {
             generator.rotate(cid(index).issuer()?)?;
         }
         Ok(())
+    }
+}
+
+fn name(node: &Node) -> Arc<str> {
+    node.ipv4.to_string().into()
+}
+
+/// Of IPv4 and of IPv6.
+fn sockets(node: &Node, port: u16) -> Result<[UdpSocket; 2]> {
+    let socket = |address: IpAddr| {
+        let address = SocketAddr::from((address, port));
+        let listen = move || serve::listen(address).context("a server's socket");
+        node.netns.run(listen)
+    };
+    Ok([
+        socket(Ipv4Addr::UNSPECIFIED.into())?,
+        socket(Ipv6Addr::UNSPECIFIED.into())?,
+    ])
+}
+
+/// Serves with the ids that a file says, from when it says any.
+async fn follow(
+    mut watch: CidWatch,
+    socket: UdpSocket,
+    server: &quinn::ServerConfig,
+    name: Arc<str>,
+) -> Result<()> {
+    let issuer = loop {
+        if let Ok(Some(issuer)) = watch.poll() {
+            break issuer;
+        }
+        sleep(LOOK).await;
+    };
+    let generator = Generator::new(issuer);
+    tokio::spawn(accept(endpoint(socket, server, &generator)?, name));
+    loop {
+        sleep(LOOK).await;
+        if let Ok(Some(next)) = watch.poll() {
+            generator.rotate(next)?;
+        }
     }
 }
 

@@ -24,7 +24,7 @@ impl FleetRules {
             }
             way.push(before);
             world.round(self);
-            if let Some(wrong) = world.wrong() {
+            if let Some(wrong) = world.wrong(self) {
                 return Some(wrong);
             }
             if fingerprint(&world) == before {
@@ -42,7 +42,7 @@ impl FleetRules {
     }
 
     fn is_missing(&self, world: &RulesWorld) -> Option<&'static str> {
-        let (reals, key) = self.wanted();
+        let (reals, key, cid) = self.wanted();
         let Some(book) = &world.store.book else {
             return Some("the store stays empty");
         };
@@ -60,6 +60,11 @@ impl FleetRules {
         }
         if (book.keys.issued, book.keys.other) != (key, None) {
             return Some("a rotation of keys does not end");
+        }
+        let issued = book.cids.get(VIP).map(|own| own.phases);
+        let settled = |cid| issued.is_some_and(|own| (own.issued, own.other) == (cid, None));
+        if cid.is_some_and(|cid| !settled(cid)) {
+            return Some("a change of configurations does not end");
         }
         None
     }
@@ -116,18 +121,14 @@ impl RulesWorld {
             }
             return;
         }
-        let (_, key) = rules.wanted();
-        for (which, push) in rules.pushes().into_iter().enumerate() {
+        for (which, wish) in rules.wishes.iter().enumerate() {
             let Some(book) = &self.store.book else { return };
-            let lacks = match &push {
-                FleetEvent::Vip(name, vip) => book.vips.get(name) != vip.as_ref(),
-                _ => book.wanted_key < key,
-            };
+            let push = rules.push(*wish, book).filter(|_| rules.lacks(*wish, book));
             let at = (0..self.members.len()).find(|at| {
                 let own = book_of(self, *at).map(|book| book.position);
                 own == Some(book.position) && self.members[*at].in_service
             });
-            if let Some(at) = at.filter(|_| lacks) {
+            if let (Some(at), Some(push)) = (at, push) {
                 self.push(rules, at, which, push);
                 self.arrive(rules, at);
             }

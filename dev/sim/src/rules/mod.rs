@@ -11,7 +11,9 @@
 //! balancer is known to be gone only where it is out of service, and what has rested has no
 //! connections from before. `LeaseTerms` turns times into these events, and has tests of its own.
 
+mod connections;
 mod heal;
+mod joins;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -22,9 +24,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use causeway_core::fleet::{Absence, FleetEvent, IdPhase, MemberPhase, Stored};
+use causeway_core::fleet::{
+    Absence, CIDS_OF_FILES, CidForm, FleetBook, FleetEvent, IdPhase, KeyNumber, MemberPhase, Stored,
+};
 
 use crate::races::Race;
+use joins::{TOKEN, token};
 use world::{NEW_REAL, OLD_REAL, READS, VIP, vip};
 pub use world::{RulesStep, RulesWorld};
 
@@ -86,6 +91,21 @@ pub enum Wish {
     Rotate,
     /// The key after that.
     RotateTwice,
+    /// A configuration of connection ids, as the book counts them.
+    Configure(KeyNumber),
+    /// A token by which an agent joins, which two agents show.
+    Token,
+}
+
+/// Where configurations of connection ids are at the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QuicBegins {
+    /// Nowhere: connections have cookies.
+    Never,
+    /// The first is in the book.
+    InTheBook,
+    /// It is in files alone.
+    InFiles,
 }
 
 /// A fault that must be found.
@@ -121,6 +141,15 @@ pub enum Planted {
     DoesNotRepeatItself,
     /// The format rises before all read it.
     RaisesTheFormatEarly,
+    /// What servers issue connection ids by from files is refused once the book has a
+    /// configuration.
+    ForgetsFiles,
+    /// A configuration may have the number of the one in use.
+    NumberInUse,
+    /// An agent that shows a token is answered before the store has taken its claim.
+    AnswersBeforeTheStore,
+    /// A book that is put back has its tokens.
+    PutsBackTokens,
 }
 
 impl Planted {
@@ -141,6 +170,10 @@ impl Planted {
             Self::PutsBackWhatIsStale => "puts back what is stale",
             Self::DoesNotRepeatItself => "does not repeat itself",
             Self::RaisesTheFormatEarly => "raises the format early",
+            Self::ForgetsFiles => "forgets what is in files",
+            Self::NumberInUse => "takes a number that is in use",
+            Self::AnswersBeforeTheStore => "answers before the store",
+            Self::PutsBackTokens => "puts back tokens",
         }
     }
 }
@@ -156,6 +189,8 @@ pub struct FleetRules {
     pub joins: bool,
     /// Ids of the VIP.
     pub ids: u16,
+    /// Whether connections have ids of QUIC in the place of cookies.
+    pub quic: QuicBegins,
     /// What is wanted.
     pub wishes: &'static [Wish],
     /// What a lapsed lease means.
@@ -180,6 +215,7 @@ impl FleetRules {
             members,
             joins: false,
             ids: 2,
+            quic: QuicBegins::Never,
             wishes,
             absence: Absence::Waits,
             delays: false,
@@ -207,30 +243,70 @@ impl FleetRules {
         self.wishes.iter().any(brings)
     }
 
-    /// The reals and the key to come to.
-    fn wanted(&self) -> (Vec<IpAddr>, u64) {
+    /// The reals, the key and the configuration of connection ids to come to.
+    fn wanted(&self) -> (Vec<IpAddr>, KeyNumber, Option<KeyNumber>) {
         let mut reals = vec![OLD_REAL];
         let mut key = 1;
+        let mut cid = (self.quic == QuicBegins::InTheBook).then_some(1);
         for wish in self.wishes {
             match wish {
                 Wish::Grow => reals = vec![OLD_REAL, NEW_REAL],
                 Wish::Replace => reals = vec![NEW_REAL],
                 Wish::Rotate => key = key.max(2),
                 Wish::RotateTwice => key = 3,
+                Wish::Configure(number) => cid = cid.max(Some(*number)),
+                Wish::Token => {}
             }
         }
-        (reals, key)
+        (reals, key, cid)
     }
 
-    fn pushes(&self) -> Vec<FleetEvent> {
-        let pool = |reals: &[IpAddr]| FleetEvent::Vip(Arc::from(VIP), Some(vip(self.ids, reals)));
-        let of_wish = |wish: &Wish| match wish {
-            Wish::Grow => pool(&[OLD_REAL, NEW_REAL]),
-            Wish::Replace => pool(&[NEW_REAL]),
+    /// A configuration of connection ids, as the book counts them. The third has the number of the
+    /// first.
+    fn cid(&self, of: KeyNumber) -> CidForm {
+        CidForm {
+            number: (of % 2) as u8,
+            mark: of,
+        }
+    }
+
+    /// Whether a wish is not in a book.
+    fn lacks(&self, wish: Wish, book: &FleetBook) -> bool {
+        let vip = book.vips.get(VIP);
+        let has = |real: &IpAddr| vip.is_some_and(|vip| vip.reals.contains_key(real));
+        match wish {
+            Wish::Grow => !has(&NEW_REAL),
+            Wish::Replace => !has(&NEW_REAL) || has(&OLD_REAL),
+            Wish::Rotate | Wish::RotateTwice => book.wanted_key < self.wanted().1,
+            // It may be lost, and another is made then.
+            Wish::Token => false,
+            Wish::Configure(of) => vip.and_then(|vip| vip.cid).is_none_or(|own| own.mark < of),
+        }
+    }
+
+    /// What an operator changes in a book for a wish; `None`: it is too early.
+    fn push(&self, wish: Wish, book: &FleetBook) -> Option<FleetEvent> {
+        let cid = book.vips.get(VIP).and_then(|vip| vip.cid);
+        let pool = |reals: &[IpAddr], cid| {
+            FleetEvent::Vip(Arc::from(VIP), Some(vip(self.ids, reals, cid)))
+        };
+        let reals: Vec<IpAddr> = book.vips.get(VIP)?.reals.keys().copied().collect();
+        Some(match wish {
+            Wish::Grow => pool(&[OLD_REAL, NEW_REAL], cid),
+            Wish::Replace => pool(&[NEW_REAL], cid),
             Wish::Rotate => FleetEvent::Key(2),
             Wish::RotateTwice => FleetEvent::Key(3),
-        };
-        self.wishes.iter().map(of_wish).collect()
+            Wish::Token => FleetEvent::Token(TOKEN, token()),
+            Wish::Configure(of) => {
+                // A number is given again once the next has been taken, or later.
+                let own = book.cids.get(VIP);
+                let follows = of < 3 || own.is_some_and(|own| own.forms.contains_key(&(of - 1)));
+                if !follows || !book.has_cids() {
+                    return None;
+                }
+                pool(&reals, Some(self.cid(of)))
+            }
+        })
     }
 
     /// What a balancer with the planted fault makes of the store.
@@ -248,6 +324,14 @@ impl FleetRules {
             Planted::PicksAtOnce if comes => stored.acks.members = all.collect(),
             Planted::DoesNotWaitForAgents => {
                 stored.acks.agents = [(OLD_REAL, here), (NEW_REAL, here)].into();
+            }
+            Planted::ForgetsFiles => {
+                let mut early = (**book).clone();
+                for own in early.cids.values_mut().filter(|own| own.accepts_files()) {
+                    own.phases.issued = CIDS_OF_FILES + 1;
+                    own.phases.other = None;
+                }
+                *book = Arc::new(early);
             }
             Planted::RaisesTheFormatEarly if reads == READS => {
                 let mut early = (**book).clone();
@@ -279,7 +363,7 @@ impl Race for FleetRules {
     }
 
     fn wrong(&self, world: &RulesWorld) -> Option<&'static str> {
-        let wrong = world.wrong();
+        let wrong = world.wrong(self);
         // What breaks connections at once is found where it does so.
         match self.planted {
             Planted::DoesNotRest
@@ -319,6 +403,10 @@ const CUT: Budget = Budget {
     cuts: 1,
     ..NO_TROUBLE
 };
+
+const FIRST_CID: &[Wish] = &[Wish::Configure(1)];
+const NEXT_CID: &[Wish] = &[Wish::Configure(2)];
+const NUMBER_AGAIN: &[Wish] = &[Wish::Configure(2), Wish::Configure(3)];
 
 const WIPE: Budget = Budget {
     wipes: 1,
@@ -361,6 +449,15 @@ pub fn models(long: bool) -> Vec<FleetRules> {
     };
     let lapse = Budget { lapses: 1, ..CUT };
     let crash_and_wipe = Budget { wipes: 1, ..CRASH };
+    let quic = |wishes, troubles| FleetRules {
+        quic: QuicBegins::InTheBook,
+        ..FleetRules::new("configurations of QUIC's ids", 2, wishes, troubles)
+    };
+    let from_files = |wishes, troubles| FleetRules {
+        quic: QuicBegins::InFiles,
+        ..FleetRules::new("QUIC's ids from files", 2, wishes, troubles)
+    };
+    let token = |troubles| FleetRules::new("a token", 2, &[Wish::Token], troubles);
     let mut models = vec![
         ids(CRASH),
         ids(CUT),
@@ -369,6 +466,10 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         join(NO_TROUBLE),
         versions(CRASH),
         versions(upgrade),
+        quic(NEXT_CID, crash_and_wipe),
+        quic(NUMBER_AGAIN, NO_TROUBLE),
+        from_files(FIRST_CID, CRASH),
+        token(crash_and_wipe),
     ];
     if long {
         let files = Budget { files: 1, ..CRASH };
@@ -390,6 +491,21 @@ pub fn models(long: bool) -> Vec<FleetRules> {
             join(CRASH),
             operators(2, NO_TROUBLE),
             versions(twice),
+            quic(NEXT_CID, POWER),
+            quic(NEXT_CID, CUT),
+            quic(NUMBER_AGAIN, CRASH),
+            quic(&[Wish::Grow, Wish::Configure(2)], NO_TROUBLE),
+            from_files(FIRST_CID, crash_and_wipe),
+            FleetRules {
+                old_version: true,
+                ..from_files(FIRST_CID, upgrade)
+            },
+            from_files(&[Wish::Grow, Wish::Configure(1)], NO_TROUBLE),
+            token(POWER),
+            FleetRules {
+                delays: true,
+                ..token(WIPE)
+            },
         ]);
     }
     models
@@ -403,6 +519,12 @@ pub fn planted() -> Vec<FleetRules> {
     };
     let keys =
         |planted, troubles| FleetRules::new("rotation", 2, &[Wish::Rotate], troubles).with(planted);
+    let quic = |planted, wishes, troubles| FleetRules {
+        quic: QuicBegins::InTheBook,
+        ..FleetRules::new("configurations of QUIC's ids", 2, wishes, troubles).with(planted)
+    };
+    let token =
+        |planted, troubles| FleetRules::new("a token", 2, &[Wish::Token], troubles).with(planted);
     vec![
         ids(Planted::DoesNotWaitForBalancers, NO_TROUBLE),
         keys(Planted::DoesNotWaitForBalancers, NO_TROUBLE),
@@ -444,6 +566,21 @@ pub fn planted() -> Vec<FleetRules> {
         FleetRules {
             old_version: true,
             ..ids(Planted::RaisesTheFormatEarly, NO_TROUBLE)
+        },
+        quic(Planted::DoesNotWaitForBalancers, NEXT_CID, NO_TROUBLE),
+        quic(Planted::DoesNotWaitForAgents, NEXT_CID, NO_TROUBLE),
+        quic(Planted::DoesNotRest, NUMBER_AGAIN, NO_TROUBLE),
+        quic(Planted::NumberInUse, NEXT_CID, NO_TROUBLE),
+        quic(Planted::DoesNotRepeatItself, NEXT_CID, NO_TROUBLE),
+        FleetRules {
+            quic: QuicBegins::InFiles,
+            ..quic(Planted::ForgetsFiles, FIRST_CID, NO_TROUBLE)
+        },
+        token(Planted::AnswersBeforeTheStore, NO_TROUBLE),
+        token(Planted::PutsBackTokens, WIPE),
+        FleetRules {
+            delays: true,
+            ..token(Planted::WritesWithoutComparing, NO_TROUBLE)
         },
     ]
 }

@@ -2,19 +2,19 @@
 //! A fleet around the rules: a store, balancers with a disk and a data plane, agents, and every
 //! connection that there can be.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{
-    Absence, Acknowledged, FleetAction, FleetAgent, FleetBook, FleetEvent, FleetMember, FleetRest,
-    FleetVip, FleetVipReal, IdPhase, IdRecord, KeyNumber, MemberPhase, MemberRecord, Position,
-    Stored,
+    Absence, Acknowledged, CidForm, CidPhases, FleetAction, FleetAgent, FleetBook, FleetEvent,
+    FleetMember, FleetRest, FleetVip, FleetVipReal, IdPhase, IdRecord, KeyNumber, KeyPhases,
+    MemberPhase, MemberRecord, Position, Stored,
 };
 
-use super::{Budget, FleetRules, Planted};
+use super::connections::Connections;
+use super::{Budget, FleetRules, Planted, QuicBegins};
 
 pub(super) const VIP: &str = "v";
 /// The real that connections are on from the beginning, and the one that comes.
@@ -39,7 +39,7 @@ impl fmt::Display for RulesStep {
 }
 
 /// The step of a balancer, about another.
-fn step(at: usize, what: &'static str, whom: Option<usize>) -> RulesStep {
+pub(super) fn step(at: usize, what: &'static str, whom: Option<usize>) -> RulesStep {
     RulesStep {
         who: letter(at),
         what,
@@ -62,13 +62,11 @@ pub struct RulesWorld {
     pub(super) store: Stored,
     pub(super) members: Vec<Balancer>,
     pub(super) agents: Vec<FleetAgent>,
-    cookies: BTreeMap<Cookie, Fresh>,
-    /// Connections without cookies: by whose flow table they are on which real.
-    plain: BTreeMap<(usize, IpAddr), u8>,
-    /// A pick whose connection gets no cookie.
-    without_cookie: bool,
+    pub(super) connections: Connections,
     pub(super) budget: Budget,
     pub(super) pushed: Vec<bool>,
+    /// Bits of the agents that a token has been given to.
+    pub(super) given: u8,
 }
 
 /// A balancer and what outlives its daemon.
@@ -86,23 +84,12 @@ pub(super) struct Balancer {
     lease_is_over: bool,
 }
 
-/// What a connection carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Cookie {
-    id: u16,
-    key: KeyNumber,
-    real: IpAddr,
-}
-
-/// Bits of the balancers who watched the id, or the key, rest when a connection was opened: it
-/// may live on when the time of those is over. All older ones have ended by then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Fresh {
-    id: u8,
-    key: u8,
-}
-
 impl Balancer {
+    /// Whether no proposal of its is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.proposes.is_none()
+    }
+
     /// With a way to the store, and of this build if versions come and go: of two that stay beside
     /// each other all has to come of it, too.
     pub(super) fn make_well(&mut self, rules: &FleetRules) {
@@ -144,7 +131,23 @@ impl RulesWorld {
         };
         book.ids.insert((Arc::from(VIP), 0), record);
         book.vips
-            .insert(Arc::from(VIP), vip(rules.ids, &[OLD_REAL]));
+            .insert(Arc::from(VIP), vip(rules.ids, &[OLD_REAL], None));
+        if rules.quic == QuicBegins::InTheBook {
+            let phases = KeyPhases {
+                issued: 1,
+                other: None,
+                since,
+            };
+            let first = rules.cid(1);
+            let cids = CidPhases {
+                phases,
+                forms: [(1, first)].into(),
+            };
+            book.cids.insert(Arc::from(VIP), cids);
+            if let Some(vip) = book.vips.get_mut(VIP) {
+                vip.cid = Some(first);
+            }
+        }
         let book = Arc::new(book);
         let mut agents = vec![FleetAgent::new(OLD_REAL)];
         agents[0].hear(book.of_agent(OLD_REAL));
@@ -184,11 +187,10 @@ impl RulesWorld {
             },
             members,
             agents,
-            cookies: BTreeMap::new(),
-            plain: BTreeMap::new(),
-            without_cookie: false,
+            connections: Connections::default(),
             budget: rules.budget,
-            pushed: vec![false; rules.pushes().len()],
+            pushed: vec![false; rules.wishes.len()],
+            given: 0,
         };
         world.open(rules);
         world
@@ -205,13 +207,14 @@ impl RulesWorld {
             self.daemon_moves(rules, at, &mut put);
             self.fate_moves(rules, at, &mut put);
             self.knowledge_moves(rules, at, &mut put);
+            self.join_moves(rules, at, &mut put);
         }
         self.agent_moves(&mut put);
         self.store_moves(&mut put);
         moves
     }
 
-    fn reaches(&self, at: usize) -> bool {
+    pub(super) fn reaches(&self, at: usize) -> bool {
         self.store_is_up && self.members[at].reaches_store
     }
 
@@ -237,8 +240,10 @@ impl RulesWorld {
             let mut next = self.clone();
             next.read(rules, at);
             put(step(at, "reads the store", None), next);
-            for (which, push) in rules.pushes().into_iter().enumerate() {
-                if !self.pushed[which] {
+            let book = member.daemon.as_ref().and_then(FleetMember::book);
+            for (which, wish) in rules.wishes.iter().enumerate() {
+                let push = book.and_then(|book| rules.push(*wish, book));
+                if let Some(push) = push.filter(|_| !self.pushed[which]) {
                     let mut next = self.clone();
                     next.push(rules, at, which, push);
                     put(step(at, "is told what the operator wants", None), next);
@@ -284,7 +289,7 @@ impl RulesWorld {
                 next.crash(at);
                 next.members[at].plane = None;
                 next.members[at].in_service = false;
-                next.plain.retain(|(of, _), _| *of != at);
+                next.connections.forget_table(at);
             });
             put(step(at, "loses power", None), next);
         }
@@ -373,6 +378,7 @@ impl RulesWorld {
                 let what = match rest {
                     FleetRest::Id { .. } => "has watched an id rest",
                     FleetRest::Key { .. } => "has watched a key rest",
+                    FleetRest::Cid { .. } => "has watched a configuration rest",
                 };
                 put(step(at, what, None), next);
             }
@@ -435,7 +441,7 @@ impl RulesWorld {
         &self,
         position: Option<Position>,
         agent: &FleetAgent,
-    ) -> (Option<(u16, KeyNumber)>, bool, bool) {
+    ) -> (Option<(u16, KeyNumber)>, Option<KeyNumber>, bool, bool) {
         let covers = |since: Position| position.is_some_and(|at| at.covers(since));
         let book = self.store.book.as_ref();
         let own = book.and_then(|book| {
@@ -445,7 +451,9 @@ impl RulesWorld {
         let own = own.is_some_and(|(_, record)| covers(record.since));
         let rotates = book.filter(|book| book.wanted_key > 1);
         let keys = rotates.is_some_and(|book| covers(book.keys.since));
-        (agent.cookie(VIP), own, keys)
+        let cids = book.and_then(|book| book.cids.get(VIP));
+        let cids = cids.is_some_and(|own| covers(own.phases.since));
+        (agent.cookie(VIP), agent.issued_cid(VIP), own, keys || cids)
     }
 
     fn store_moves(&self, put: &mut impl FnMut(RulesStep, Self)) {
@@ -569,7 +577,10 @@ impl RulesWorld {
                     self.acknowledge(at, position);
                 }
                 FleetAction::Acknowledge(_) => {}
-                FleetAction::Propose(expected, book) => {
+                FleetAction::Propose(expected, mut book) => {
+                    if rules.planted == Planted::PutsBackTokens {
+                        self.put_back_tokens(at, &mut book);
+                    }
                     self.members[at].proposes = Some((expected, book));
                     if !rules.delays {
                         self.proposal_arrives(rules, at);
@@ -629,127 +640,16 @@ impl RulesWorld {
             self.agent_acknowledges(&agent);
         }
     }
-
-    /// A time of rest is over for who watched it: connections from before have ended.
-    pub(super) fn rested(&mut self, rules: &FleetRules, at: usize, rest: &FleetRest) {
-        if rules.planted == Planted::DoesNotRest {
-            self.tell(at, FleetEvent::Rested(rest.clone()));
-            return;
-        }
-        let bit = 1 << at;
-        let book = self.members[at].daemon.as_ref().and_then(FleetMember::book);
-        let Some(book) = book.cloned() else { return };
-        match rest {
-            FleetRest::Id { id, .. } => {
-                let real = book.ids.get(id).map(|record| record.real);
-                self.cookies.retain(|cookie, fresh| {
-                    cookie.id != id.1 || Some(cookie.real) != real || fresh.id & bit != 0
-                });
-                if rules.planted != Planted::RestsForCookiesAlone {
-                    self.plain
-                        .retain(|(_, of), fresh| Some(*of) != real || *fresh & bit != 0);
-                }
-            }
-            FleetRest::Key { .. } => {
-                let issued = book.keys.issued;
-                self.cookies
-                    .retain(|cookie, fresh| cookie.key >= issued || fresh.key & bit != 0);
-            }
-        }
-        self.tell(at, FleetEvent::Rested(rest.clone()));
-    }
-
-    /// Opens every connection that can be opened. More connections can only show more, and those
-    /// that can end do so where it matters, in [`rested`](Self::rested).
-    pub(super) fn open(&mut self, rules: &FleetRules) {
-        let watches = |of_ids: bool| {
-            let mut bits = 0_u8;
-            for (at, member) in self.members.iter().enumerate() {
-                let rests = member
-                    .daemon
-                    .iter()
-                    .flat_map(|it| it.evidence().rests.keys());
-                let watched = |rest: &FleetRest| matches!(rest, FleetRest::Id { .. }) == of_ids;
-                bits |= u8::from(rests.into_iter().any(watched)) << at;
-            }
-            bits
-        };
-        let (of_ids, of_keys) = (watches(true), watches(false));
-        for fresh in self.cookies.values_mut() {
-            fresh.id &= of_ids;
-            fresh.key &= of_keys;
-        }
-        self.plain.values_mut().for_each(|fresh| *fresh &= of_ids);
-        for (at, member) in self.members.iter().enumerate() {
-            let Some(plane) = member.plane.as_ref().filter(|_| member.in_service) else {
-                continue;
-            };
-            for (_, real) in plane.picks(VIP) {
-                if rules.plain {
-                    *self.plain.entry((at, real)).or_default() |= of_ids;
-                }
-                let agent = self.agents.iter().find(|agent| agent.real() == real);
-                let Some((id, key)) = agent.and_then(|agent| agent.cookie(VIP)) else {
-                    self.without_cookie = true;
-                    continue;
-                };
-                let fresh = self.cookies.entry(Cookie { id, key, real }).or_default();
-                fresh.id |= of_ids;
-                fresh.key |= of_keys;
-            }
-        }
-    }
-
-    /// What must never be.
-    pub(super) fn wrong(&self) -> Option<&'static str> {
-        if self.without_cookie {
-            return Some("a connection gets no cookie");
-        }
-        if let Some(book) = &self.store.book {
-            let another = |cookie: &Cookie| {
-                let real = book.route(VIP, cookie.id);
-                real.is_some_and(|real| real != cookie.real)
-            };
-            if self.cookies.keys().any(another) {
-                return Some("an id is given to another real while cookies live");
-            }
-        }
-        for (at, member) in self.members.iter().enumerate() {
-            if !member.in_service {
-                continue;
-            }
-            let Some(plane) = &member.plane else {
-                return Some("a balancer without a book is in service");
-            };
-            for cookie in self.cookies.keys() {
-                match plane.route(VIP, cookie.id) {
-                    _ if !plane.keys.accepts(cookie.key) => {
-                        return Some("a packet is dropped for an unknown key");
-                    }
-                    Some(real) if real != cookie.real => {
-                        return Some("a packet goes to another server");
-                    }
-                    None => return Some("a packet is dropped for an unknown id"),
-                    Some(_) => {}
-                }
-            }
-            let routed = |real: IpAddr| plane.of_vip(VIP).any(|(_, record)| record.real == real);
-            let mut plain = self.plain.keys().filter(|(of, _)| *of == at);
-            if plain.any(|(_, real)| !routed(*real)) {
-                return Some("a real is forgotten under a connection without a cookie");
-            }
-        }
-        None
-    }
 }
 
-pub(super) fn vip(ids: u16, reals: &[IpAddr]) -> FleetVip {
+pub(super) fn vip(ids: u16, reals: &[IpAddr], cid: Option<CidForm>) -> FleetVip {
     let real = FleetVipReal {
         id: None,
         agent: true,
     };
     FleetVip {
         ids,
+        cid,
         reals: reals.iter().map(|address| (*address, real)).collect(),
     }
 }

@@ -108,7 +108,8 @@ impl SharedKeys {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
         Ok(format!(
             "state_dir = \"STATE\"\n[agent.cookie]\nkeys = \"{}\"\n\
-             [agent.report]\nto = [\"{balancer}\"]\nbook = true\n",
+             [agent.report]\nto = [\"{balancer}\"]\nbook = true\n\
+             [agent.quic]\nfile = \"STATE/quic-ids.json\"\n",
             file.display()
         ))
     }

@@ -261,6 +261,7 @@ impl<'a> Fleet<'a> {
     pub(super) fn is_settled(&self, key: u64, pool: Pool) -> Result<bool> {
         let views = self.views()?;
         let wanted = pool.known - pool.drained;
+        let cid = pool.quic_configs.checked_sub(1);
         let is_settled = |view: &FleetView| {
             let live = view.ids.iter().filter(|id| id.phase == "live").count();
             view.in_service
@@ -271,6 +272,7 @@ impl<'a> Fleet<'a> {
                     .iter()
                     .all(|wait| wait.members.is_empty() && wait.agents.is_empty())
                 && view.key_issued == key
+                && view.quic_cids.iter().all(|own| own.issued == cid)
                 && view.applied == views[0].applied
                 && live == wanted * VIPS
         };
@@ -335,10 +337,10 @@ impl<'a> Fleet<'a> {
                     .map(|(server, node)| RealEntry {
                         drain: self.store.is_none()
                             && !(pool.drained..pool.taking).contains(&server),
-                        // QUIC's servers have ids of their own; agents get theirs from the book.
-                        keys: match (&self.store, protocol) {
-                            (Some(_), Protocol::Tcp) => Vec::new(),
-                            _ => vec![format!("id = {}", server_id(server))],
+                        // With a store agents get them from the book.
+                        keys: match &self.store {
+                            Some(_) => Vec::new(),
+                            None => vec![format!("id = {}", server_id(server))],
                         },
                         ..RealEntry::of(node, address)
                     })

@@ -9,8 +9,8 @@
 //! for which there are tables and hashes alone.
 //!
 //! The balancers share a book in etcd, which is stopped, and wiped, and back; files reach them in any
-//! order. Servers' agents get ids and keys from any balancer, and have none in files. Without a
-//! store the run itself keeps to the order of changes.
+//! order. Servers' agents get ids, keys and configurations of connection ids from any balancer, and
+//! have none in files; QUIC servers follow what their agents write. Without a store the run itself keeps to the order of changes.
 
 mod bgp;
 mod etcd;
@@ -133,10 +133,17 @@ fn run(context: &Context) -> Result<Value> {
     keys.make_cookies()?;
     let _web = ModelledServers::start(&topology.servers, bench::PORT)?;
     let silence = plan.lasts * 2;
-    let quic =
-        QuicModelledServers::start(&topology.servers, bench::QUIC_PORT, silence, |s| cid(0, s))?;
     let hears = plan.store.then_some(nodes.as_slice());
     let agents = start_agents(&context.binary, &topology, &keys, hears)?;
+    let servers = &topology.servers;
+    let quic = match plan.store {
+        true => {
+            let vips = [topology::vip4(0).into(), topology::vip6(0).into()];
+            let files = agents.iter().map(AgentProcess::quic_ids);
+            QuicModelledServers::start_by_files(servers, bench::QUIC_PORT, silence, vips, files)?
+        }
+        false => QuicModelledServers::start(servers, bench::QUIC_PORT, silence, |s| cid(0, s))?,
+    };
     let _router = Bird::on_router(&topology.router, &nodes)?;
     let pool = Pool {
         known: plan.servers,
@@ -473,8 +480,10 @@ impl FleetRun<'_> {
                         self.agents.iter().try_for_each(AgentProcess::reload)?;
                     }
                     self.fleet.reload()?;
-                    let issued = self.pool.quic_configs - 1;
-                    self.quic.rotate(|server| cid(issued, server))?;
+                    if by_files {
+                        let issued = self.pool.quic_configs - 1;
+                        self.quic.rotate(|server| cid(issued, server))?;
+                    }
                 }
             }
         }

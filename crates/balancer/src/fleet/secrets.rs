@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the book has by number or mark alone, and files have whole: keys of cookies, and
+//! configurations of connection ids with theirs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
+use causeway_core::fleet::{CidForm, CidPhases, FleetBook, KeyNumber};
+
+use super::reading::Reading;
+use crate::config::{BalancerConfig, VipConfig};
+
+/// What a VIP's connection ids are read by, by VIP.
+pub(crate) type CidsOfVips = BTreeMap<Arc<str>, Vec<CidRoute>>;
+
+/// Those of the file, and former ones that the book accepts still.
+#[derive(Debug, Default)]
+pub(super) struct Secrets {
+    keys: BTreeMap<KeyNumber, CookieKey>,
+    cids: BTreeMap<(Arc<str>, CidForm), CidRoute>,
+}
+
+impl Secrets {
+    /// Takes those of the file, which may have changed.
+    pub(super) fn take(&mut self, file: &BalancerConfig, book: Option<&FleetBook>) {
+        self.keys
+            .retain(|number, _| book.is_some_and(|book| book.keys.accepts(*number)));
+        if let Some(cookies) = &file.cookies {
+            self.keys.extend(cookies.keys.numbered());
+        }
+        let accepts = |(vip, form): &(Arc<str>, CidForm)| {
+            let own = book.and_then(|book| book.cids.get(vip));
+            own.is_some_and(|own| own.forms.values().any(|accepted| accepted == form))
+        };
+        self.cids.retain(|of, _| accepts(of));
+        for vip in &file.vips {
+            let own = vip
+                .quic
+                .iter()
+                .map(|route| (CidForm::of(route.config()), *route));
+            let endpoint: Arc<str> = vip.endpoint().into();
+            self.cids
+                .extend(own.map(|(form, route)| ((endpoint.clone(), form), route)));
+        }
+    }
+
+    /// Keys of cookies by their numbers.
+    pub(super) fn keys(&self) -> &BTreeMap<KeyNumber, CookieKey> {
+        &self.keys
+    }
+
+    /// A VIP's configuration of this form.
+    pub(super) fn cid(&self, vip: &Arc<str>, form: CidForm) -> Option<&CidRoute> {
+        self.cids.get(&(vip.clone(), form))
+    }
+
+    /// The keys that a book accepts.
+    pub(super) fn keys_of(
+        &self,
+        book: &FleetBook,
+        file: &BalancerConfig,
+        read: &Reading,
+    ) -> Result<Option<Keys>, String> {
+        let Some(cookies) = &file.cookies else {
+            return Ok(None);
+        };
+        let of = |number: KeyNumber| {
+            let key = self.keys.get(&number).ok_or_else(|| {
+                format!(
+                    "key {number} of cookies, which the book accepts, is not in {}; copy the file from another balancer",
+                    cookies.file.display()
+                )
+            })?;
+            match read.has_another(number, key) {
+                None => Ok(*key),
+                Some(member) => Err(format!(
+                    "key {number} of cookies is another on {member}; copy {} from one balancer to all",
+                    cookies.file.display()
+                )),
+            }
+        };
+        let epoch = match book.keys.issued & 1 {
+            0 => KeyEpoch::Zero,
+            _ => KeyEpoch::One,
+        };
+        let other = book.keys.other.map(of).transpose()?;
+        Ok(Some(Keys::new(epoch, of(book.keys.issued)?, other)))
+    }
+
+    /// The configurations of connection ids that a book accepts: as long as it accepts those of
+    /// files alone, these besides.
+    pub(super) fn cids_of(
+        &self,
+        book: &FleetBook,
+        file: &BalancerConfig,
+    ) -> Result<CidsOfVips, String> {
+        let mut all = CidsOfVips::new();
+        for vip in file.vips.iter().filter(|vip| !vip.quic.is_empty()) {
+            let endpoint: Arc<str> = vip.endpoint().into();
+            if let Some(own) = book.cids.get(&endpoint) {
+                let routes = self.cids_of_vip(vip, &endpoint, own)?;
+                all.insert(endpoint, routes);
+            }
+        }
+        Ok(all)
+    }
+
+    fn cids_of_vip(
+        &self,
+        vip: &VipConfig,
+        endpoint: &Arc<str>,
+        own: &CidPhases,
+    ) -> Result<Vec<CidRoute>, String> {
+        let accepted = own.forms.values().map(|form| {
+            let route = self.cid(endpoint, *form);
+            route.copied().ok_or_else(|| {
+                format!(
+                    "configuration {} of connection ids of vip {}, which the book accepts, is not in this balancer's file, or has another key or other lengths there; copy its quic_cid and its key from another balancer",
+                    form.number, vip.name
+                )
+            })
+        });
+        let mut routes = accepted.collect::<Result<Vec<_>, _>>()?;
+        if own.accepts_files() {
+            for route in &vip.quic {
+                let number = route.config().number();
+                if !routes.iter().any(|of| of.config().number() == number) {
+                    routes.push(*route);
+                }
+            }
+        }
+        routes.sort_by_key(|route| route.config().number());
+        Ok(routes)
+    }
+}
+
+/// Whether by its file an operator says that connections have ids of a VIP's former configuration
+/// still.
+pub(super) fn keeps_former_cid(file: &BalancerConfig, book: &FleetBook, vip: &str) -> bool {
+    let Some(own) = book.cids.get(vip) else {
+        return false;
+    };
+    let wanted = book.vips.get(vip).and_then(|vip| vip.cid);
+    let mut vips = file.vips.iter();
+    let of_file = vips.find(|of| of.endpoint() == vip);
+    let mut forms = of_file
+        .into_iter()
+        .flat_map(|vip| vip.quic.iter().map(|route| CidForm::of(route.config())));
+    forms.any(|form| match own.other() {
+        Some(former) => form == former,
+        None => Some(form) != own.issued() && Some(form) != wanted,
+    })
+}
