@@ -243,7 +243,7 @@ fn watch(state: &mut State, kind: &str, mut stream: TcpStream) {
                 let object = &line["object"];
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
                 match line["type"].as_str() {
-                    Some("ADDED") => state.keep(&[object.clone()]),
+                    Some("ADDED") => state.keep(std::slice::from_ref(object)),
                     Some("DELETED") => {
                         state.services.remove(name);
                     }

@@ -21,7 +21,7 @@ pub(crate) fn recorded(name: &str) -> String {
 /// The version that the bookmark of a recorded watch names.
 pub(crate) fn bookmark(kind: &str) -> String {
     let lines = recorded(&format!("{kind}-watch.jsonl"));
-    let mut lines = lines.lines().map(|line| parse(line));
+    let mut lines = lines.lines().map(parse);
     let bookmark = lines.find(|line| line["type"] == "BOOKMARK");
     let version = bookmark.expect("a bookmark")["object"]["metadata"]["resourceVersion"].clone();
     version.as_str().expect("a version").to_owned()
