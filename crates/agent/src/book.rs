@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use causeway_api::agent::{AgentBookView, AgentIdView};
-use causeway_api::balancer::FleetPosition;
+use causeway_api::fleet::FleetPosition;
 use causeway_core::agent_report::{
     AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets, ServiceCids, ServiceKey,
     vip_name,

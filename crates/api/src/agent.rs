@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::balancer::FleetPosition;
+use super::fleet::FleetPosition;
 use super::{Moment, VerdictView};
 
 /// Answer of an agent's `GET /v1/status`.

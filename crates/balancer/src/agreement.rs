@@ -2,7 +2,7 @@
 //! Digests of what must be equal on balancers of the same VIPs, so that each of them sends a
 //! packet to the same server.
 
-use causeway_api::balancer::{Agreement, AgreementItem};
+use causeway_api::fleet::{Agreement, AgreementItem};
 use causeway_core::cookie::{CookieKey, Digest, KeyEpoch};
 use causeway_core::fleet::CidForm;
 

@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Agreement, Connections, Difference, Drops, Explanation, FleetTokenOrder, FleetView, History,
-    MoveConnection, Moves, Override, PassBy, PeersView, RealChange, Stats, Status, Timeline,
-    VipChange, VipView,
+    Connections, Difference, Drops, Explanation, History, MoveConnection, Moves, Override,
+    RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
+use causeway_api::fleet::{Agreement, FleetTokenOrder, FleetView, PassBy, PeersView};
 use causeway_dataplane::RealId;
 use causeway_service::access::Rules;
 use causeway_service::http::{described, description, openmetrics, problem, with_description};

@@ -270,7 +270,7 @@ fn the_report_shows_what_became_of_cookies() {
 fn differs(one: &World, other: &World) -> Vec<String> {
     let of = |world: &World| agreement::agreement(&world.bench.engine).unwrap().items;
     let (one, other) = (of(one), of(other));
-    let names = |items: &[causeway_api::balancer::AgreementItem]| {
+    let names = |items: &[causeway_api::fleet::AgreementItem]| {
         let names = items
             .iter()
             .map(|item| (item.what.clone(), item.vip.clone()));

@@ -4,9 +4,8 @@
 use std::fmt;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{
-    Agreement, DiscoveryView, FleetPosition, FleetView, PeersView, RealView, Stats, VipView,
-};
+use causeway_api::balancer::{DiscoveryView, RealView, Stats, VipView};
+use causeway_api::fleet::{Agreement, FleetPosition, FleetView, PeersView};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
 use causeway_service::metrics::{self, build_info, counters, flag, gauge, gauges, packets};

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_api::Moment;
-use causeway_api::balancer::{PeerView, PeersView, VotesView};
+use causeway_api::balancer::VotesView;
+use causeway_api::fleet::{PeerView, PeersView};
 use causeway_core::agent_report::{Boot, DATAGRAM_MAX, Reception};
 use causeway_core::control::MeasuredInterval;
 use causeway_core::cookie::CookieKey;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use causeway_api::balancer::{
+use causeway_api::fleet::{
     Agreement, FleetAgentView, FleetCidView, FleetPosition, FleetTokenOrder, FleetView, PassBy,
     PeersView,
 };
@@ -294,8 +294,7 @@ struct Disagreement {
 
 /// What is not the same on all of them.
 fn differences(of: &[(String, Agreement)]) -> Vec<Disagreement> {
-    let named =
-        |item: &causeway_api::balancer::AgreementItem| (item.what.clone(), item.vip.clone());
+    let named = |item: &causeway_api::fleet::AgreementItem| (item.what.clone(), item.vip.clone());
     let all: BTreeSet<_> = of
         .iter()
         .flat_map(|(_, agreement)| agreement.items.iter().map(named))
@@ -388,7 +387,7 @@ fn table(of: &[(String, Agreement)], differ: &[Disagreement]) -> TextTable {
 
 #[cfg(test)]
 mod tests {
-    use causeway_api::balancer::{AgreementItem, FleetMemberView, FleetWait};
+    use causeway_api::fleet::{AgreementItem, FleetMemberView, FleetWait};
 
     use super::*;
 

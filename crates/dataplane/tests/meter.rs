@@ -242,7 +242,7 @@ fn traffic_control_measures_the_same() {
         let run = past(&options);
         assert_eq!(
             (run.meter.place(), measured(&run.meter)),
-            (MeterHook::Tc, REQUESTS.into())
+            (MeterHook::Tc, u64::from(REQUESTS))
         );
         assert_near(&run.samples, 0, &run.truth);
         drop(run.meter);
@@ -324,7 +324,7 @@ fn measured_with(network: &str, bits: u8) -> u64 {
 
 #[test]
 fn with_both_sides_inside_a_client_network_ports_decide() {
-    Sandbox::run(|_| assert_eq!(measured_with("10.3.0.0", 24), REQUESTS.into()));
+    Sandbox::run(|_| assert_eq!(measured_with("10.3.0.0", 24), u64::from(REQUESTS)));
 }
 
 #[test]
@@ -352,12 +352,12 @@ fn packets_go_on_to_the_next_program() {
             ..MeterOptions::new("m0")
         };
         let run = once(&options);
-        assert_eq!(measured(&run.meter), REQUESTS.into());
+        assert_eq!(measured(&run.meter), u64::from(REQUESTS));
         let key = (MeterVerdict::Measured as u32).to_ne_bytes();
         let cpus = skel.maps.verdicts.lookup_percpu(&key, MapFlags::ANY);
         let packets = |cpu: &Vec<u8>| PacketsBytes::from_bytes(cpu).expect("size").packets;
         let after: u64 = cpus.expect("map").expect("index").iter().map(packets).sum();
-        assert_eq!(after, REQUESTS.into());
+        assert_eq!(after, u64::from(REQUESTS));
         for (next, words) in [
             (sandbox.bpffs().join("nothing"), "No such file"),
             (

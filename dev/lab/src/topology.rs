@@ -244,6 +244,26 @@ impl Topology {
         self.router.netns.ip(&s)
     }
 
+    /// Spreads the packets of all VIPs over several balancers, by addresses and ports.
+    pub fn spread_vips(&self, over: &[Node]) -> Result<()> {
+        let router = &self.router.netns;
+        router.sysctl("net/ipv4/fib_multipath_hash_policy", "1")?;
+        router.sysctl("net/ipv6/fib_multipath_hash_policy", "1")?;
+        let mut s = String::new();
+        for i in 0..VIPS {
+            write!(s, "route replace {}", vip4(i))?;
+            for to in over {
+                write!(s, " nexthop via {} dev br0", to.ipv4)?;
+            }
+            write!(s, "\nroute replace {}", vip6(i))?;
+            for to in over {
+                write!(s, " nexthop via {} dev br0", to.ipv6)?;
+            }
+            writeln!(s)?;
+        }
+        router.ip(&s)
+    }
+
     /// Lets servers send on what they do not know: the router's ports to them take what comes
     /// back by `XDP_TX`.
     pub fn take_back_from_servers(&mut self) -> Result<()> {

@@ -2,7 +2,7 @@
 //! Agents beside members: what they are sent, and what waits for them.
 
 use causeway_api::Moment;
-use causeway_api::balancer::FleetTokenOrder;
+use causeway_api::fleet::FleetTokenOrder;
 use causeway_core::agent_report::{
     AgentOrders, Body, BookParts, Boot, JoinAnswer, JoinAttempt, JoinRefusal, JoinTicket, Question,
     ReportKeys, ReportSecrets, ReportSender,

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use causeway_api::balancer::{FleetView, RealChange};
+use causeway_api::balancer::RealChange;
+use causeway_api::fleet::FleetView;
 use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_core::fleet::{
     CIDS_OF_FILES, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, HandState, IdPhase,

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{FleetTokenOrder, FleetTokenView};
+use causeway_api::fleet::{FleetTokenOrder, FleetTokenView};
 use causeway_core::agent_report::JoinTicket;
 use causeway_core::fleet::{FleetBook, FleetEvent, JoinToken};
 

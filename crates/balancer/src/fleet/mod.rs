@@ -30,7 +30,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use causeway_api::balancer::FleetView;
+use causeway_api::fleet::FleetView;
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use causeway_api::Moment;
-use causeway_api::balancer::FleetTokenOrder;
+use causeway_api::fleet::FleetTokenOrder;
 
 use super::{Fleet, HasEngine, ROUNDS_MAX};
 use crate::engine::EngineError;

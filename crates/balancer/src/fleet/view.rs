@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use causeway_api::balancer::{
+use causeway_api::fleet::{
     FleetAgentView, FleetCidView, FleetIdView, FleetMemberView, FleetPosition, FleetView, FleetWait,
 };
 use causeway_core::fleet::{Absence, CidPhases, FleetBook, IdPhase, MemberPhase, Position};

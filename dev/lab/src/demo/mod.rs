@@ -28,6 +28,9 @@ pub(crate) struct DemoArgs {
     /// Length of each of the two runs, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 24)]
     run: u32,
+    /// How many balancers share the packets, and their measurements
+    #[arg(long, default_value_t = DegradeConfig::default().balancers)]
+    balancers: usize,
     /// How many times slower the degraded server becomes
     #[arg(long, default_value_t = DegradeConfig::default().factor)]
     factor: f64,
@@ -55,6 +58,7 @@ impl DemoArgs {
             seed: self.seed,
             run_s: f64::from(self.run),
             degrade_at_s: f64::from(self.run / 2),
+            balancers: self.balancers,
             factor: self.factor,
             epoch_s: 1.0,
             ..DegradeConfig::default()

@@ -2,7 +2,6 @@
 //! One of four servers becomes slow half-way; the same load under two
 //! schedulers. What `causeway-lab demo` shows.
 
-use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,7 +15,7 @@ use super::connections::{SharedKeys, with_ids};
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::api;
-use crate::balancer::{BalancerSettings, ServerForwarding};
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
 use crate::cgroup::Cgroup;
 use crate::cpu::CpuMeter;
 use crate::load::log::Log;
@@ -24,7 +23,7 @@ use crate::load::{LoadConfig, RunningLoad, report};
 use crate::nginx::Nginx;
 use crate::outcome::{DegradeOutcome, Run, RunConditions};
 use crate::sandbox::Sandbox;
-use crate::topology::vip4;
+use crate::topology::{Node, vip4};
 use crate::{clock, series};
 
 /// Period of a CPU quota; long periods would make the server stand still.
@@ -43,6 +42,8 @@ pub struct DegradeConfig {
     pub settle_s: f64,
     /// Interval of estimates and truths.
     pub epoch_s: f64,
+    /// How many balancers share the packets, and their measurements.
+    pub balancers: usize,
     /// How many servers; the last one becomes slow.
     pub servers: usize,
     /// Its service times are multiplied by this.
@@ -79,6 +80,7 @@ impl Default for DegradeConfig {
             degrade_at_s: 10.0,
             settle_s: 2.0,
             epoch_s: 0.5,
+            balancers: 1,
             servers: 4,
             factor: 8.0,
             quota: None,
@@ -125,7 +127,17 @@ pub fn run(
         config.degrade_at_s + config.settle_s < config.run_s,
         "a run must be longer than the time to its degradation and settling"
     );
-    let bench = Bench::build(sandbox, 2, config.servers)?;
+    ensure!(
+        (1..=8).contains(&config.balancers),
+        "balancers={}: there can be one to eight",
+        config.balancers
+    );
+    let mut bench = Bench::build(sandbox, 2, config.servers)?;
+    let mut nodes = vec![bench.topology.balancer.clone()];
+    for _ in 1..config.balancers {
+        nodes.push(bench.topology.add_balancer(sandbox)?);
+    }
+    bench.topology.spread_vips(&nodes)?;
     let switch = u8::from(config.timestamps != ClientTimestamps::Off).to_string();
     for client in bench.client_namespaces() {
         client.sysctl("net/ipv4/tcp_timestamps", &switch)?;
@@ -137,10 +149,10 @@ pub fn run(
         }
     }
     let keys = SharedKeys::with_cookies(binary)?;
-    let agents = agents(&bench, binary, config, &keys)?;
+    let agents = agents(&bench, &nodes, binary, config, &keys)?;
     let [first, second] = &config.schedulers;
-    let baseline = run_once(&bench, binary, config, &keys, first, progress)?;
-    let latency_aware = run_once(&bench, binary, config, &keys, second, progress)?;
+    let run = |scheduler| run_once(&bench, &nodes, binary, config, &keys, scheduler, progress);
+    let (baseline, latency_aware) = (run(first)?, run(second)?);
     drop((agents, lines));
     Ok(DegradeOutcome {
         baseline,
@@ -152,6 +164,7 @@ pub fn run(
 /// Agents on all servers, where cookies or reports of theirs are wanted.
 fn agents(
     bench: &Bench,
+    balancers: &[Node],
     binary: &std::path::Path,
     config: &DegradeConfig,
     keys: &SharedKeys,
@@ -171,7 +184,7 @@ fn agents(
             file += &format!(
                 "[agent.clients]\nservices = [\"{vip}:{PORT}\"]\nothers = false\nhistory = \"\"\n\
                  [agent.report]\nclient_latency = true\nto = [\"{}\"]\nkeys = \"{}\"\n",
-                reports_at(bench),
+                list(balancers, reports_at),
                 keys.cookies().display()
             );
         }
@@ -181,12 +194,33 @@ fn agents(
 }
 
 /// Where agents report.
-fn reports_at(bench: &Bench) -> SocketAddrV4 {
-    SocketAddrV4::new(bench.topology.balancer.ipv4, 9472)
+fn reports_at(balancer: &Node) -> String {
+    format!("{}:9472", balancer.ipv4)
+}
+
+/// Where other balancers send their measurements.
+fn peers_at(balancer: &Node) -> String {
+    format!("{}:9473", balancer.ipv4)
+}
+
+/// What lets balancers of the same VIPs steer as one.
+fn peer_lines(node: &Node, nodes: &[Node], keys: &SharedKeys) -> String {
+    format!(
+        "[peers]\nlisten = \"{}\"\nmembers = [\"{}\"]\nkey_file = \"{}\"",
+        peers_at(node),
+        list(nodes, peers_at),
+        keys.cookies().display()
+    )
+}
+
+/// The inside of an array of strings.
+fn list(nodes: &[Node], what: fn(&Node) -> String) -> String {
+    nodes.iter().map(what).collect::<Vec<_>>().join("\", \"")
 }
 
 fn run_once(
     bench: &Bench,
+    nodes: &[Node],
     binary: &std::path::Path,
     config: &DegradeConfig,
     keys: &SharedKeys,
@@ -200,26 +234,38 @@ fn run_once(
     };
     let mut vip = bench.vip4(0, scheduler, forwarding);
     let target = (vip.address, vip.port).into();
-    let mut head = Vec::new();
     if config.timestamps == ClientTimestamps::Cookie {
         vip = with_ids(vip);
-        head.push(keys.balancer_lines());
     }
-    if !config.latency.is_empty() && scheduler == "latency" {
+    let by_agents = !config.latency.is_empty() && scheduler == "latency";
+    if by_agents {
         vip.keys.push(format!("latency = \"{}\"", config.latency));
-        head.push(format!(
-            "[agent_reports]\nlisten = \"{}\"\nkeys = \"{}\"",
-            reports_at(bench),
-            keys.cookies().display()
-        ));
     }
-    let settings = BalancerSettings {
-        vips: vec![vip],
-        head,
-        control: config.control.clone(),
-        ..BalancerSettings::default()
+    let start = |node: &Node| {
+        let mut head = Vec::new();
+        if nodes.len() > 1 {
+            head.push(SharedKeys::hash_key_line());
+            head.push(peer_lines(node, nodes, keys));
+        }
+        if config.timestamps == ClientTimestamps::Cookie {
+            head.push(keys.balancer_lines());
+        }
+        if by_agents {
+            head.push(format!(
+                "[agent_reports]\nlisten = \"{}\"\nkeys = \"{}\"",
+                reports_at(node),
+                keys.cookies().display()
+            ));
+        }
+        let settings = BalancerSettings {
+            vips: vec![vip.clone()],
+            head,
+            control: config.control.clone(),
+            ..BalancerSettings::default()
+        };
+        Balancer::start(binary, node, &settings)
     };
-    let balancer = bench.balancer(binary, &settings)?;
+    let balancers = nodes.iter().map(start).collect::<Result<Vec<_>>>()?;
     let load = LoadConfig {
         duration_ms: (config.run_s * 1000.0) as u64,
         slots: config.slots,
@@ -234,11 +280,13 @@ fn run_once(
     let running = bench.load(&load)?;
     let cgroup = watch(bench, config, scheduler, &running, slow, progress)?;
     let log = running.finish()?;
-    let history = api::history(&balancer.socket())?;
+    let history = api::history(&balancers[0].socket())?;
     let cpu_busy_pct = cpu.share()? * 100.0;
     drop(cgroup);
     slow.set_factor(1.0)?;
-    balancer.end()?;
+    for balancer in balancers {
+        balancer.end()?;
+    }
     Ok(assemble(
         bench,
         config,
@@ -351,7 +399,7 @@ fn conditions(config: &DegradeConfig, bench: &Bench) -> RunConditions {
         load: format!(
             "{} users, each a page of {} to {} objects every {} ms (about {:.0} requests/s in \
              all), at most {} requests outstanding per connection, connections of at most {} ms, \
-             service of {:.0} ms (median; at least {:.0} ms)",
+             service of {:.0} ms (median; at least {:.0} ms), balancers: {}",
             load.slots,
             load.page.objects.0,
             load.page.objects.1,
@@ -361,6 +409,7 @@ fn conditions(config: &DegradeConfig, bench: &Bench) -> RunConditions {
             config.max_age_ms,
             load.page.service_median_us / 1000.0,
             f64::from(load.page.service_min_us) / 1000.0,
+            config.balancers,
         ),
         run_s: config.run_s,
         degraded_at_s: config.degrade_at_s,
@@ -388,6 +437,11 @@ pub const DEGRADE: Scenario = Scenario {
             "epoch_s",
             "0.5",
             "interval of estimates and truths, seconds",
+        ),
+        param(
+            "balancers",
+            "1",
+            "balancers that share packets and measurements",
         ),
         param("servers", "4", "nginx servers"),
         param(
@@ -442,6 +496,7 @@ fn run_scenario(context: &Context) -> Result<Value> {
         degrade_at_s: context.param("degrade_at_s")?,
         settle_s: context.param("settle_s")?,
         epoch_s: context.param("epoch_s")?,
+        balancers: context.param("balancers")?,
         servers: context.param("servers")?,
         factor: context.param("factor")?,
         quota: (quota < 1.0).then_some(quota),

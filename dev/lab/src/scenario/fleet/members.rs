@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_api::balancer::{Agreement, FleetView};
+use causeway_api::fleet::{Agreement, FleetView};
 use causeway_dataplane::Protocol;
 
 use super::bgp::Bird;
