@@ -16,8 +16,8 @@ use causeway_service::seal::SealKeys;
 
 /// Between two datagrams.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Until a balancer has the store take the claim, or nobody answers.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For the store to take the claim, and for an answer.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Asks the balancer that listens for agents there, from this server's address, if one is given;
 /// writes the keys file, which must not exist. Says what it did.
@@ -76,7 +76,7 @@ fn exchange(
     balancer: SocketAddr,
     server: IpAddr,
 ) -> anyhow::Result<([u8; 32], Vec<u8>)> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut buffer = [0; DATAGRAM_MAX + 1];
     socket.set_read_timeout(Some(AGAIN))?;
     while Instant::now() < deadline {
@@ -100,14 +100,14 @@ fn exchange(
         }
     }
     bail!(
-        "{balancer} has not answered {server} for {PATIENCE:?}: is that `agent_reports.listen` of a balancer of the fleet, does UDP get there, and is the token one of `causeway fleet token`? `causeway fleet status` there counts what has come"
+        "{balancer} has not answered {server} for {TIMEOUT:?}: is that `agent_reports.listen` of a balancer of the fleet, does UDP get there, and is the token one of `causeway fleet token`? `causeway fleet status` there counts what has come"
     );
 }
 
 fn refused(why: JoinRefusal, balancer: SocketAddr, server: IpAddr) -> anyhow::Error {
     match why {
         JoinRefusal::Used => anyhow!(
-            "{balancer} says that the token has been used; if this server has not done so, somebody else has: see docs/how-to/several-balancers.md. `causeway fleet token` makes another"
+            "{balancer} says that the token has been used; if not by this server, it was stolen: see docs/how-to/several-balancers.md. `causeway fleet token` makes another"
         ),
         JoinRefusal::Expired => anyhow!(
             "{balancer} says that the token has expired; `causeway fleet token` makes another"

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::exchange::{self, Answer};
 
 /// How long a connection, the head of an answer, or a whole answer that is no watch may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection whose other end is gone is noticed after this and three probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("causeway-kubernetes/", env!("CARGO_PKG_VERSION"));
@@ -157,14 +157,14 @@ impl ApiServer {
             let answer = self.send(method, path, body).await?;
             Ok::<_, ApiError>(answer.read().await?)
         };
-        let body = timeout(PATIENCE, answer).await.map_err(|_| silent())??;
+        let body = timeout(TIMEOUT, answer).await.map_err(|_| silent())??;
         let read = serde_json::from_slice(&body);
         Ok(read.context("the API server's answer is not understood")?)
     }
 
     /// `GET path`, to read line by line for as long as it lasts.
     pub(crate) async fn watch(&self, path: &str) -> Result<Answer, ApiError> {
-        let answer = timeout(PATIENCE, self.send(Method::GET, path, None)).await;
+        let answer = timeout(TIMEOUT, self.send(Method::GET, path, None)).await;
         answer.map_err(|_| silent())?
     }
 
@@ -239,7 +239,7 @@ impl ApiServer {
 }
 
 fn silent() -> ApiError {
-    ApiError::Failed(anyhow!("no answer within {} s", PATIENCE.as_secs()))
+    ApiError::Failed(anyhow!("no answer within {} s", TIMEOUT.as_secs()))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::exchange;
 use crate::wanted::InForce;
 
 /// A reload of thousands of VIPs takes a while.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,8 +111,8 @@ impl LocalBalancer {
             let status = answer.status;
             Ok::<_, anyhow::Error>((status, answer.read().await?))
         };
-        let answer = timeout(PATIENCE, asked).await;
-        let silent = |_| anyhow!("nothing from {socket} within {} s", PATIENCE.as_secs());
+        let answer = timeout(TIMEOUT, asked).await;
+        let silent = |_| anyhow!("nothing from {socket} within {} s", TIMEOUT.as_secs());
         let (status, body) = answer.map_err(silent)??;
         if !status.is_success() {
             let problem: Problem = serde_json::from_slice(&body).context(status.to_string())?;

@@ -102,7 +102,7 @@ struct Held {
     ports: BTreeMap<(u16, Transport), ObjectKey>,
 }
 
-/// What each Service has, and what was refused; `reserved` addresses are somebody else's.
+/// What each Service has, and what was refused; `reserved` addresses are those of the operator's own VIPs.
 pub fn claims(
     cluster: &Cluster,
     rules: &ClaimRules,
@@ -260,7 +260,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Takes ports of a Service, if nobody has them: those that its status has, or the others.
+    /// Takes ports of a Service, if no other Service has them: those that its status has, or the others.
     fn take_ports(
         &mut self,
         key: &ObjectKey,

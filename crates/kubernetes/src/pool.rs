@@ -94,7 +94,7 @@ impl AddressPool {
         self.ranges.iter().any(|range| range.contains(address))
     }
 
-    /// The first address of a family that nobody has.
+    /// The first address of a family that is free.
     pub fn first_free(&self, ipv4: bool, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
         let ranges = self
             .ranges

@@ -421,7 +421,7 @@ fn addresses_are_asked_for_and_refused_with_reason() {
     assert_eq!(
         look.vips.len(),
         1,
-        "those that cannot be served hinder nobody"
+        "those that cannot be served do not hinder others"
     );
     // Told once, and again while it lasts.
     assert_eq!(world.look(true).actions, []);
@@ -551,7 +551,7 @@ fn with_the_local_policy_nodes_with_endpoints_are_the_reals() {
     let vip = "default/web:80/tcp";
     let local = json!({ "externalTrafficPolicy": "Local", "healthCheckNodePort": 30256 });
     world.service("web", 1, local);
-    // None yet: the VIP is there, and nobody gets anything.
+    // None yet: the VIP is there, and no node gets packets.
     let look = world.settle();
     assert_eq!(reals(&look, vip), "(10.0.0.1) (10.0.0.2) (10.0.0.3)");
     let probe = NodeProbe {

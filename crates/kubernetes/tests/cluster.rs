@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
 const CONTROLLER: &str = env!("CARGO_BIN_EXE_causeway-kubernetes");
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const ADMIN: &str = "admin-token";
 const SERVER: &str = "https://127.0.0.1:6443";
 /// A node that answers: this machine itself.
@@ -101,7 +101,7 @@ impl Machine {
     }
 
     fn wait<T>(&self, what: &str, look: impl Fn(&Self) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = look(self) {
                 return found;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use replay::api_server::ApiServer;
 use replay::daemon::Daemon;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running controller; killed when dropped.
 struct Controller(Child);
@@ -76,7 +76,7 @@ impl World {
 
     /// Waits until something holds.
     fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !holds(self) {
             assert!(
                 Instant::now() < deadline,
