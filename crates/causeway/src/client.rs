@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use causeway_api::Problem;
-use causeway_service::config::read_secrets;
 use causeway_service::tls::{self, ClientFiles};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -94,20 +92,6 @@ impl Credentials {
             ca: self.ca.clone(),
             identity: self.cert.clone().zip(self.key.clone()),
         }
-    }
-
-    /// The token, as it goes into a header.
-    fn bearer(&self) -> anyhow::Result<Option<HeaderValue>> {
-        let Some(path) = &self.token_file else {
-            return Ok(None);
-        };
-        let text = read_secrets(path).and_then(|text| {
-            let value = HeaderValue::try_from(format!("Bearer {}", text.trim()));
-            value.map_err(|_| "it holds no token, which is one line of ASCII".to_owned())
-        });
-        let mut value = text.map_err(|error| anyhow!("token file {}: {error}", path.display()))?;
-        value.set_sensitive(true);
-        Ok(Some(value))
     }
 }
 
@@ -250,7 +234,13 @@ async fn call(
     match host.tls {
         true => {
             let stream = tls::connect(stream, &host.name, &target.credentials.files()).await?;
-            let request = match target.credentials.bearer()? {
+            let request = match target
+                .credentials
+                .token_file
+                .as_deref()
+                .map(tls::bearer)
+                .transpose()?
+            {
                 Some(token) => request.header("authorization", token),
                 None => request,
             };

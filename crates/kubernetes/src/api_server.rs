@@ -8,10 +8,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use causeway_service::config::read_secrets;
 use causeway_service::tls::{self, ClientFiles};
 use http_body_util::Full;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, Uri};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -188,7 +187,7 @@ impl ApiServer {
             };
             request = request.header(CONTENT_TYPE, kind);
         }
-        if let Some(token) = self.bearer()? {
+        if let Some(token) = self.token.as_deref().map(tls::bearer).transpose()? {
             request = request.header(AUTHORIZATION, token);
         }
         let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
@@ -222,19 +221,6 @@ impl ApiServer {
                 .unwrap_or("the API server gives no reason")
                 .to_owned(),
         })
-    }
-
-    fn bearer(&self) -> anyhow::Result<Option<HeaderValue>> {
-        let Some(path) = &self.token else {
-            return Ok(None);
-        };
-        let text = read_secrets(path).and_then(|text| {
-            let value = HeaderValue::try_from(format!("Bearer {}", text.trim()));
-            value.map_err(|_| "it holds no token, which is one line of ASCII".to_owned())
-        });
-        let mut value = text.map_err(|error| anyhow!("token file {}: {error}", path.display()))?;
-        value.set_sensitive(true);
-        Ok(Some(value))
     }
 }
 

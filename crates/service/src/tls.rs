@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
+use hyper::header::HeaderValue;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
@@ -146,4 +147,15 @@ pub fn authorities(text: &str) -> Result<RootCertStore, String> {
         0 => Err("it holds no certificate of an authority".to_owned()),
         _ => Ok(roots),
     }
+}
+
+/// The token in a file, as it goes into the header `Authorization`.
+pub fn bearer(file: &Path) -> anyhow::Result<HeaderValue> {
+    let value = read_secrets(file).and_then(|text| {
+        let value = HeaderValue::try_from(format!("Bearer {}", text.trim()));
+        value.map_err(|_| "it holds no token, which is one line of ASCII".to_owned())
+    });
+    let mut value = value.map_err(|error| anyhow!("token file {}: {error}", file.display()))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
