@@ -40,6 +40,7 @@ demo: build-dev ## the whole thing on this machine; results in target/demo/
 	$(SUDO) target/release/causeway-lab demo --out target/demo
 
 lab: build-dev ## the laboratory: make lab ARGS="run NAME --json FILE"; without ARGS, its scenarios
+	@scripts/setup $(filter everyday fleet shadow,$(ARGS))
 	$(SUDO) target/release/causeway-lab $(or $(ARGS),list)
 
 sim: build-dev ## models in virtual time: make sim ARGS="control --seeds 3"

@@ -29,7 +29,10 @@ fn estimates_are_near_what_clients_measure() {
 fn everyday_clients_have_truths_and_estimates() {
     let small = ["clients=wrk,curl", "paths=20", "seconds=1", "ticks=1,10"];
     let report = run("everyday", &small);
-    let all = report["rows"].as_array().expect("rows");
+    let rows = |key: &str| report[key].as_array().expect("rows").clone();
+    let slow = rows("slow_clock_rows");
+    assert!(slow.iter().all(|row| row["tick_ms"] == 10), "{report}");
+    let all = [rows("rows"), slow].concat();
     let of = |source: &str| {
         let rows = all.iter().filter(|row| row["source"] == source);
         rows.cloned().collect::<Vec<_>>()

@@ -23,7 +23,7 @@ pub(super) fn available() -> Result<()> {
     let found = Command::new("haproxy").arg("-v").output();
     ensure!(
         found.is_ok_and(|output| output.status.success()),
-        "haproxy is not installed: run scripts/setup haproxy"
+        "haproxy is not installed: run scripts/setup shadow"
     );
     Ok(())
 }
