@@ -79,9 +79,25 @@ step_end(void *map, struct syn_entry *entry, const struct syn_segment *seg, u32 
 		bpf_map_delete_elem(map, &seg->key);
 }
 
+/*
+ * A client that comes again by the same tuple has given up its former attempt. Whether that
+ * was one that waited the agent decides.
+ */
+static __always_inline void
+keep_former(const struct syn_entry *former, const struct flow_key6 *key, u64 now_ns)
+{
+	struct syn_attempt attempt = { .key = *key, .first_syn_ns = former->conn.first_syn_ns };
+	struct syn_entry left = *former;
+
+	if (now_ns - attempt.first_syn_ns < SYN_FORMER_NS || !syn_track_comes_again(&left.conn, now_ns))
+		return;
+	bpf_map_update_elem(&syn_former, &attempt, &left, BPF_ANY);
+}
+
 static __always_inline void opening(struct __sk_buff *skb, const struct syn_segment *seg, u64 now_ns)
 {
-	struct syn_entry *entry = bpf_map_lookup_elem(&syn_half_open, &seg->key);
+	struct syn_entry *former = bpf_map_lookup_elem(&syn_half_open, &seg->key);
+	struct syn_entry *entry = former;
 	struct syn_entry fresh = {};
 
 	if (entry && entry->conn.isn == seg->seq) {
@@ -95,6 +111,8 @@ static __always_inline void opening(struct __sk_buff *skb, const struct syn_segm
 	}
 	if (!find_category(&seg->key, skb->ifindex, &fresh.category))
 		return;
+	if (former)
+		keep_former(former, &seg->key, now_ns);
 	step(&fresh, SYN_EVENT_SYN, seg->seq, now_ns);
 	bpf_map_update_elem(&syn_half_open, &seg->key, &fresh, BPF_ANY);
 }

@@ -16,8 +16,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../shared/abi.h"
-#include "../shared/syn_track.h"
+#include "../shared/syn_abi.h"
 
 /* Sizes are defaults; the loader sets others before it loads. */
 #define DEFAULT_HALF_OPEN 65536
@@ -42,6 +41,14 @@ struct {
 	__type(key, struct flow_key6);
 	__type(value, struct syn_entry);
 } syn_connections SEC(".maps");
+
+/* Attempts whose client came again by the same tuple before the agent had judged them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SYN_FORMER);
+	__type(key, struct syn_attempt);
+	__type(value, struct syn_entry);
+} syn_former SEC(".maps");
 
 struct syn_slot_locked {
 	struct bpf_spin_lock lock;

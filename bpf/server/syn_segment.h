@@ -17,8 +17,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../packet/parse.h"
-#include "../shared/abi.h"
-#include "../shared/syn_track.h"
+#include "../shared/syn_abi.h"
 
 #define TLS_CHANGE_CIPHER_SPEC 20
 #define TLS_HANDSHAKE 22

@@ -38,7 +38,7 @@
  * Where the network loses segments, two more. What a server sends again after its FIN
  * makes the answer last longer (RESENT). And a client whose SYN-ACKs were lost may have
  * lost its patience as well: the attempt is LEFT once its kernel answers one of them with
- * a RST.
+ * a RST, or begins another by the same tuple.
  */
 #ifndef CAUSEWAY_SYN_TRACK_H
 #define CAUSEWAY_SYN_TRACK_H
@@ -68,6 +68,9 @@
 /* A packet of HTTP/2 so long holds more than one request. */
 #define SYN_STREAMS_BYTES 248
 
+/* No client gives up sooner; a flood repeats its tuples sooner. */
+#define SYN_FORMER_NS (250 * CW_MS_NS)
+
 /* Later retries count as this one. No stack sends more SYNs than this. */
 #define SYN_RETRY_MAX 15
 
@@ -96,7 +99,7 @@ enum syn_state {
 	SYN_STATE_ESTABLISHED = 3, /* the client's ACK came */
 	SYN_STATE_DONE = 4,
 	SYN_STATE_CLOSED = 5,      /* counted; the server may have to send its data again */
-	SYN_STATE_LEFT = 6,        /* counted; answered when the client had gone */
+	SYN_STATE_LEFT = 6,        /* counted; the client has gone */
 };
 
 /* What an event counts as. */
@@ -132,7 +135,7 @@ struct syn_conn {
 	u64 first_syn_ns;
 	u64 last_syn_ns;  /* LATER: when the client asked */
 	u64 turn_ns;      /* ANSWERED: the first SYN-ACK; ESTABLISHED: the client's FIN, 0: none;
-			   * LEFT: the RST */
+			   * LEFT: the RST, or the next attempt's SYN */
 	u64 last_data_ns; /* the server's last data in this transaction; ANSWERED: the last SYN
 			   * since; 0: none */
 	u32 isn;
@@ -201,6 +204,19 @@ CW_INLINE void syn_track_syn(struct syn_conn *c, u32 isn, u64 now_ns, struct syn
 	if (c->retry < SYN_RETRY_MAX)
 		c->retry++;
 	out->count = SYN_COUNT_OFFERED;
+}
+
+/* The client begins another attempt by the same tuple: whether it had waited until now for this one. */
+CW_INLINE bool syn_track_comes_again(struct syn_conn *c, u64 now_ns)
+{
+	if (c->state == SYN_STATE_LEFT)
+		return true;
+	if (c->state != SYN_STATE_OFFERED &&
+	    !(c->state == SYN_STATE_ANSWERED && c->marks & SYN_MARK_HEARD))
+		return false;
+	c->state = SYN_STATE_LEFT;
+	c->turn_ns = now_ns;
+	return true;
 }
 
 CW_INLINE void syn_track_synack(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)

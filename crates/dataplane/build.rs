@@ -43,7 +43,7 @@ const VERDICTS: &[(&str, &str, &str)] = &[
 ];
 
 /// Headers of `bpf/shared` whose constants user space needs.
-const HEADERS: &[&str] = &["abi.h", "cookie.h", "syn_track.h"];
+const HEADERS: &[&str] = &["abi.h", "cookie.h", "syn_abi.h", "syn_track.h"];
 
 /// Those constants, macros or members of enums, with the Rust type of each.
 const CONSTANTS: &[(&str, &str)] = &[
@@ -79,6 +79,7 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("AGE_NEW", "u32"),
     ("AGE_OLD", "u32"),
     ("SYN_DEVICES", "usize"),
+    ("SYN_FORMER", "u64"),
     ("SYN_OPEN", "u64"),
     ("SYN_MARK_HEARD", "u32"),
     ("SYN_ORIGINS", "u64"),

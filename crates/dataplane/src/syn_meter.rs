@@ -17,8 +17,8 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
 
 use crate::abi::{
-    FlowKey6, SynEntry, SynOrigin, SynPrefix, SynResponses, SynRetryTime, SynSlot, SynSlotLocked,
-    VipKey, addr_bytes, c,
+    FlowKey6, SynAttempt, SynEntry, SynOrigin, SynPrefix, SynResponses, SynRetryTime, SynSlot,
+    SynSlotLocked, VipKey, addr_bytes, c,
 };
 use crate::cookie_hooks;
 use crate::error::{DataPlaneError, Result};
@@ -31,7 +31,7 @@ use crate::syn_hooks::{HookChanges, SynHooks};
 /// Pin of the number that stands for the settings.
 const SETTINGS_PIN: &str = "settings";
 /// Another number where fields of slots and entries come to mean something else.
-const COUNTS: u32 = 3;
+const COUNTS: u32 = 4;
 /// Upper bounds of the buckets of response times but for the last, microseconds: those of
 /// `SYN_BUCKET_BOUNDS_US` in `bpf/shared/abi.h`.
 pub const RESPONSE_BOUNDS_US: [u64; 15] = [
@@ -87,6 +87,7 @@ impl SynMeterOptions {
         let slots = u64::from(self.categories()) * u64::from(self.ring);
         let count = size_of::<u64>();
         attempts * entry(size_of::<FlowKey6>(), size_of::<SynEntry>())
+            + c::SYN_FORMER * entry(size_of::<SynAttempt>(), size_of::<SynEntry>())
             + c::SYN_ORIGINS * entry(size_of::<SynOrigin>(), count)
             + c::SYN_RETRY_TIMES * entry(size_of::<SynRetryTime>(), count)
             + c::SYN_OPEN * entry(size_of::<VipKey>(), size_of::<u32>())
@@ -166,7 +167,7 @@ pub enum Stage {
     Offered,
     /// One was, of a client that had sent another; it has not acknowledged.
     Answered,
-    /// The client of a SYN-ACK had gone: its RST came then.
+    /// The client had gone: then its RST answered a SYN-ACK, or its tuple came again.
     Left(u64),
 }
 
@@ -191,6 +192,7 @@ pub struct SynMeter {
     origins: Table<SynOrigin, u64>,
     retry_times: Table<SynRetryTime, u64>,
     half_open: Table<FlowKey6, SynEntry>,
+    former: Table<SynAttempt, SynEntry>,
     connections: Table<FlowKey6, SynEntry>,
     took_over: bool,
 }
@@ -219,6 +221,7 @@ impl SynMeter {
             origins: Table::new(map("syn_origins")?)?,
             retry_times: Table::new(map("syn_retry_times")?)?,
             half_open: Table::new(map("syn_half_open")?)?,
+            former: Table::new(map("syn_former")?)?,
             devices: {
                 map("syn_open")?;
                 devices
@@ -358,8 +361,10 @@ impl SynMeter {
     /// not acknowledged only the ones whose clients had come again: a single SYN may be of
     /// a flood or of a scan for open ports.
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
-        let all = self.half_open.entries_batched()?.into_iter();
-        let attempts = all.filter_map(|(key, entry)| {
+        let present = self.half_open.entries_batched()?.into_iter();
+        let former = self.former.entries_batched()?.into_iter();
+        let former = former.map(|(attempt, entry)| (attempt.key, entry));
+        let attempts = present.chain(former).filter_map(|(key, entry)| {
             let conn = entry.conn;
             let stage = match conn.state {
                 c::SYN_STATE_OFFERED => Stage::Offered,
@@ -395,8 +400,14 @@ impl SynMeter {
 
     /// Forgets attempts: if another SYN comes of one, it is a first SYN.
     pub fn forget(&self, attempts: &[Waiting]) -> Result<()> {
-        for attempt in attempts {
-            self.half_open.remove(&attempt.key)?;
+        for of in attempts {
+            let (key, first_syn_ns) = of.attempt();
+            // Its tuple may have come again.
+            let present = self.half_open.get(&key)?;
+            match present.is_some_and(|entry| entry.conn.first_syn_ns == first_syn_ns) {
+                true => self.half_open.remove(&key)?,
+                false => self.former.remove(&SynAttempt { key, first_syn_ns })?,
+            };
         }
         Ok(())
     }

@@ -73,6 +73,10 @@ impl GaveUp {
         let mut gone = Vec::new();
         let mut before = std::mem::take(&mut self.judged);
         for attempt in waiting {
+            // Twice in the kernel's tables where its tuple came again between two readings.
+            if self.judged.contains_key(&attempt.attempt()) {
+                continue;
+            }
             match before.remove(&attempt.attempt()) {
                 Some(of) if of.last_syn_ns == attempt.last_syn_ns => {
                     if !of.counted && is_of_flood(&attempt, categories) {
@@ -123,8 +127,8 @@ impl GaveUp {
         let standing = category.observer.standing();
         let last_s = s(attempt.last_syn_ns);
         let waited_s = match (attempt.stage, judge.judge(last_s, s(now_ns), standing.loss)) {
-            // Answered when no client was waiting: too late, or of no client of ours.
-            (Stage::Left(at_ns), _) => match judge.left(last_s, s(at_ns)) {
+            // What no patience explains is no client of ours, or was answered too late.
+            (Stage::Left(at_ns), _) => match judge.left(last_s, s(at_ns), standing.loss) {
                 Some(waited_s) => waited_s,
                 None => return true,
             },
@@ -420,6 +424,34 @@ mod tests {
         };
         assert_eq!(bench.look(25.0, &[scan], Some(110)), 1, "forgotten");
         assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+    }
+
+    /// Clients' ports come again before their former attempts are overdue.
+    #[test]
+    fn whose_tuple_came_again_early_had_given_up_once() {
+        let mut bench = Bench::new();
+        bench.answered = false;
+        let waits = attempt(1, 7.13, 6);
+        bench.look(9.1, &[waits], Some(90));
+        assert_eq!(bench.counts(), NOBODY);
+        let left = |s: f64| Waiting {
+            stage: Stage::Left(FIRST + (s * 1e9) as u64),
+            ..waits
+        };
+        // Read twice, as what moves from one table to the other may be.
+        bench.look(9.6, &[left(9.3), left(9.3)], Some(90));
+        assert_eq!(bench.counts()[0], (1.0, 9.0));
+        bench.look(24.0, &[left(9.3)], Some(109));
+        assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+        // Less patient than any class: it had not come again when it should have.
+        let early = Waiting {
+            stage: Stage::Left(FIRST + 4 * S),
+            ..attempt(3, 2.05, 2)
+        };
+        bench.look(24.0, &[early], Some(90));
+        let (gave_up, lost_s) = bench.counts()[0];
+        assert_eq!(gave_up, 2.0);
+        assert!((lost_s - 9.0 - 2.56).abs() < 0.01, "{lost_s}");
     }
 
     /// Clients' ports come again before the history has their former attempts.

@@ -95,12 +95,16 @@ impl Judge {
         }
     }
 
-    /// Of an attempt whose last SYN came `last_s` after its first, and of whose client a RST
-    /// said at `left_s` that it was gone: how long it had waited, if patience
+    /// Of an attempt whose last SYN came `last_s` after its first, and whose client was known at
+    /// `left_s` to be gone: how long it had waited, if patience or a missing retry
     /// explains it. Seconds.
-    pub fn left(&self, last_s: f64, left_s: f64) -> Option<f64> {
+    pub fn left(&self, last_s: f64, left_s: f64, loss: f64) -> Option<f64> {
         let mut patience_s = self.patience_s.iter().copied();
-        patience_s.find(|&s| s > last_s && s <= left_s)
+        let by_patience = patience_s.find(|&s| s > last_s && s <= left_s);
+        by_patience.or_else(|| match self.judge(last_s, left_s, loss) {
+            AttemptFate::GaveUp(waited_s) => Some(waited_s),
+            AttemptFate::Waits => None,
+        })
     }
 
     /// How long after the first SYN an attempt is judged at the latest, seconds. Who is more

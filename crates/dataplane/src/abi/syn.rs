@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Accounting of connection attempts on a server.
 
-use super::{Plain, plain};
+use super::{FlowKey6, Plain, plain};
 
 plain! {
     /// What one category of clients did in one slot of time.
@@ -96,7 +96,7 @@ plain! {
         /// When its last SYN came; the request, of a transaction that began with one.
         last_syn_ns: u64,
         /// When it was answered, or when its client said that it would send no more,
-        /// or by a RST that it was gone.
+        /// or by a RST or another attempt's SYN that it was gone.
         turn_ns: u64,
         /// The server's last data; until then the last SYN since it was answered; 0: none.
         last_data_ns: u64,
@@ -129,6 +129,13 @@ plain! {
         seq: u32,
         /// The category that it is counted in.
         category: u32,
+    }
+    /// An attempt: tuples come again.
+    "syn_attempt" SynAttempt {
+        /// Client to service.
+        key: FlowKey6,
+        /// When its first SYN came.
+        first_syn_ns: u64,
     }
     /// Key of client prefixes.
     "syn_prefix" SynPrefix {

@@ -7,7 +7,7 @@ use super::{number, run};
 
 #[test]
 fn the_agent_knows_what_clients_felt() {
-    let runs = ["steady", "restart"];
+    let runs = ["ports", "restart"];
     let chosen = format!("runs={}", runs.join(","));
     let report = run("certes", &[&chosen, "seconds=16", "warm_up_s=4"]);
     for (index, name) in runs.iter().enumerate() {

@@ -174,6 +174,55 @@ fn another_service_is_another_category_and_a_tuple_used_again_another_attempt() 
     assert_eq!(kernel.slot(0, 1, 0), SynSlot::default());
 }
 
+/// Its tuple comes again before the agent has judged it.
+#[test]
+fn an_attempt_whose_tuple_comes_again_is_kept_for_the_agent() {
+    let mut kernel = Kernel::new();
+    let attempt = |kernel: &mut Kernel, isn, ms| {
+        Client {
+            isn,
+            ..client(kernel, 1)
+        }
+        .says(ms, SYN, b"");
+    };
+    let former = |kernel: &Kernel| -> Vec<(u64, u8, u8, u64)> {
+        let map = &kernel.skel.maps.syn_former;
+        let mut found: Vec<_> = map
+            .keys()
+            .map(|key| {
+                let attempt = SynAttempt::from_bytes(&key).unwrap();
+                let of = read::<SynEntry>(map, &key).unwrap().conn;
+                assert_eq!(attempt.first_syn_ns, of.first_syn_ns);
+                (of.first_syn_ns, of.retry, of.state, of.turn_ns)
+            })
+            .collect();
+        found.sort_unstable();
+        found
+    };
+    attempt(&mut kernel, 1, 0);
+    attempt(&mut kernel, 1, 1020);
+    attempt(&mut kernel, 2, 1900);
+    const LEFT: u8 = 6;
+    let start = 1900 * MS;
+    let (_, _, _, begun) = *former(&kernel).first().expect("the first is kept");
+    let first = begun - start;
+    assert_eq!(former(&kernel), [(first, 1, LEFT, begun)]);
+    // No client gives up so soon.
+    attempt(&mut kernel, 3, 1950);
+    assert_eq!(former(&kernel).len(), 1);
+    // One whose first SYN was answered did not wait.
+    Client {
+        isn: 3,
+        ..client(&mut kernel, 1)
+    }
+    .hears(1951, SYN | ACK, b"");
+    attempt(&mut kernel, 4, 9000);
+    assert_eq!(former(&kernel).len(), 1);
+    // It comes and goes once more.
+    attempt(&mut kernel, 5, 12_000);
+    assert_eq!(former(&kernel).len(), 2);
+}
+
 #[test]
 fn refused_abandoned_and_stalled_are_told_apart() {
     let mut kernel = Kernel::new();

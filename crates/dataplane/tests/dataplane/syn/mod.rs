@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use causeway_dataplane::RunTimes;
 use causeway_dataplane::abi::{
-    Plain, SynEntry, SynOrigin, SynPrefix, SynResponses, SynRetryTime, SynSlot, SynSlotLocked,
-    VipKey, addr_bytes,
+    Plain, SynAttempt, SynEntry, SynOrigin, SynPrefix, SynResponses, SynRetryTime, SynSlot,
+    SynSlotLocked, VipKey, addr_bytes,
 };
 use causeway_dataplane::skel::syn::{SynSkel, SynSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};

@@ -39,6 +39,12 @@ impl Net {
         if let Some(linear) = run.linear_timeouts {
             client.sysctl("net/ipv4/tcp_syn_linear_timeouts", &linear.to_string())?;
         }
+        if let Some(ports) = run.ports {
+            const FIRST: u16 = 32_768;
+            let range = format!("{FIRST} {}", FIRST + ports - 1);
+            client.sysctl("net/ipv4/ip_local_port_range", &range)?;
+            client.sysctl("net/ipv4/tcp_tw_reuse", "1")?;
+        }
         let mut net = Self {
             _link: None,
             _loss: Vec::new(),

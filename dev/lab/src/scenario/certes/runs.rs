@@ -40,6 +40,8 @@ pub(crate) struct CertesRun {
     pub flood: u64,
     /// `net.ipv4.tcp_syn_linear_timeouts` of the clients, where it is not the kernel's.
     pub linear_timeouts: Option<u32>,
+    /// How many ports the clients have, where it is not the kernel's number: tuples come again sooner.
+    pub ports: Option<u16>,
     /// Whether nginx serves, each worker one client at a time.
     pub nginx: bool,
     /// All times of clients and server are divided by this, SYN timeouts among them.
@@ -83,6 +85,7 @@ pub(crate) fn steady() -> CertesRun {
         loss: 0.0,
         flood: 0,
         linear_timeouts: None,
+        ports: None,
         nginx: false,
         scale: 1,
         trouble: None,
@@ -132,6 +135,12 @@ pub(super) fn matrix() -> Vec<CertesRun> {
             name: "patience".to_owned(),
             patience: vec![S(3), S(9), S(20)],
             clients: 500,
+            ..steady()
+        },
+        CertesRun {
+            // Twice as many as there are clients, of which the kernel takes the even ones.
+            name: "ports".to_owned(),
+            ports: Some(1600),
             ..steady()
         },
         CertesRun {
