@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use causeway_kubernetes::run;
 use causeway_kubernetes::settings::KubernetesSettings;
 use causeway_service::log;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 /// Serve Kubernetes Services of type LoadBalancer by the Causeway balancer on this machine
 ///
@@ -31,6 +31,9 @@ struct Args {
     /// Print the settings' keys as a JSON Schema
     #[arg(long)]
     schema: bool,
+    /// Print the man page
+    #[arg(long, hide = true)]
+    man: bool,
     /// Log more; twice: all
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -39,6 +42,16 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     log::init(args.verbose);
+    if args.man {
+        let page = clap_mangen::Man::new(Args::command());
+        return match page.render(&mut std::io::stdout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                log::failure(&format!("cannot write the man page: {error}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
     if args.schema {
         print!("{}", KubernetesSettings::schema());
         return ExitCode::SUCCESS;
