@@ -56,33 +56,41 @@ fn label_of(frame: &[u8]) -> u32 {
     u32::from_be_bytes([0, frame[15] & 0xf, frame[16], frame[17]])
 }
 
-/// Sends a SYN and a datagram through every pair of families.
-fn all_families(vip: &str, real: &str, tags: Tags<'_>) {
-    let mut rig = Rig::new();
-    serve(&mut rig, vip, real);
-    let cases = [
-        (Verdict::Opened, client(vip).tcp(Tcp::syn(1))),
-        (
-            Verdict::Established,
-            client(vip).tcp(Tcp {
-                flags: ACK,
-                payload: b"GET /",
-                ..Tcp::default()
-            }),
-        ),
-        (Verdict::FirstDatagram, client(vip).udp(b"hello")),
-        (Verdict::Established, client(vip).udp(b"again")),
-    ];
-    // The label must not change within a connection; learn it once, untagged.
-    let (_, probe) = rig.send(&arriving(&client(vip).tcp(Tcp::ack(7, 7))));
-    let label = if real == REAL6 { label_of(&probe) } else { 0 };
-    for (verdict, inner) in cases {
-        let sent = ethernet(OWN, ROUTER, tags, &inner);
-        rig.expect(
-            verdict,
-            &sent,
-            &ethernet(ROUTER, OWN, tags, &outer(real, 0, label, &inner)),
-        );
+/// Sends a SYN and a datagram through every pair of families, each from a port of its own.
+fn all_families(rig: &mut Rig, tags: &[Tags<'_>]) {
+    let pairs = [VIP4, VIP6].map(|vip| [(vip, REAL4), (vip, REAL6)]);
+    let pairs = pairs.iter().flatten();
+    let cases = pairs.flat_map(|&(vip, real)| tags.iter().map(move |&tags| (vip, real, tags)));
+    for ((vip, real, tags), sport) in cases.zip(5000..) {
+        serve(rig, vip, real);
+        let client = Tuple {
+            sport,
+            ..client(vip)
+        };
+        let packets = [
+            (Verdict::Opened, client.tcp(Tcp::syn(1))),
+            (
+                Verdict::Established,
+                client.tcp(Tcp {
+                    flags: ACK,
+                    payload: b"GET /",
+                    ..Tcp::default()
+                }),
+            ),
+            (Verdict::FirstDatagram, client.udp(b"hello")),
+            (Verdict::Established, client.udp(b"again")),
+        ];
+        // The label must not change within a connection; learn it once, untagged.
+        let (_, probe) = rig.send(&arriving(&client.tcp(Tcp::ack(7, 7))));
+        let label = if real == REAL6 { label_of(&probe) } else { 0 };
+        for (verdict, inner) in packets {
+            let sent = ethernet(OWN, ROUTER, tags, &inner);
+            rig.expect(
+                verdict,
+                &sent,
+                &ethernet(ROUTER, OWN, tags, &outer(real, 0, label, &inner)),
+            );
+        }
     }
 }
 
@@ -116,23 +124,14 @@ fn too_big(vip: &str, inner: &[u8], mtu: u16) -> Vec<u8> {
 
 verdict_tests! { Rig, Verdict:
     Opened every_family_in_every_family(rig) {
-        for vip in [VIP4, VIP6] {
-            for real in [REAL4, REAL6] {
-                all_families(vip, real, &[]);
-            }
-        }
+        all_families(rig, &[&[]]);
         serve(rig, VIP4, REAL4);
         let syn = client(VIP4).tcp(Tcp::syn(1));
         rig.expect(Verdict::Opened, &arriving(&syn), &leaving(&outer(REAL4, 0, 0, &syn)));
     }
     Opened vlan_tags_stay(rig) {
         let (vlan, qinq) = ([(0x8100, 0x2064)], [(0x88a8, 0x0007), (0x8100, 0x0064)]);
-        for vip in [VIP4, VIP6] {
-            for real in [REAL4, REAL6] {
-                all_families(vip, real, &vlan);
-                all_families(vip, real, &qinq);
-            }
-        }
+        all_families(rig, &[&vlan, &qinq]);
         serve(rig, VIP4, REAL4);
         let syn = client(VIP4).tcp(Tcp::syn(1));
         rig.expect(Verdict::Opened, &arriving(&syn), &leaving(&outer(REAL4, 0, 0, &syn)));
