@@ -34,6 +34,7 @@ pub(super) fn vips(
     let mut names: HashMap<String, usize> = HashMap::new();
     let mut takers: HashMap<(IpAddr, Protocol), usize> = HashMap::new();
     let mut vips = Vec::with_capacity(raw.len());
+    let mut groups = 0;
     for spanned in raw {
         let Some(vip) = vip(spanned, measured, beside, faults) else {
             continue;
@@ -69,8 +70,8 @@ pub(super) fn vips(
                 ),
             );
         }
-        let groups: usize = vips.iter().map(|vip: &VipConfig| vip.sources.len()).sum();
-        if groups + vip.sources.len() > clients_of::SOURCES_MAX {
+        groups += vip.sources.len();
+        if groups > clients_of::SOURCES_MAX {
             faults.at(
                 spanned.span(),
                 format!(

@@ -71,20 +71,24 @@ impl std::error::Error for ConfigErrors {}
 /// Gathers faults while a file is checked, so that one run shows them all.
 pub struct Faults<'a> {
     text: &'a str,
+    /// Where lines end: a file may have a million.
+    ends: Vec<usize>,
     found: Vec<Fault>,
 }
 
 impl<'a> Faults<'a> {
     pub fn new(text: &'a str) -> Self {
+        let ends = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n');
         Self {
             text,
+            ends: ends.map(|(at, _)| at).collect(),
             found: Vec::new(),
         }
     }
 
     /// Records a fault at a byte range of the text.
     pub fn at(&mut self, span: std::ops::Range<usize>, message: impl Into<String>) {
-        let line = line_of(self.text, span.start);
+        let line = self.line(&span);
         self.found.push(Fault {
             line: Some(line),
             message: message.into(),
@@ -121,7 +125,7 @@ impl<'a> Faults<'a> {
 
     /// The line, from 1, at which a byte range begins.
     pub fn line(&self, span: &std::ops::Range<usize>) -> usize {
-        line_of(self.text, span.start)
+        1 + self.ends.partition_point(|&end| end < span.start)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -142,12 +146,4 @@ impl<'a> Faults<'a> {
 /// Whether TOML has a value that is written so.
 fn is_of_toml(value: &str) -> bool {
     toml::from_str::<toml::Table>(&format!("x = {value}")).is_ok()
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    let end = offset.min(text.len());
-    1 + text.as_bytes()[..end]
-        .iter()
-        .filter(|&&byte| byte == b'\n')
-        .count()
 }
