@@ -7,10 +7,10 @@ use thiserror::Error;
 /// shares are then within about 1 % of the weights.
 const SLOTS_PER_REAL: usize = 100;
 
-/// The smallest primes above 2^16 ... 2^20. Few and far apart on purpose: a ring
+/// The smallest primes above 2^14 and 2^16 ... 2^20. Few and far apart on purpose: a ring
 /// of another size shares nothing with the old one, so a pool must be able to
-/// grow for long without changing size.
-const LADDER: [u32; 5] = [65_537, 131_101, 262_147, 524_309, 1_048_583];
+/// grow for long without changing size. The first is what ten thousand VIPs can have.
+const LADDER: [u32; 6] = [16_411, 65_537, 131_101, 262_147, 524_309, 1_048_583];
 
 /// The number of slots of a ring: a prime from 2 to [`RingSize::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,9 +22,9 @@ pub struct RingSize(u32);
 pub struct RingSizeError(pub u32);
 
 impl RingSize {
-    /// The default, 65537 (256 KiB a ring), good for up to 655 reals.
+    /// The least that pools have, 16411 (128 KiB a ring), good for up to 164 reals.
     pub const DEFAULT: Self = Self(LADDER[0]);
-    /// The largest, 1048583 (4 MiB a ring).
+    /// The largest, 1048583 (8 MiB a ring).
     pub const MAX: Self = Self(LADDER[LADDER.len() - 1]);
 
     /// Checks that `slots` is a prime in range.
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn the_ladder_is_the_next_primes_above_powers_of_two() {
-        for (i, size) in LADDER.into_iter().enumerate() {
-            let power = 1 << (16 + i);
+        for (power, size) in [14, 16, 17, 18, 19, 20].into_iter().zip(LADDER) {
+            let power = 1 << power;
             let next = (power..).find(|&n| RingSize::new(n).is_ok());
             assert_eq!(next, Some(size));
         }
@@ -88,7 +88,9 @@ mod tests {
     #[test]
     fn the_size_follows_the_pool_up_to_the_cap() {
         assert_eq!(RingSize::for_pool(0), RingSize::DEFAULT);
-        assert_eq!(RingSize::for_pool(655), RingSize::DEFAULT);
+        assert_eq!(RingSize::for_pool(164), RingSize::DEFAULT);
+        assert_eq!(RingSize::for_pool(165).slots(), 65_537);
+        assert_eq!(RingSize::for_pool(655).slots(), 65_537);
         assert_eq!(RingSize::for_pool(656).slots(), 131_101);
         assert_eq!(RingSize::for_pool(usize::MAX), RingSize::MAX);
     }
