@@ -171,9 +171,8 @@ impl DataPlane for KernelPlane {
     }
 
     fn set_vip(&mut self, vip: Vip) -> anyhow::Result<VipId> {
-        let mut known = self.balancer.vips().into_iter();
-        match known.find(|(_, other)| *other == vip) {
-            Some((id, _)) => Ok(id),
+        match self.balancer.vip_id(&vip) {
+            Some(id) => Ok(id),
             None => Ok(self.balancer.add_vip(&vip)?),
         }
     }
@@ -191,8 +190,7 @@ impl DataPlane for KernelPlane {
     }
 
     fn set_real(&mut self, real: Real) -> anyhow::Result<RealId> {
-        let mut known = self.balancer.reals().into_iter();
-        match known.find(|(_, other)| other.vip == real.vip && other.address == real.address) {
+        match self.balancer.real_at(real.vip, real.address) {
             Some((id, other)) if other.forwarding == real.forwarding => Ok(id),
             Some((id, _)) => {
                 self.balancer.set_forwarding(id, real.forwarding)?;

@@ -30,10 +30,13 @@ unsafe extern "C" {
 pub struct WrongLength(pub usize);
 
 /// A latency histogram. Counts saturate; they do not wrap.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
-    counts: Box<[u64; BUCKETS]>,
+    /// `None`: it is empty, as those of most of a million reals are.
+    counts: Option<Box<[u64; BUCKETS]>>,
 }
+
+static EMPTY: [u64; BUCKETS] = [0; BUCKETS];
 
 /// Some values of a histogram: those from `from_ns` on and below `to_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +49,6 @@ pub struct Bucket {
     pub count: u64,
 }
 
-impl Default for Histogram {
-    fn default() -> Self {
-        Self {
-            counts: Box::new([0; BUCKETS]),
-        }
-    }
-}
-
 impl Histogram {
     /// An empty histogram.
     pub fn new() -> Self {
@@ -63,11 +58,14 @@ impl Histogram {
     /// A histogram with these counts, as the data plane keeps them.
     pub fn from_counts(counts: &[u64]) -> Result<Self, WrongLength> {
         match counts.try_into() {
-            Ok(counts) => Ok(Self {
-                counts: Box::new(counts),
-            }),
+            Ok(counts) => Ok(Self::of(Box::new(counts))),
             Err(_) => Err(WrongLength(counts.len())),
         }
+    }
+
+    fn of(counts: Box<[u64; BUCKETS]>) -> Self {
+        let counts = Some(counts).filter(|counts| **counts != EMPTY);
+        Self { counts }
     }
 
     /// Adds one value.
@@ -77,13 +75,20 @@ impl Histogram {
 
     /// Adds the same value `n` times.
     pub fn record_n(&mut self, ns: u64, n: u64) {
-        let count = &mut self.counts[causeway_hist_bucket(ns) as usize];
-        *count = count.saturating_add(n);
+        if n > 0 {
+            let counts = self.counts.get_or_insert_with(|| Box::new(EMPTY));
+            let count = &mut counts[causeway_hist_bucket(ns) as usize];
+            *count = count.saturating_add(n);
+        }
     }
 
     /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
+        let Some(theirs) = &other.counts else {
+            return;
+        };
+        let counts = self.counts.get_or_insert_with(|| Box::new(EMPTY));
+        for (mine, theirs) in counts.iter_mut().zip(theirs.iter()) {
             *mine = mine.saturating_add(*theirs);
         }
     }
@@ -92,16 +97,18 @@ impl Histogram {
     /// Where a count went down (the slot was given to another real) all of it is
     /// new.
     pub fn since(&self, earlier: &Self) -> Self {
-        let mut new = self.clone();
-        for (now, then) in new.counts.iter_mut().zip(earlier.counts.iter()) {
+        let (Some(mut new), Some(then)) = (self.counts.clone(), &earlier.counts) else {
+            return self.clone();
+        };
+        for (now, then) in new.iter_mut().zip(then.iter()) {
             *now = now.checked_sub(*then).unwrap_or(*now);
         }
-        new
+        Self::of(new)
     }
 
     /// How many values it holds.
     pub fn count(&self) -> u64 {
-        self.counts
+        self.counts()
             .iter()
             .fold(0, |sum, count| sum.saturating_add(*count))
     }
@@ -127,7 +134,7 @@ impl Histogram {
     /// The buckets that hold something, shortest first.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         (0_u32..)
-            .zip(self.counts.iter())
+            .zip(self.counts())
             .filter(|&(_, &count)| count > 0)
             .map(|(index, &count)| Bucket {
                 from_ns: if index == 0 {
@@ -144,7 +151,7 @@ impl Histogram {
     /// with their places in [`Self::coarse_floors_ns`].
     pub fn coarse(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let sum = |counts: &[u64]| counts.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
-        let sums = self.counts.chunks_exact(SHOWN).map(sum).enumerate();
+        let sums = self.counts().chunks_exact(SHOWN).map(sum).enumerate();
         sums.filter(|&(_, count)| count > 0)
     }
 
@@ -157,7 +164,7 @@ impl Histogram {
 
     /// The counts of all buckets.
     pub fn counts(&self) -> &[u64; BUCKETS] {
-        &self.counts
+        self.counts.as_deref().unwrap_or(&EMPTY)
     }
 }
 

@@ -12,6 +12,7 @@ use causeway_netio::NextHop;
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
+use self::slots::Slots;
 use crate::error::{DataPlaneError, Result};
 use crate::hold::HoldChanges;
 use crate::map::{PerCpu, Table};
@@ -32,6 +33,7 @@ mod limits;
 mod loads;
 mod next_hop;
 mod reals;
+mod slots;
 mod sources;
 mod stats;
 mod sweep;
@@ -193,8 +195,8 @@ pub struct LoadBalancer {
 /// The VIPs and reals in use, by id.
 #[derive(Debug, Default)]
 struct Book {
-    vips: Vec<Option<Vip>>,
-    reals: Vec<Option<Real>>,
+    vips: Slots<Vip>,
+    reals: Slots<Real>,
     /// The VIPs with cookies.
     cookies: BTreeMap<VipId, cookies::Block>,
     /// The VIPs with reals for some clients.
@@ -290,7 +292,7 @@ impl LoadBalancer {
     /// Ends what a predecessor began: a VIP is removed in several steps, and a kill
     /// may have come between them.
     fn finish_removals(&self, book: &mut Book) -> Result<()> {
-        for (id, real) in numbered(&book.reals) {
+        for (id, real) in book.reals.iter().collect::<Vec<_>>() {
             if book.vip(real.vip).is_err() {
                 self.retire(book, id)?;
             }
@@ -418,27 +420,4 @@ impl LoadBalancer {
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The taken slots with their numbers.
-fn numbered<T: Copy>(slots: &[Option<T>]) -> Vec<(u32, T)> {
-    (0..)
-        .zip(slots)
-        .filter_map(|(id, slot)| Some((id, (*slot)?)))
-        .collect()
-}
-
-/// The lowest free slot below `max`.
-fn free_slot<T>(slots: &[Option<T>], max: u32) -> Option<u32> {
-    let hole = slots.iter().position(Option::is_none);
-    let slot = hole.unwrap_or(slots.len()) as u32;
-    (slot < max).then_some(slot)
-}
-
-fn fill_slot<T>(slots: &mut Vec<Option<T>>, id: u32, value: T) {
-    let at = id as usize;
-    if slots.len() <= at {
-        slots.resize_with(at + 1, || None);
-    }
-    slots[at] = Some(value);
 }

@@ -243,9 +243,9 @@ impl LoadBalancer {
     }
 
     /// What the maps hold, by VIP.
-    pub(super) fn read_cookies(&self, vips: &[Option<Vip>]) -> Result<BTreeMap<VipId, Block>> {
+    pub(super) fn read_cookies(&self, vips: &Slots<Vip>) -> Result<BTreeMap<VipId, Block>> {
         let mut blocks = BTreeMap::new();
-        for (id, vip) in numbered(vips) {
+        for (id, vip) in vips.iter() {
             let Some(value) = self.vips.get(&vip.key())?.filter(|v| v.cookie.mode != 0) else {
                 continue;
             };

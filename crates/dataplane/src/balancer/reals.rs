@@ -89,7 +89,14 @@ impl From<abi::SamplingValue> for Sampling {
 impl LoadBalancer {
     /// All reals with their ids.
     pub fn reals(&self) -> Vec<(RealId, Real)> {
-        numbered(&self.book().reals)
+        self.book().reals.iter().collect()
+    }
+
+    /// The real of a VIP that has this address.
+    pub fn real_at(&self, vip: VipId, address: IpAddr) -> Option<(RealId, Real)> {
+        let book = self.book();
+        let id = book.reals.id(&(vip, address))?;
+        Some((id, book.reals.get(id)?))
     }
 
     /// Adds a real. It gets new connections once it is in its VIP's ring; its
@@ -97,18 +104,21 @@ impl LoadBalancer {
     pub fn add_real(&self, real: &Real) -> Result<RealId> {
         let mut book = self.book();
         book.vip(real.vip)?;
-        let id = free_slot(&book.reals, self.reals.max_entries()).ok_or(DataPlaneError::Full {
-            what: "reals",
-            max: self.reals.max_entries(),
-            setting: "limits.reals",
-        })?;
+        let id = book
+            .reals
+            .free(self.reals.max_entries())
+            .ok_or(DataPlaneError::Full {
+                what: "reals",
+                max: self.reals.max_entries(),
+                setting: "limits.reals",
+            })?;
         self.real_stats.clear(id)?;
         self.clear_histogram(id)?;
         self.clear_load(id);
         let old = self.reals.get(&id)?.unwrap_or_default();
         let value = real.value(old.r#gen.wrapping_add(1), &abi::RealValue::default());
         self.reals.put(&id, &value)?;
-        fill_slot(&mut book.reals, id, *real);
+        book.reals.put(id, *real);
         Ok(id)
     }
 
@@ -121,7 +131,7 @@ impl LoadBalancer {
         };
         let old = self.reals.get(&id)?.unwrap_or_default();
         self.reals.put(&id, &real.value(old.r#gen, &old))?;
-        fill_slot(&mut book.reals, id, real);
+        book.reals.put(id, real);
         Ok(())
     }
 
@@ -163,28 +173,22 @@ impl LoadBalancer {
             ..Default::default()
         };
         self.reals.put(&id, &gone)?;
-        if let Some(real) = book.reals[id as usize].take() {
+        if let Some(real) = book.reals.take(id) {
             self.forget_owner(book, real.vip, id)?;
         }
         Ok(())
     }
 
-    /// The reals in the map, by id.
-    pub(super) fn read_reals(&self) -> Result<Vec<Option<Real>>> {
-        let values = self.reals.first(self.reals.max_entries())?;
-        let mut reals: Vec<_> = values.iter().map(Real::from_value).collect();
-        let used = reals
-            .iter()
-            .rposition(Option::is_some)
-            .map_or(0, |last| last + 1);
-        reals.truncate(used);
-        Ok(reals)
+    /// The reals in the map.
+    pub(super) fn read_reals(&self) -> Result<Slots<Real>> {
+        let values = (0..).zip(self.reals.first(self.reals.max_entries())?);
+        let present = values.filter_map(|(id, value)| Some((id, Real::from_value(&value)?)));
+        Ok(present.collect())
     }
 }
 
 impl Book {
     pub(super) fn real(&self, id: RealId) -> Result<Real> {
-        let slot = self.reals.get(id as usize).copied().flatten();
-        slot.ok_or(DataPlaneError::UnknownReal(id))
+        self.reals.get(id).ok_or(DataPlaneError::UnknownReal(id))
     }
 }

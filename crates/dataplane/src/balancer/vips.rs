@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! VIPs and their rings.
 
+use std::collections::HashSet;
+
 use causeway_core::control::Sampling;
 
 use super::*;
@@ -226,18 +228,25 @@ impl Vip {
 impl LoadBalancer {
     /// All VIPs with their ids.
     pub fn vips(&self) -> Vec<(VipId, Vip)> {
-        numbered(&self.book().vips)
+        self.book().vips.iter().collect()
+    }
+
+    /// The number of a VIP.
+    pub fn vip_id(&self, vip: &Vip) -> Option<VipId> {
+        self.book().vips.id(vip)
     }
 
     /// Adds a VIP, without a ring: until it gets one, its packets are dropped and
     /// counted as `no_real`. Its counters start at zero.
     pub fn add_vip(&self, vip: &Vip) -> Result<VipId> {
         let mut book = self.book();
-        if book.vips.contains(&Some(*vip)) {
+        if book.vips.id(vip).is_some() {
             return Err(DataPlaneError::DuplicateVip(vip.to_string()));
         }
-        let id =
-            free_slot(&book.vips, self.vip_stats.max_entries()).ok_or(DataPlaneError::Full {
+        let id = book
+            .vips
+            .free(self.vip_stats.max_entries())
+            .ok_or(DataPlaneError::Full {
                 what: "VIPs",
                 max: self.vip_stats.max_entries(),
                 setting: "limits.vips",
@@ -253,7 +262,7 @@ impl LoadBalancer {
             ..Default::default()
         };
         self.put_vip(&vip.key(), &value)?;
-        fill_slot(&mut book.vips, id, *vip);
+        book.vips.put(id, *vip);
         Ok(id)
     }
 
@@ -264,7 +273,7 @@ impl LoadBalancer {
         let vip = book.vip(id)?;
         self.yield_fragments(&vip, id)?;
         self.drop_vip(&vip.key())?;
-        book.vips[id as usize] = None;
+        book.vips.take(id);
         self.remove_bare_addresses(&book)?;
         if book.cookies.remove(&id).is_some() {
             self.set_cookie_vips(&book)?;
@@ -274,11 +283,9 @@ impl LoadBalancer {
         self.rings.clear(self.plain_ring(id))?;
         self.rings.clear(self.former_ring(id))?;
         book.owners.remove(&id);
-        for (real, _) in numbered(&book.reals)
-            .iter()
-            .filter(|(_, real)| real.vip == id)
-        {
-            self.retire(&mut book, *real)?;
+        let of_vip = book.reals.iter().filter(|(_, real)| real.vip == id);
+        for (real, _) in of_vip.collect::<Vec<_>>() {
+            self.retire(&mut book, real)?;
         }
         Ok(())
     }
@@ -515,25 +522,22 @@ impl LoadBalancer {
 
     /// Removes the entries of addresses that have no VIP any more.
     pub(super) fn remove_bare_addresses(&self, book: &Book) -> Result<()> {
+        let vips = book.vips.iter();
+        let held = vips.flat_map(|(_, vip)| [vip.address_key(), vip.fragments_key()]);
+        let held: HashSet<_> = held.collect();
         for (key, _) in self.vips.entries()? {
-            let mut vips = book.vips.iter().flatten();
-            let held = |vip: &Vip| vip.address_key() == key || vip.fragments_key() == key;
-            if Vip::from_key(&key).is_none() && !vips.any(held) {
+            if Vip::from_key(&key).is_none() && !held.contains(&key) {
                 self.drop_vip(&key)?;
             }
         }
         Ok(())
     }
 
-    /// The VIPs in the map, by id.
-    pub(super) fn read_vips(&self) -> Result<Vec<Option<Vip>>> {
-        let mut vips = Vec::new();
-        for (key, value) in self.vips.entries()? {
-            if let Some(vip) = Vip::from_key(&key) {
-                fill_slot(&mut vips, value.id, vip);
-            }
-        }
-        Ok(vips)
+    /// The VIPs in the map.
+    pub(super) fn read_vips(&self) -> Result<Slots<Vip>> {
+        let entries = self.vips.entries()?.into_iter();
+        let vips = entries.filter_map(|(key, value)| Some((value.id, Vip::from_key(&key)?)));
+        Ok(vips.collect())
     }
 }
 
@@ -557,7 +561,6 @@ pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Inventory> {
 
 impl Book {
     pub(super) fn vip(&self, id: VipId) -> Result<Vip> {
-        let slot = self.vips.get(id as usize).copied().flatten();
-        slot.ok_or(DataPlaneError::UnknownVip(id))
+        self.vips.get(id).ok_or(DataPlaneError::UnknownVip(id))
     }
 }
