@@ -12,6 +12,7 @@ use causeway_core::fleet::{Absence, CidPhases, FleetBook, IdPhase, MemberPhase, 
 use super::Fleet;
 use super::following::phase_word;
 use super::joining::tokens;
+use super::pushing::removals;
 
 pub(super) fn position(of: Position) -> FleetPosition {
     FleetPosition {
@@ -65,6 +66,8 @@ impl Fleet {
             quic_cids: quic_cids(book),
             tokens: tokens(book),
             waiting: self.waiting(book),
+            held: removals(&self.held),
+            history: self.revisions(book),
             ..view
         }
     }
