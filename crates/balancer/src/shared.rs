@@ -194,7 +194,7 @@ impl Shared {
             return Ok(preview);
         }
         confirm(&preview, order.confirmed, "push")?;
-        self.engine().reaches_store()?;
+        self.engine().reaches_fleet()?;
         self.reload_with(Engine::reload_confirmed)?;
         let done = self.order(FleetOrder::Push(order))?;
         Ok(FleetPushed {

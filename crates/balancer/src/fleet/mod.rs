@@ -45,7 +45,7 @@ use tracing::{info, warn};
 use self::book_text::{AckText, FleetVips, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
-use self::pushing::{held_in, held_text, removals};
+use self::pushing::{held_in, held_order, removals};
 use self::reading::{Reading, id_of, key_digest};
 use self::secrets::{Secrets, keeps_former_cid};
 use self::store::{Held, Store, StoreError};
@@ -428,7 +428,7 @@ impl Fleet {
                         "the book is of format {format}, which this build does not read"
                     ));
                 }
-                FleetAction::Say(Hold::Removes(held)) => return Err(held_text(&held)),
+                FleetAction::Say(Hold::Removes(held)) => return Err(held_order(&held)),
             }
         }
         Ok(())

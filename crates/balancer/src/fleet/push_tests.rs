@@ -152,6 +152,22 @@ fn a_daemon_does_not_start_with_a_file_that_takes_away_too_much() {
     assert_eq!((loaded.reals(), loaded.refused()), (1, None));
 }
 
+#[test]
+fn one_that_has_left_takes_nothing_away_until_it_is_back() {
+    let mut world = World::new(2, &[1, 2, 3]);
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    fleet.leave(&*engine, START.monotonic_ns).unwrap();
+    let refused = world.push(1, &[1], true).unwrap_err();
+    assert!(refused.to_string().contains("causeway fleet join"));
+    assert!(world.members[1].engine().reaches_fleet().is_err());
+    world.reload(1, &[2]);
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    fleet.join(&*engine).unwrap();
+    world.settle();
+    assert!(world.all_pick(&[1, 2, 3]));
+    assert_eq!(world.held(1).len(), 1);
+}
+
 fn pushes_and_goes_back(etcd: bool) {
     let mut world = World::of(2, &[1, 2], "", etcd);
     let first = world.members[0].view().book.unwrap().revision;

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::dir_store::boot_id;
 use super::following::vips_of;
 use super::kept::Kept;
+use super::view::LEFT;
 use super::{Fleet, HasEngine};
 use crate::config::{BalancerConfig, VipConfig};
 use crate::discovery;
@@ -167,13 +168,18 @@ pub(super) fn removals(of: &[Removal]) -> Vec<FleetRemoval> {
     of.iter().map(removal).collect()
 }
 
-/// Why nothing of a change comes to be.
-pub(super) fn held_text(held: &[Removal]) -> String {
+/// Why a change is held.
+fn held_text(held: &[Removal]) -> String {
     let parts: Vec<String> = removals(held).iter().map(ToString::to_string).collect();
     format!(
-        "held, as it takes away more than `max_removed` of [fleet] allows: {}; nothing of it comes into force before `causeway fleet push --yes`, or `causeway fleet rollback --yes`, confirms it",
+        "held, as it takes away more than `max_removed` of [fleet] allows: {}",
         parts.join("; ")
     )
+}
+
+/// Why nothing of an order comes to be.
+pub(super) fn held_order(held: &[Removal]) -> String {
+    format!("{}; the same with `--yes` confirms it", held_text(held))
 }
 
 fn asked_for(file: &BalancerConfig) -> BTreeSet<Arc<str>> {
@@ -191,6 +197,7 @@ pub(crate) fn held_at_start(file: &BalancerConfig) -> Vec<Removal> {
     let Ok(Kept {
         book: Some(book),
         file: Some(told),
+        left: false,
         ..
     }) = kept
     else {
@@ -206,7 +213,10 @@ pub(crate) fn held_at_start(file: &BalancerConfig) -> Vec<Removal> {
 
 /// Why such a file is refused.
 pub(crate) fn refusal(held: &[Removal]) -> EngineError {
-    EngineError::Conflict(held_text(held))
+    EngineError::Conflict(format!(
+        "{}; nothing of the file is in force before `causeway fleet push --yes` confirms it",
+        held_text(held)
+    ))
 }
 
 impl Engine {
@@ -217,11 +227,14 @@ impl Engine {
     }
 
     /// What a file takes away from the fleet, by what it has other than the one in force, that has
-    /// to be confirmed.
+    /// to be confirmed. That of a member that has left takes away nothing before it is back.
     pub(crate) fn held_of(&self, file: &BalancerConfig) -> Vec<Removal> {
         let (Some(book), Some(fleet)) = (self.book_in_force(), &self.file.fleet) else {
             return Vec::new();
         };
+        if self.has_left_fleet() {
+            return Vec::new();
+        }
         let file = discovery::over(file.clone(), &self.found);
         let (told, own) = (vips_of(&self.file, book), vips_of(&file, book));
         book.removals(&changes_of_file(&told, &own, book), fleet.may_remove())
@@ -235,8 +248,16 @@ impl Engine {
         }
     }
 
+    fn has_left_fleet(&self) -> bool {
+        let fleet = self.fleet.as_ref();
+        fleet.is_some_and(|fleet| fleet.view.state == LEFT)
+    }
+
     /// Refuses a change that would come into force here and not in the fleet.
-    pub(crate) fn reaches_store(&self) -> Result<(), EngineError> {
+    pub(crate) fn reaches_fleet(&self) -> Result<(), EngineError> {
+        if self.has_left_fleet() {
+            return Err(has_left());
+        }
         let fleet = self.fleet.as_ref();
         match fleet.and_then(|fleet| fleet.view.store_error.as_ref()) {
             None => Ok(()),
@@ -320,6 +341,12 @@ impl Engine {
     }
 }
 
+fn has_left() -> EngineError {
+    EngineError::Conflict(
+        "this balancer has left its fleet; `causeway fleet join` brings it back".to_owned(),
+    )
+}
+
 fn no_book() -> EngineError {
     EngineError::Conflict(
         "the fleet has no book to change; found it first, by `causeway fleet found`".to_owned(),
@@ -367,6 +394,9 @@ impl Fleet {
         confirmed: bool,
         now: Moment,
     ) -> Result<String, EngineError> {
+        if self.kept.left {
+            return Err(has_left());
+        }
         let name = self.config.name.clone();
         for _ in 0..TRIES {
             let book = self.member.book().cloned().ok_or_else(no_book)?;
@@ -448,7 +478,10 @@ impl Fleet {
         if held != self.held {
             match held.is_empty() {
                 true => info!("nothing of this balancer's file is held from the fleet any more"),
-                false => warn!("a change of this balancer's file is {}", held_text(&held)),
+                false => warn!(
+                    "a change of this balancer's file is {}; the fleet has nothing of it before `causeway fleet push --yes` confirms it",
+                    held_text(&held)
+                ),
             }
         }
         self.held = held;
