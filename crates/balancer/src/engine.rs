@@ -313,6 +313,7 @@ impl Engine {
     pub fn reload(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         let held = self.held_of(&config);
         self.set_held(held.clone());
+        self.tell_fleet();
         match held.is_empty() {
             true => self.reload_confirmed(config),
             false => Err(fleet::refusal(&held)),

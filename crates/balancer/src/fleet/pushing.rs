@@ -244,7 +244,6 @@ impl Engine {
     pub(crate) fn set_held(&mut self, held: Vec<Removal>) {
         if let Some(fleet) = &mut self.fleet {
             fleet.held = held;
-            fleet.told = true;
         }
     }
 
@@ -397,13 +396,12 @@ impl Fleet {
         if self.kept.left {
             return Err(has_left());
         }
-        let name = self.config.name.clone();
         for _ in 0..TRIES {
             let book = self.member.book().cloned().ok_or_else(no_book)?;
             let (back_to, target) = target(&book, &engines.engine())?;
             let vips = book.change_to(&target);
             if vips.is_empty() {
-                return Ok(format!("fleet {name} has these VIPs and reals already"));
+                return Ok(self.brought(engines, &book, back_to));
             }
             let may_remove = match confirmed {
                 true => MayRemove::Confirmed,
@@ -418,27 +416,31 @@ impl Fleet {
             let actions = self.member.handle(FleetEvent::Change(change));
             self.perform(engines, actions)
                 .map_err(EngineError::Conflict)?;
-            let taken = self.member.book().filter(|next| {
-                next.position != book.position && next.change_to(&target).is_empty()
-            });
-            if let Some(taken) = taken {
-                let revision = taken.position.revision;
-                self.show(engines);
-                return Ok(match back_to {
-                    Some(former) => format!(
-                        "fleet {name} has the VIPs and reals of revision {former} again, by revision {revision}"
-                    ),
-                    None => format!(
-                        "fleet {name} has this balancer's VIPs and reals by revision {revision}"
-                    ),
-                });
+            let next = self.member.book().cloned();
+            if let Some(next) = next.filter(|next| next.change_to(&target).is_empty()) {
+                return Ok(self.brought(engines, &next, back_to));
             }
+            // Another has changed the book meanwhile.
             self.round(engines, now.monotonic_ns);
         }
         Err(EngineError::Conflict(
             "the store has not taken it; `causeway fleet status` says why, try again then"
                 .to_owned(),
         ))
+    }
+
+    fn brought(&self, engines: &impl HasEngine, book: &FleetBook, back_to: Option<u64>) -> String {
+        self.show(engines);
+        let last = book.history.last().map(|last| last.revision);
+        let revision = last.unwrap_or(book.position.revision);
+        let what = match back_to {
+            Some(former) => format!("the VIPs and reals of revision {former}"),
+            None => "this balancer's VIPs and reals".to_owned(),
+        };
+        format!(
+            "fleet {} has {what} by revision {revision}",
+            self.config.name
+        )
     }
 
     /// What this balancer's file wants of VIPs and reals. Discovery holds its answers itself, by
