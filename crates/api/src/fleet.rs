@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::balancer::Change;
+
 /// Answer of `GET /v1/agreement`: what must be equal on all balancers of the same VIPs, as
 /// digests from which keys cannot be computed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -71,6 +73,103 @@ pub struct FleetView {
     pub joins: BTreeMap<String, u64>,
     /// Changes that are not complete, and the members that they wait for.
     pub waiting: Vec<FleetWait>,
+    /// What this balancer's file would take away, and is held until an operator confirms it.
+    #[serde(default)]
+    pub held: Vec<FleetRemoval>,
+    /// The last changes of VIPs and reals, newest first.
+    #[serde(default)]
+    pub history: Vec<FleetRevision>,
+}
+
+/// What a change takes away from a VIP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetRemoval {
+    /// Address, port and protocol of the VIP.
+    pub vip: String,
+    /// Whether it goes as a whole.
+    pub whole: bool,
+    /// Reals that go, without those that are drained by hand.
+    pub reals: Vec<String>,
+    /// Of how many.
+    pub of: usize,
+}
+
+impl std::fmt::Display for FleetRemoval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let reals = named_reals(&self.reals);
+        match self.whole {
+            true => write!(f, "vip {} goes, with {reals}", self.vip),
+            false => write!(f, "vip {} loses {reals} of {}", self.vip, self.of),
+        }
+    }
+}
+
+/// Reals, for people: how many, and the first of them.
+pub fn named_reals(reals: &[String]) -> String {
+    const NAMED: usize = 3;
+    let more = match reals.len() > NAMED {
+        true => ", ...",
+        false => "",
+    };
+    let plural = match reals.len() {
+        1 => "",
+        _ => "s",
+    };
+    let first = &reals[..reals.len().min(NAMED)];
+    match first.is_empty() {
+        true => "no reals".to_owned(),
+        false => format!("{} real{plural} ({}{more})", reals.len(), first.join(", ")),
+    }
+}
+
+/// What a change made of the fleet's VIPs and reals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetRevision {
+    /// The book's revision that came of it.
+    pub revision: u64,
+    /// When, by the clock of the balancer that proposed it: seconds since 1970.
+    pub at_s: u64,
+    /// Name of that balancer.
+    pub by: String,
+    /// The revision that it put back, if any.
+    pub back_to: Option<u64>,
+    /// What it changed, a VIP each; empty for the oldest that is kept.
+    pub what: Vec<String>,
+}
+
+/// Body of `POST /v1/fleet/push`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FleetPush {
+    /// Whether what it takes away is confirmed.
+    pub confirmed: bool,
+    /// Whether it is only to say what would change.
+    pub dry_run: bool,
+}
+
+/// Body of `POST /v1/fleet/rollback`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FleetRollback {
+    /// The revision to put back; without, the one before the last change.
+    pub revision: Option<u64>,
+    /// Whether what it takes away is confirmed.
+    pub confirmed: bool,
+    /// Whether it is only to say what would change.
+    pub dry_run: bool,
+}
+
+/// Answer of `POST /v1/fleet/push` and `POST /v1/fleet/rollback`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FleetPushed {
+    /// What changes on this balancer by its file.
+    pub changes: Vec<Change>,
+    /// What changes for the whole fleet, a VIP each.
+    pub fleet: Vec<String>,
+    /// What of it has to be confirmed.
+    pub held: Vec<FleetRemoval>,
+    /// What was done; none if it was only to say what would change.
+    pub done: Option<String>,
 }
 
 /// Which book it is: later is greater.

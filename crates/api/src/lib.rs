@@ -16,7 +16,7 @@ pub mod tunnel;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use moment::Moment;
+pub use moment::{Moment, date_time};
 
 /// Body of every refusal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

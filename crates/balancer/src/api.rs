@@ -15,7 +15,9 @@ use causeway_api::balancer::{
     Connections, Difference, Drops, Explanation, History, MoveConnection, Moves, Override,
     RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
-use causeway_api::fleet::{Agreement, FleetTokenOrder, FleetView, PassBy, PeersView};
+use causeway_api::fleet::{
+    Agreement, FleetPush, FleetPushed, FleetRollback, FleetTokenOrder, FleetView, PassBy, PeersView,
+};
 use causeway_dataplane::RealId;
 use causeway_service::access::Rules;
 use causeway_service::http::{described, description, openmetrics, problem, with_description};
@@ -109,6 +111,8 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(leave_fleet))
         .routes(routes!(pass_member_by))
         .routes(routes!(make_token))
+        .routes(routes!(push_to_fleet))
+        .routes(routes!(roll_fleet_back))
         .routes(routes!(peers))
         .routes(routes!(reload))
         .routes(routes!(check))
@@ -337,6 +341,28 @@ async fn pass_member_by(State(shared): Api, body: String) -> Answer<String> {
 async fn make_token(State(shared): Api, body: String) -> Answer<String> {
     let order = FleetOrder::Token(parse_json(&body)?);
     blocking(move || shared.order(order)).await.map(Json)
+}
+
+/// Reads the configuration again, and has the fleet have its VIPs and reals, and no others
+#[utoipa::path(
+    post, path = "/v1/fleet/push",
+    request_body(content = FleetPush),
+    responses((status = 200, body = FleetPushed)),
+)]
+async fn push_to_fleet(State(shared): Api, body: String) -> Answer<FleetPushed> {
+    let order = parse_json(&body)?;
+    blocking(move || shared.push(order)).await.map(Json)
+}
+
+/// Has the fleet have the VIPs and reals of a former revision
+#[utoipa::path(
+    post, path = "/v1/fleet/rollback",
+    request_body(content = FleetRollback),
+    responses((status = 200, body = FleetPushed)),
+)]
+async fn roll_fleet_back(State(shared): Api, body: String) -> Answer<FleetPushed> {
+    let order = parse_json(&body)?;
+    blocking(move || shared.rollback(order)).await.map(Json)
 }
 
 /// How the exchange with the balancers of the same VIPs stands

@@ -18,7 +18,7 @@ use tracing::{debug, info};
 
 use super::agent_reports::AgentReports;
 use super::discovery::FoundReals;
-use super::fleet::Membership;
+use super::fleet::{self, Membership};
 use super::peers::PeerSteering;
 use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
@@ -311,7 +311,18 @@ impl Engine {
     /// Counters, flows, and the measurements of reals that stay are kept, and what is set
     /// by hand.
     pub fn reload(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
-        self.check_reload(&config)?;
+        let held = self.held_of(&config);
+        self.set_held(held.clone());
+        self.tell_fleet();
+        match held.is_empty() {
+            true => self.reload_confirmed(config),
+            false => Err(fleet::refusal(&held)),
+        }
+    }
+
+    /// The same, whatever it takes away from a fleet: an operator has seen that.
+    pub fn reload_confirmed(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
+        self.check_file(&config)?;
         let config = discovery::over(config, &self.found);
         let (in_force, by_hand) = self.in_force(&config, &self.by_hand)?;
         self.replace(in_force)?;
@@ -319,12 +330,22 @@ impl Engine {
         (self.file, self.by_hand) = (config, by_hand);
         let asked: HashSet<String> = self.asked_for().iter().map(VipConfig::endpoint).collect();
         self.found.retain(|vip, _| asked.contains(vip));
-        self.tell_fleet();
+        self.set_held(Vec::new());
         Ok(())
     }
 
     /// Refuses what a reload would refuse, as far as that can be known without a change.
     pub fn check_reload(&self, config: &BalancerConfig) -> Result<(), EngineError> {
+        self.check_file(config)?;
+        let held = self.held_of(config);
+        match held.is_empty() {
+            true => Ok(()),
+            false => Err(fleet::refusal(&held)),
+        }
+    }
+
+    /// The same without what has only to be confirmed.
+    pub fn check_file(&self, config: &BalancerConfig) -> Result<(), EngineError> {
         let keys = config.needs_restart(&self.config);
         if !keys.is_empty() {
             return Err(EngineError::Conflict(needs_restart(&keys)));

@@ -475,6 +475,11 @@ fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             flag(fleet.hold.is_some()),
         ),
         (
+            "fleet_held_reals",
+            "Reals that this member's file would take away from the fleet, and that wait for confirmation",
+            fleet.held.iter().map(|of| of.reals.len()).sum::<usize>() as f64,
+        ),
+        (
             "fleet_in_service",
             "Whether routers may send packets to this member",
             flag(fleet.in_service),

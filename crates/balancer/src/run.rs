@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
+use causeway_core::fleet::Removal;
 use causeway_dataplane::{LoadBalancer, Started};
 use causeway_service::config::{self, ConfigErrors};
 use causeway_service::privileges::give_up_sys_admin;
@@ -18,7 +19,7 @@ use tracing::{error, info, warn};
 use crate::agent_reports::ReportListener;
 use crate::config::{BalancerConfig, STATE_DIR};
 use crate::engine::Engine;
-use crate::fleet::{Fleet, FleetOrders};
+use crate::fleet::{self, Fleet, FleetOrders};
 use crate::kernel::KernelPlane;
 use crate::peers::PeerSocket;
 use crate::shared::Shared;
@@ -30,6 +31,21 @@ pub struct LoadedConfig {
     config: BalancerConfig,
     /// The file's text; `None` if it was refused and its last good copy is here instead.
     text: Result<String, ConfigErrors>,
+    /// What it takes away from a fleet, for which it is refused.
+    held: Vec<Removal>,
+}
+
+#[cfg(test)]
+impl LoadedConfig {
+    /// How many reals its first VIP has.
+    pub(crate) fn reals(&self) -> usize {
+        self.config.vips[0].reals.len()
+    }
+
+    /// Why the file was refused, if it was.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.text.as_ref().err().map(ToString::to_string)
+    }
 }
 
 /// Reads a file. If it is refused, there may be a copy of how it was last in force: without a
@@ -37,21 +53,30 @@ pub struct LoadedConfig {
 pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let text = config::read(file);
     let parsed = text.as_ref().map_err(Clone::clone);
-    match parsed.and_then(|text| BalancerConfig::of_balancer(file, text)) {
-        Ok(config) => Ok(LoadedConfig { config, text }),
-        Err(errors) => {
-            let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
-            let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
-            let copy = state_dir::last_good(Path::new(&dir), file);
-            let copy = copy.and_then(|(path, text)| BalancerConfig::of_balancer(&path, &text).ok());
-            match copy {
-                Some(config) => Ok(LoadedConfig {
-                    config,
-                    text: Err(errors),
-                }),
-                None => Err(errors),
-            }
-        }
+    let parsed = parsed.and_then(|text| BalancerConfig::of_balancer(file, text));
+    let held = parsed
+        .as_ref()
+        .map_or_else(|_| Vec::new(), fleet::held_at_start);
+    let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
+    let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
+    let errors = match parsed {
+        Ok(config) if held.is_empty() => return Ok(LoadedConfig { config, text, held }),
+        Ok(_) => ConfigErrors::of_file(file, fleet::refusal(&held).to_string()),
+        Err(errors) => errors,
+    };
+    let Some((path, copy)) = state_dir::last_good(Path::new(&dir), file) else {
+        return Err(errors);
+    };
+    // Held though it is in force: others have changed the book since it was taken.
+    let of_copy = copy.split_once('\n').map(|(_, of_file)| of_file);
+    let is_in_force = text.as_ref().is_ok_and(|text| of_copy == Some(text));
+    match BalancerConfig::of_balancer(&path, &copy) {
+        Ok(config) => Ok(LoadedConfig {
+            config,
+            text: if is_in_force { text } else { Err(errors) },
+            held: if is_in_force { Vec::new() } else { held },
+        }),
+        Err(_) => Err(errors),
     }
 }
 
@@ -75,7 +100,7 @@ pub fn unload(config: &BalancerConfig) -> anyhow::Result<()> {
 
 /// Loads the data plane or takes over the running one, then serves until SIGTERM or SIGINT.
 pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Result<()> {
-    let LoadedConfig { config, text } = loaded;
+    let LoadedConfig { config, text, held } = loaded;
     if let Err(errors) = &text {
         error!(
             "{} is refused, and the copy of how it was last in force is used: correct it and reload\n{errors}",
@@ -127,6 +152,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     }
     if text.is_err() {
         engine.note_reload(None);
+        engine.set_held(held);
     }
     let (orders, inbox) = fleet.is_some().then(FleetOrders::new).unzip();
     let shared = Shared::new(engine, status, file.clone());

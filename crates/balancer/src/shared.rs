@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use causeway_api::Moment;
 use causeway_api::balancer::{Difference, Status};
+use causeway_api::fleet::{FleetPush, FleetPushed, FleetRollback};
 use causeway_service::access::Access;
 use causeway_service::config::{ConfigErrors, plural};
 use tracing::{info, warn};
@@ -150,11 +151,18 @@ impl Shared {
     /// Reads the configuration file again. A bad one changes nothing, and the
     /// status says so until a good one comes.
     pub(crate) fn reload(&self) -> Result<String, EngineError> {
+        self.reload_with(Engine::reload)
+    }
+
+    fn reload_with(
+        &self,
+        take: impl FnOnce(&mut Engine, BalancerConfig) -> Result<(), EngineError>,
+    ) -> Result<String, EngineError> {
         let _one = self
             .reloading
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.take_file();
+        let outcome = self.take_file(take);
         let taken_ns = outcome.is_ok().then(|| Moment::now().realtime_ns);
         self.engine().note_reload(taken_ns);
         let mut status = self.status();
@@ -178,16 +186,55 @@ impl Shared {
         Ok(self.engine().difference(&config))
     }
 
-    fn take_file(&self) -> Result<String, EngineError> {
+    /// Has the fleet have what the file has, by a reload: or says what that would change.
+    pub(crate) fn push(&self, order: FleetPush) -> Result<FleetPushed, EngineError> {
+        let (_, config) = self.read_file()?;
+        let preview = self.engine().preview_push(&config)?;
+        if order.dry_run {
+            return Ok(preview);
+        }
+        confirm(&preview, order.confirmed, "push")?;
+        self.engine().reaches_fleet()?;
+        self.reload_with(Engine::reload_confirmed)?;
+        let done = self.order(FleetOrder::Push(order))?;
+        Ok(FleetPushed {
+            done: Some(done),
+            ..preview
+        })
+    }
+
+    /// Has the fleet have what it had at a revision, or says what that would change.
+    pub(crate) fn rollback(&self, order: FleetRollback) -> Result<FleetPushed, EngineError> {
+        let preview = self.engine().preview_rollback(&order)?;
+        if order.dry_run {
+            return Ok(preview);
+        }
+        confirm(&preview, order.confirmed, "rollback")?;
+        let done = self.order(FleetOrder::Rollback(order))?;
+        Ok(FleetPushed {
+            done: Some(done),
+            ..preview
+        })
+    }
+
+    fn read_file(&self) -> Result<(String, BalancerConfig), EngineError> {
         let refused = |errors: ConfigErrors| EngineError::Invalid(errors.to_string());
         let text = causeway_service::config::read(&self.config_file).map_err(refused)?;
         let config = BalancerConfig::of_balancer(&self.config_file, &text).map_err(refused)?;
+        Ok((text, config))
+    }
+
+    fn take_file(
+        &self,
+        take: impl FnOnce(&mut Engine, BalancerConfig) -> Result<(), EngineError>,
+    ) -> Result<String, EngineError> {
+        let (text, config) = self.read_file()?;
         let mut summary = config.summary();
         self.find_way(&config.encapsulated_reals(), |_| Route::of(&config))?;
         let api = config.api.clone();
         let by_hand = {
             let mut engine = self.engine();
-            engine.reload(config)?;
+            take(&mut engine, config)?;
             engine.overrides().len()
         };
         if let (Some(access), Some(api)) = (&self.access, &api) {
@@ -247,6 +294,18 @@ impl Keeping {
         }
         self.error = error;
     }
+}
+
+/// Refuses what has to be confirmed, and is not.
+fn confirm(preview: &FleetPushed, confirmed: bool, command: &str) -> Result<(), EngineError> {
+    if confirmed || preview.held.is_empty() {
+        return Ok(());
+    }
+    let held: Vec<String> = preview.held.iter().map(ToString::to_string).collect();
+    Err(EngineError::Conflict(format!(
+        "{}; `causeway fleet {command} --yes` confirms it",
+        held.join("; ")
+    )))
 }
 
 /// What a request about a fleet gets from a balancer that is in none.

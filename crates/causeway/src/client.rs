@@ -158,6 +158,15 @@ impl Target {
         parse(&self.call(Method::POST, path, Some(text.into()))?)
     }
 
+    /// The same, where the daemon reads its file again.
+    pub(crate) fn post_for_reload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        text: &str,
+    ) -> anyhow::Result<T> {
+        parse(&self.call_within(RELOAD_PATIENCE, Method::POST, path, Some(text.into()))?)
+    }
+
     /// `DELETE path`, whose answer says what was there.
     pub(crate) fn delete_for<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         parse(&self.call(Method::DELETE, path, None)?)

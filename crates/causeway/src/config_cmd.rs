@@ -243,7 +243,11 @@ fn diff(
         Ok(difference) => {
             // As diff(1): nothing of the same.
             if !(difference.changes.is_empty() && matches!(output, OutputFormat::Table)) {
-                print(output, &json!(difference), &table(&difference.changes))?;
+                print(
+                    output,
+                    &json!(difference),
+                    &changes_table(&difference.changes),
+                )?;
             }
             difference
                 .refused
@@ -286,7 +290,7 @@ fn difference(
 }
 
 /// A line for each change, as people read a difference.
-fn table(changes: &[Change]) -> TextTable {
+pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
     let mut table = TextTable::new(&["", "vip", "real", "key", "from", "to", ""]);
     for change in changes {
         let kind = match change.change {

@@ -119,7 +119,9 @@ Examples:
 /// For `causeway fleet --help`.
 pub(crate) const FLEET: &str = "\
 Examples:
-  causeway fleet show
+  causeway fleet push --dry-run                   # what this balancer's file would change in the fleet
+  causeway fleet history                          # the last changes of VIPs and reals
+  causeway fleet rollback                         # the last of them is undone, by a new one
   causeway fleet show -o json                     # on each balancer, into a file
   causeway fleet diff lb1.json lb2.json           # exit code 1 where they differ
   causeway fleet peers                            # members of [peers], and how far weights are apart";

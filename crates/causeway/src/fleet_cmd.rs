@@ -11,16 +11,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use causeway_api::date_time;
 use causeway_api::fleet::{
-    Agreement, FleetAgentView, FleetCidView, FleetPosition, FleetTokenOrder, FleetView, PassBy,
-    PeersView,
+    Agreement, FleetAgentView, FleetCidView, FleetPosition, FleetPush, FleetPushed, FleetRevision,
+    FleetRollback, FleetTokenOrder, FleetView, PassBy, PeersView,
 };
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::units;
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::Target;
+use crate::config_cmd::changes_table;
 use crate::vip_cmd::print;
 
 /// Arguments of `causeway fleet`.
@@ -67,6 +69,31 @@ enum Action {
         #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = units::duration)]
         lasts: Duration,
     },
+    /// Have the fleet have the VIPs and reals of this balancer's file, and no others
+    ///
+    /// Reads the file again, as `reload` does, which passes on only what has changed in it. Shows
+    /// first what changes. What takes away too much is held until you confirm it.
+    Push {
+        #[command(flatten)]
+        how: How,
+    },
+    /// Show the last changes of the fleet's VIPs and reals: who made them, when, and what they were
+    History {
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// Put VIPs and reals of a former revision back, as a new one
+    ///
+    /// Shows first what changes. What takes away too much is held until you confirm it. Files stay
+    /// as they are, and so do weights, checks, keys and connection ids.
+    Rollback {
+        /// The revision to put back, one of `fleet history`; the one before the last change unless
+        /// given
+        revision: Option<u64>,
+        #[command(flatten)]
+        how: How,
+    },
     /// Show what this balancer must have in common with the others
     Show {
         /// How to print
@@ -91,6 +118,20 @@ enum Action {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
+}
+
+/// How a change is made.
+#[derive(Debug, clap::Args)]
+struct How {
+    /// Confirm what the change takes away
+    #[arg(long)]
+    yes: bool,
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: OutputFormat,
 }
 
 impl Args {
@@ -120,6 +161,24 @@ impl Args {
                     lifetime_s: lasts.as_secs(),
                 });
                 self.order("token", &body.to_string())
+            }
+            Action::Push { ref how } => self.change(how, "push", |dry_run| {
+                json!(FleetPush {
+                    confirmed: how.yes,
+                    dry_run,
+                })
+            }),
+            Action::Rollback { revision, ref how } => self.change(how, "rollback", |dry_run| {
+                json!(FleetRollback {
+                    revision,
+                    confirmed: how.yes,
+                    dry_run,
+                })
+            }),
+            Action::History { output } => {
+                let fleet: FleetView = self.target.get("/v1/fleet")?;
+                print(output, &json!(fleet.history), &history(&fleet.history))?;
+                Ok(ExitCode::SUCCESS)
             }
             Action::Show { output } => {
                 let agreement: Agreement = self.target.get("/v1/agreement")?;
@@ -162,6 +221,92 @@ impl Args {
         println!("{}", self.target.post::<String>(&path, body)?);
         Ok(ExitCode::SUCCESS)
     }
+
+    /// Shows what a change would be, and then makes it.
+    fn change(
+        &self,
+        how: &How,
+        order: &str,
+        body: impl Fn(bool) -> Value,
+    ) -> anyhow::Result<ExitCode> {
+        let path = format!("/v1/fleet/{order}");
+        let post = |dry_run: bool| {
+            let body = body(dry_run).to_string();
+            self.target.post_for_reload(&path, &body)
+        };
+        let mut pushed: FleetPushed = post(true)?;
+        let shows = matches!(how.output, OutputFormat::Table);
+        if shows {
+            print!("{}", preview(&pushed));
+        }
+        let may = how.yes || pushed.held.is_empty();
+        if may && !how.dry_run {
+            pushed = post(false)?;
+        }
+        match (&pushed.done, shows) {
+            (Some(done), true) => println!("{done}"),
+            (None, true) => {}
+            (_, false) => print(how.output, &json!(pushed), &pushed_table(&pushed))?,
+        }
+        if may {
+            return Ok(ExitCode::SUCCESS);
+        }
+        eprintln!("held: nothing is changed before --yes confirms what it takes away");
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+/// What a change would be.
+fn preview(pushed: &FleetPushed) -> String {
+    let mut text = String::new();
+    if !pushed.changes.is_empty() {
+        text += "on this balancer:\n";
+        text += &changes_table(&pushed.changes).to_text();
+    }
+    text += match pushed.fleet.is_empty() {
+        true => "in the fleet: no VIP and no real changes\n",
+        false => "in the fleet:\n",
+    };
+    for line in &pushed.fleet {
+        text += &format!("  {line}\n");
+    }
+    for removal in &pushed.held {
+        text += &format!("to be confirmed: {removal}\n");
+    }
+    text
+}
+
+fn pushed_table(pushed: &FleetPushed) -> TextTable {
+    let mut table = TextTable::new(&["what", "told"]);
+    let mut row = |what: &str, told: String| table.push(vec![what.to_owned(), told]);
+    for line in &pushed.fleet {
+        row("fleet", line.clone());
+    }
+    for removal in &pushed.held {
+        row("held", removal.to_string());
+    }
+    if let Some(done) = &pushed.done {
+        row("done", done.clone());
+    }
+    table
+}
+
+fn history(revisions: &[FleetRevision]) -> TextTable {
+    let mut table = TextTable::new(&[">revision", "when", "by", "what"]);
+    for revision in revisions {
+        let what = match (revision.what.is_empty(), revision.back_to) {
+            (true, _) => "the oldest that is kept".to_owned(),
+            (false, None) => revision.what.join("; "),
+            (false, Some(former)) => format!("back to {former}: {}", revision.what.join("; ")),
+        };
+        table.push(vec![
+            revision.revision.to_string(),
+            format!("{}Z", date_time(revision.at_s)),
+            revision.by.clone(),
+            what,
+        ]);
+    }
+    table
 }
 
 /// How a fleet stands: what is wrong first.
@@ -184,6 +329,9 @@ fn status(fleet: &FleetView) -> String {
         if let Some(why) = why {
             text += &format!("{what}: {why}\n");
         }
+    }
+    for removal in &fleet.held {
+        text += &format!("held until `causeway fleet push --yes`: {removal}\n");
     }
     if fleet.store_error.is_some() {
         text += "below is what it knew last; it goes on by that\n";
@@ -387,7 +535,8 @@ fn table(of: &[(String, Agreement)], differ: &[Disagreement]) -> TextTable {
 
 #[cfg(test)]
 mod tests {
-    use causeway_api::fleet::{AgreementItem, FleetMemberView, FleetWait};
+    use causeway_api::balancer::{Change, ChangeKind};
+    use causeway_api::fleet::{AgreementItem, FleetMemberView, FleetRemoval, FleetWait};
 
     use super::*;
 
@@ -399,6 +548,67 @@ mod tests {
         });
         let items = items.collect();
         (name.to_owned(), Agreement { items })
+    }
+
+    fn removal(whole: bool, reals: u8, of: usize) -> FleetRemoval {
+        FleetRemoval {
+            vip: "192.0.2.1:80/tcp".to_owned(),
+            whole,
+            reals: (1..=reals).map(|last| format!("10.0.0.{last}")).collect(),
+            of,
+        }
+    }
+
+    #[test]
+    fn what_changes_is_shown_with_what_has_to_be_confirmed() {
+        let pushed = FleetPushed {
+            changes: vec![Change {
+                change: ChangeKind::Removed,
+                vip: Some("web".to_owned()),
+                real: None,
+                key: None,
+                from: Some("192.0.2.1:80/tcp with 5 reals".to_owned()),
+                to: None,
+                needs_restart: false,
+            }],
+            fleet: vec!["vip 192.0.2.1:80/tcp is removed, with 5 reals (10.0.0.1, ...)".to_owned()],
+            held: vec![removal(true, 5, 5)],
+            done: None,
+        };
+        assert_eq!(
+            preview(&pushed),
+            "on this balancer:\n   vip  real  key  from                           to\n\
+             -  web             192.0.2.1:80/tcp with 5 reals\n\
+             in the fleet:\n  vip 192.0.2.1:80/tcp is removed, with 5 reals (10.0.0.1, ...)\n\
+             to be confirmed: vip 192.0.2.1:80/tcp goes, with 5 reals (10.0.0.1, 10.0.0.2, 10.0.0.3, ...)\n"
+        );
+        assert_eq!(
+            preview(&FleetPushed::default()),
+            "in the fleet: no VIP and no real changes\n"
+        );
+    }
+
+    #[test]
+    fn history_says_who_when_and_what() {
+        let revision = |revision, back_to, what: &[&str]| FleetRevision {
+            revision,
+            at_s: 1_709_210_096,
+            by: "lb1".to_owned(),
+            back_to,
+            what: what.iter().map(|what| (*what).to_owned()).collect(),
+        };
+        let revisions = [
+            revision(14, Some(3), &["vip a loses 1 real (10.0.0.2)"]),
+            revision(9, None, &["vip a gets 1 real (10.0.0.2)", "vip b is added"]),
+            revision(3, None, &[]),
+        ];
+        assert_eq!(
+            history(&revisions).to_text(),
+            "revision  when                  by   what\n      \
+             14  2024-02-29T12:34:56Z  lb1  back to 3: vip a loses 1 real (10.0.0.2)\n       \
+             9  2024-02-29T12:34:56Z  lb1  vip a gets 1 real (10.0.0.2); vip b is added\n       \
+             3  2024-02-29T12:34:56Z  lb1  the oldest that is kept\n"
+        );
     }
 
     #[test]
@@ -440,6 +650,7 @@ mod tests {
                 server: "10.0.0.7".to_owned(),
                 acknowledged: Some(at(8)),
             }],
+            held: vec![removal(false, 3, 4)],
             ..FleetView::default()
         };
         assert_eq!(
@@ -447,6 +658,7 @@ mod tests {
             "fleet edge, store https://etcd1:2379\n\
              this is lb1: serving, in service; book 0.9, data plane at 0.9\n\
              store: etcd at https://etcd1:2379: no answer within 3 s\n\
+             held until `causeway fleet push --yes`: vip 192.0.2.1:80/tcp loses 3 reals (10.0.0.1, 10.0.0.2, 10.0.0.3) of 4\n\
              below is what it knew last; it goes on by that\n\
              keys: 2 is issued, 3 is accepted, to be issued\n\n\
              member  phase    lease    acknowledged\n\

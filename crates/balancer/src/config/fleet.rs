@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::fleet::{Absence, LeaseTerms};
+use causeway_core::fleet::{Absence, LeaseTerms, MayRemove};
 use causeway_service::config::{Faults, Spanned, Words, directory, secret, text, units, within};
 use causeway_service::tls::ClientFiles;
 
@@ -38,9 +38,16 @@ pub struct FleetConfig {
     pub settle: Duration,
     /// Whether the agents of all reals get the book, and are waited for.
     pub agents: bool,
+    /// Part of a VIP's reals that one change may take away unconfirmed, in thousandths.
+    pub max_removed: u16,
 }
 
 impl FleetConfig {
+    /// What a change may take away that no operator has confirmed.
+    pub fn may_remove(&self) -> MayRemove {
+        MayRemove::Part(self.max_removed)
+    }
+
     pub fn terms(&self) -> LeaseTerms {
         LeaseTerms {
             ttl_ns: self.lease.as_nanos() as u64,
@@ -124,6 +131,11 @@ pub(super) fn fleet(
     };
     let lease = time(raw.lease.as_ref(), &LEASE, "lease", "3s", "1h");
     let settle = time(raw.settle.as_ref(), &SETTLE, "settle", "100ms", "10m");
+    let max_removed = raw.max_removed.as_ref().and_then(|value| {
+        let part = within(*value.as_ref(), &(0.0..=1.0), "max_removed", "0", "1");
+        part.map_err(|message| faults.at(value.span(), message))
+            .ok()
+    });
     let absence = text(raw.absence.as_ref(), faults, WhenAbsent::from_word);
     Some(FleetConfig {
         name: name?,
@@ -136,6 +148,7 @@ pub(super) fn fleet(
         lease: lease.unwrap_or(Duration::from_secs(10)),
         settle: settle.unwrap_or(Duration::from_secs(3)),
         agents,
+        max_removed: (max_removed.unwrap_or(0.5) * 1000.0).round() as u16,
     })
 }
 
@@ -339,6 +352,10 @@ mod tests {
             (
                 "name = \"a\"\nstore = { dir = \"/f\" }\nlease = \"1s\"",
                 "lease must lie between",
+            ),
+            (
+                "name = \"a\"\nstore = { dir = \"/f\" }\nmax_removed = 2.0",
+                "max_removed must lie between 0 and 1",
             ),
             (
                 "name = \"a\"\nstore = { dir = \"/f\" }\nabsence = \"goes\"",

@@ -128,6 +128,7 @@ pub(super) struct RawFleet {
     pub lease: Text,
     pub settle: Text,
     pub agents: Option<bool>,
+    pub max_removed: Number,
 }
 
 /// Where its book is.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use causeway_core::fleet::{
     Absence, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdPhase,
-    IdRecord, JoinKey, JoinToken, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
-    TokenId,
+    IdRecord, JoinKey, JoinToken, KeyNumber, KeyPhases, MemberPhase, MemberRecord, PastChange,
+    PastVip, Position, TokenId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use super::AgentPaths;
 use super::reading::MemberNames;
 
 /// The newest format of the book that this build reads, and writes.
-pub(super) const READS: u16 = 2;
+pub(super) const READS: u16 = 3;
 
 /// Why a text is not taken for a book.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,6 +138,8 @@ struct BookText {
     cids: Vec<CidsText>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tokens: Vec<TokenText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    history: Vec<PastText>,
     by_hand: Vec<HandText>,
 }
 
@@ -173,11 +175,99 @@ struct VipText {
     reals: BTreeMap<IpAddr, RealText>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RealText {
     id: Option<u16>,
     agent: bool,
+}
+
+impl From<FleetVipReal> for RealText {
+    fn from(real: FleetVipReal) -> Self {
+        let FleetVipReal { id, agent } = real;
+        Self { id, agent }
+    }
+}
+
+impl From<RealText> for FleetVipReal {
+    fn from(text: RealText) -> Self {
+        let RealText { id, agent } = text;
+        Self { id, agent }
+    }
+}
+
+impl From<&PastChange> for PastText {
+    fn from(past: &PastChange) -> Self {
+        let vip = |past: &PastVip| PastVipText {
+            was: past.was.map(|(ids, cid)| WasText {
+                ids,
+                cid: cid.map(Into::into),
+            }),
+            reals: past
+                .reals
+                .iter()
+                .map(|(of, own)| (*of, own.map(Into::into)))
+                .collect(),
+        };
+        let before = past.before.iter();
+        Self {
+            revision: past.revision,
+            by: past.by,
+            at_s: past.at_s,
+            back_to: past.back_to,
+            before: before.map(|(of, own)| (of.to_string(), vip(own))).collect(),
+        }
+    }
+}
+
+impl From<PastText> for PastChange {
+    fn from(text: PastText) -> Self {
+        let vip = |text: PastVipText| PastVip {
+            was: text.was.map(|was| (was.ids, was.cid.map(Into::into))),
+            reals: text
+                .reals
+                .into_iter()
+                .map(|(of, own)| (of, own.map(Into::into)))
+                .collect(),
+        };
+        let before = text.before.into_iter();
+        Self {
+            revision: text.revision,
+            by: text.by,
+            at_s: text.at_s,
+            back_to: text.back_to,
+            before: before
+                .map(|(of, own)| (of.as_str().into(), vip(own)))
+                .collect(),
+        }
+    }
+}
+
+/// A past change of VIPs.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PastText {
+    revision: u64,
+    by: u64,
+    at_s: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    back_to: Option<u64>,
+    before: BTreeMap<String, PastVipText>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PastVipText {
+    was: Option<WasText>,
+    reals: BTreeMap<IpAddr, Option<RealText>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WasText {
+    ids: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cid: Option<CidText>,
 }
 
 /// A configuration of connection ids.
@@ -238,14 +328,14 @@ struct HandText {
 
 impl From<&BTreeMap<Arc<str>, FleetVip>> for FleetVips {
     fn from(vips: &BTreeMap<Arc<str>, FleetVip>) -> Self {
-        let real = |real: &FleetVipReal| RealText {
-            id: real.id,
-            agent: real.agent,
-        };
         let vip = |vip: &FleetVip| VipText {
             ids: vip.ids,
             cid: vip.cid.map(Into::into),
-            reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
+            reals: vip
+                .reals
+                .iter()
+                .map(|(of, own)| (*of, (*own).into()))
+                .collect(),
         };
         Self(
             vips.iter()
@@ -257,14 +347,14 @@ impl From<&BTreeMap<Arc<str>, FleetVip>> for FleetVips {
 
 impl FleetVips {
     pub(super) fn vips(&self) -> BTreeMap<Arc<str>, FleetVip> {
-        let real = |real: &RealText| FleetVipReal {
-            id: real.id,
-            agent: real.agent,
-        };
         let vip = |vip: &VipText| FleetVip {
             ids: vip.ids,
             cid: vip.cid.map(Into::into),
-            reals: vip.reals.iter().map(|(of, own)| (*of, real(own))).collect(),
+            reals: vip
+                .reals
+                .iter()
+                .map(|(of, own)| (*of, (*own).into()))
+                .collect(),
         };
         let vips = self.0.iter();
         vips.map(|(of, own)| (of.as_str().into(), vip(own)))
@@ -336,6 +426,7 @@ impl StoredBook {
                     used_by: token.used_by,
                 })
                 .collect(),
+            history: book.history.iter().map(Into::into).collect(),
             by_hand: book
                 .by_hand
                 .iter()
@@ -428,6 +519,7 @@ impl StoredBook {
             cids: cids.collect(),
             by_hand: by_hand.collect(),
             tokens: tokens.collect(),
+            history: text.history.into_iter().map(Into::into).collect(),
         };
         Ok(Self {
             cluster: text.cluster,
@@ -518,6 +610,31 @@ mod tests {
             maintenance: None,
             weight: Some(0),
         };
+        let past = PastVip {
+            was: Some((64, Some(CidForm { number: 6, mark: 9 }))),
+            reals: [
+                (
+                    real,
+                    Some(FleetVipReal {
+                        id: Some(5),
+                        agent: true,
+                    }),
+                ),
+                ("10.0.0.2".parse().unwrap(), None),
+            ]
+            .into(),
+        };
+        let none = PastVip {
+            was: None,
+            reals: BTreeMap::new(),
+        };
+        book.history.push(PastChange {
+            revision: 7,
+            by: u64::MAX,
+            at_s: 8,
+            back_to: Some(5),
+            before: [(vip.clone(), past), ("192.0.2.2:80/tcp".into(), none)].into(),
+        });
         book.by_hand.insert((vip, real), set);
         let stored = StoredBook {
             cluster: "c".to_owned(),
@@ -526,9 +643,9 @@ mod tests {
         };
         let text = stored.to_text().unwrap();
         assert_eq!(StoredBook::of_text(&text), Ok(stored));
-        let later = text.replace("\"format\":2", "\"format\":3,\"more\":0");
-        assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(3)));
-        let more = text.replace("\"format\":2", "\"format\":2,\"more\":0");
+        let later = text.replace("\"format\":3", "\"format\":4,\"more\":0");
+        assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(4)));
+        let more = text.replace("\"format\":3", "\"format\":3,\"more\":0");
         assert!(matches!(
             StoredBook::of_text(&more),
             Err(NoBook::Damaged(_))

@@ -11,7 +11,7 @@ use causeway_api::fleet::FleetView;
 use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_core::fleet::{
     CIDS_OF_FILES, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, HandState, IdPhase,
-    IdRecord, KeyPhases, MemberPhase,
+    IdRecord, KeyPhases, MemberPhase, Removal,
 };
 
 use super::secrets::CidsOfVips;
@@ -58,6 +58,8 @@ pub(crate) struct Membership {
     pub wants: BTreeMap<RealKey, HandState>,
     /// Whether the file, or what is set by hand, may be another since the fleet was asked.
     pub told: bool,
+    /// What the file that was read last takes away: it is refused until that is confirmed.
+    pub held: Vec<Removal>,
     /// How the fleet stood when it was looked at last.
     pub view: FleetView,
 }

@@ -14,6 +14,9 @@ mod etcd_store;
 mod following;
 mod joining;
 mod kept;
+#[cfg(test)]
+mod push_tests;
+mod pushing;
 mod reading;
 mod runner;
 mod secrets;
@@ -25,7 +28,7 @@ mod telling;
 mod tests;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -34,14 +37,15 @@ use causeway_api::fleet::FleetView;
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{
-    Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, FleetVip, HandState, Hold,
-    KeyNumber, LeaseTerms, Position, Stored,
+    Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, HandState, Hold,
+    KeyNumber, LeaseTerms, Position, Removal, Stored,
 };
 use tracing::{info, warn};
 
 use self::book_text::{AckText, FleetVips, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
+use self::pushing::{held_in, held_order, removals};
 use self::reading::{Reading, id_of, key_digest};
 use self::secrets::{Secrets, keeps_former_cid};
 use self::store::{Held, Store, StoreError};
@@ -51,6 +55,7 @@ use crate::engine::{Engine, EngineError};
 use crate::state_dir::{SetByHand, StateDir};
 
 pub(crate) use self::following::{Following, Membership, Service};
+pub(crate) use self::pushing::{held_at_start, refusal};
 pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, FleetRunner};
 pub(crate) use self::telling::{AgentPaths, Telling};
 
@@ -96,6 +101,8 @@ pub(crate) struct Fleet {
     paths: AgentPaths,
     said_paths: Option<AgentPaths>,
     faults: Faults,
+    /// What the file takes away that waits for an operator's word.
+    held: Vec<Removal>,
 }
 
 /// What is wrong, for people: each is logged when it begins and when it ends.
@@ -181,6 +188,7 @@ impl Fleet {
             paths: AgentPaths::default(),
             said_paths: None,
             faults: Faults::default(),
+            held: Vec::new(),
             kept,
             config: config.clone(),
         };
@@ -420,6 +428,7 @@ impl Fleet {
                         "the book is of format {format}, which this build does not read"
                     ));
                 }
+                FleetAction::Say(Hold::Removes(held)) => return Err(held_order(&held)),
             }
         }
         Ok(())
@@ -525,7 +534,7 @@ impl Fleet {
                 .map(|(vip, own)| (vip.clone(), own.clone()))
                 .collect(),
         };
-        let mut events: Vec<FleetEvent> = changes_of_file(&told, &own, &book);
+        let mut events = self.wants_of_file(&told, &own, &book, engines);
         if let Some(key) = self.secrets.keys().keys().max() {
             events.push(FleetEvent::Key(*key));
         }
@@ -533,15 +542,19 @@ impl Fleet {
         events
             .extend(states.map(|((vip, real), set)| FleetEvent::ByHand(vip.clone(), *real, *set)));
         events.extend(self.token_events(&book, engines));
+        let mut held = Vec::new();
         for event in events {
             let actions = self.member.handle(event);
-            if !actions.is_empty() {
-                return self.perform(engines, actions);
+            match held_in(&actions) {
+                Some(removals) => held.extend_from_slice(removals),
+                None if actions.is_empty() => {}
+                None => return self.perform(engines, actions),
             }
         }
-        // All of it is in the book.
+        self.hold_removals(held);
+        // All of it is in the book, but for what is held.
         let told = FleetVips::from(&own);
-        if self.kept.file.as_ref() != Some(&told) {
+        if self.held.is_empty() && self.kept.file.as_ref() != Some(&told) {
             self.kept.file = Some(told);
             self.keep()?;
         }
@@ -575,11 +588,16 @@ impl Fleet {
 
     fn show(&self, engines: &impl HasEngine) {
         let service = self.service();
-        let view = FleetView {
-            joins: engines.engine().reports().join_counts(),
-            ..self.view()
-        };
+        let view = self.view();
         let mut engine = engines.engine();
+        // Of a file that is refused, or else of the one that is in force.
+        let refused = engine.fleet.as_ref().map(|fleet| removals(&fleet.held));
+        let refused = refused.filter(|refused| !refused.is_empty());
+        let view = FleetView {
+            joins: engine.reports().join_counts(),
+            held: refused.unwrap_or(view.held),
+            ..view
+        };
         if let Some(telling) = self.telling(&engine) {
             engine.reports().set_telling(telling);
             let file = engine.file.cookies.as_ref().map(|cookies| &cookies.keys);
@@ -749,51 +767,4 @@ impl Engine {
             fleet.service = service;
         }
     }
-}
-
-/// What has changed in a file since it was last written to the book.
-fn changes_of_file(
-    told: &BTreeMap<Arc<str>, FleetVip>,
-    own: &BTreeMap<Arc<str>, FleetVip>,
-    book: &FleetBook,
-) -> Vec<FleetEvent> {
-    let mut events = Vec::new();
-    let names: BTreeSet<&Arc<str>> = told.keys().chain(own.keys()).collect();
-    for name in names {
-        let (before, now) = (told.get(name), own.get(name));
-        if before == now {
-            continue;
-        }
-        let Some(now) = now else {
-            events.push(FleetEvent::Vip(name.clone(), None));
-            continue;
-        };
-        let nothing = FleetVip::default();
-        let before = before.unwrap_or(&nothing);
-        let mut vip = book.vips.get(name).cloned().unwrap_or_default();
-        vip.ids = now.ids;
-        // Where no file has told the book of any, the first that does so holds.
-        if before.cid != now.cid && (before.cid.is_some() || vip.cid.is_none()) {
-            vip.cid = now.cid;
-        }
-        for real in before
-            .reals
-            .keys()
-            .filter(|real| !now.reals.contains_key(*real))
-        {
-            vip.reals.remove(real);
-            events.push(FleetEvent::ByHand(
-                name.clone(),
-                *real,
-                HandState::default(),
-            ));
-        }
-        for (real, wanted) in &now.reals {
-            if before.reals.get(real) != Some(wanted) {
-                vip.reals.insert(*real, *wanted);
-            }
-        }
-        events.push(FleetEvent::Vip(name.clone(), Some(vip)));
-    }
-    events
 }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use causeway_api::Moment;
-use causeway_api::fleet::FleetTokenOrder;
+use causeway_api::fleet::{FleetPush, FleetRollback, FleetTokenOrder};
 
 use super::{Fleet, HasEngine, ROUNDS_MAX};
 use crate::engine::EngineError;
@@ -33,6 +33,10 @@ pub(crate) enum FleetOrder {
     PassBy(String),
     /// The agent of a new server is to join.
     Token(FleetTokenOrder),
+    /// The fleet is to have what this balancer's file has.
+    Push(FleetPush),
+    /// It is to have what it had.
+    Rollback(FleetRollback),
 }
 
 type Answer = Result<String, EngineError>;
@@ -127,6 +131,8 @@ impl Fleet {
             FleetOrder::Leave => self.leave(engines, Moment::now().monotonic_ns),
             FleetOrder::PassBy(name) => self.pass_by(&name),
             FleetOrder::Token(order) => self.token(engines, &order, Moment::now()),
+            FleetOrder::Push(order) => self.push(engines, &order, Moment::now()),
+            FleetOrder::Rollback(order) => self.rollback(engines, &order, Moment::now()),
         }
     }
 }

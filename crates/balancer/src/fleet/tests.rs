@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Members with engines over data planes in memory and a store in a directory, round by round.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::fake::FakePlane;
 use crate::state_dir::KeptState;
 
 pub(super) const QUARANTINE_NS: u64 = 600_000_000_000;
-const START: Moment = Moment {
+pub(super) const START: Moment = Moment {
     monotonic_ns: 1_000_000_000,
     realtime_ns: 1_700_000_000_000_000_000,
 };
@@ -33,8 +34,8 @@ impl HasEngine for Mutex<Engine> {
 /// One balancer: what of it outlives the daemon, and the daemon.
 pub(super) struct Member {
     name: String,
-    dir: TempDir,
-    plane: FakePlane,
+    pub(super) dir: TempDir,
+    pub(super) plane: FakePlane,
     pub(super) daemon: Option<(Fleet, Mutex<Engine>)>,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn keys_text(number: u64, prepared: bool, keys: [Option<char>; 2]) ->
 }
 
 impl Member {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let member = Self {
             name: name.to_owned(),
             dir: tempfile::tempdir().unwrap(),
@@ -84,12 +85,12 @@ impl Member {
         fs::set_permissions(path, mode).unwrap();
     }
 
-    fn config(&self, world: (&Path, &str), reals: &[u8]) -> BalancerConfig {
+    pub(super) fn text(&self, world: (&Path, &str), reals: &[u8]) -> String {
         let reals: Vec<String> = reals
             .iter()
             .map(|last| format!("{{ address = \"10.0.0.{last}\" }}"))
             .collect();
-        let text = format!(
+        format!(
             "interface = \"eth0\"\nstate_dir = \"{dir}\"\n\
              [cookie]\nkeys = \"{dir}/keys\"\nquarantine = \"10m\"\n\
              [fleet]\nname = \"edge\"\nmember = \"{}\"\nstore = {{ dir = \"{}\" }}\n{}\n\
@@ -99,7 +100,11 @@ impl Member {
             world.1,
             reals.join(", "),
             dir = self.dir.path().display(),
-        );
+        )
+    }
+
+    fn config(&self, world: (&Path, &str), reals: &[u8]) -> BalancerConfig {
+        let text = self.text(world, reals);
         BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap()
     }
 
@@ -162,7 +167,7 @@ fn last_of(address: IpAddr) -> u8 {
 
 impl World {
     /// A fleet that has been founded by the first of this many members.
-    fn new(members: usize, reals: &[u8]) -> Self {
+    pub(super) fn new(members: usize, reals: &[u8]) -> Self {
         Self::of(members, reals, "", false)
     }
 
@@ -184,11 +189,11 @@ impl World {
         world
     }
 
-    fn path(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         self.store.path().join("stores")
     }
 
-    fn config(&self, at: usize, reals: &[u8]) -> BalancerConfig {
+    pub(super) fn config(&self, at: usize, reals: &[u8]) -> BalancerConfig {
         self.members[at].config((&self.path(), self.extra), reals)
     }
 
@@ -670,8 +675,8 @@ fn a_vip_comes_by_one_file_and_is_waited_for_where_the_file_lacks_it() {
             .iter()
             .all(|member| member.view().waiting.is_empty())
     );
-    // It goes where the first file drops it.
-    world.reload(0, &[1]);
+    // It goes where the first file drops it, once that is confirmed.
+    world.push(0, &[1], true).unwrap();
     world.settle();
     world.reload(1, &[1]);
     world.settle();
@@ -693,7 +698,7 @@ fn a_vip_comes_by_one_file_and_is_waited_for_where_the_file_lacks_it() {
 
 #[test]
 fn after_a_loss_of_power_a_member_serves_only_once_it_has_changed_the_book() {
-    let mut world = World::new(2, &[1]);
+    let mut world = World::of(2, &[1], "max_removed = 1.0", false);
     let kept = world.members[1].dir.path().join("fleet.json");
     let text = fs::read_to_string(&kept).unwrap();
     world.start(1, &[1]);

@@ -12,6 +12,10 @@ use causeway_core::fleet::{Absence, CidPhases, FleetBook, IdPhase, MemberPhase, 
 use super::Fleet;
 use super::following::phase_word;
 use super::joining::tokens;
+use super::pushing::removals;
+
+/// The state of a member that an operator has had leave.
+pub(super) const LEFT: &str = "left";
 
 pub(super) fn position(of: Position) -> FleetPosition {
     FleetPosition {
@@ -39,7 +43,7 @@ impl Fleet {
             store_error: self.faults.store.clone(),
             hold: self.faults.hold.clone(),
             state: match self.kept.left {
-                true => "left".to_owned(),
+                true => LEFT.to_owned(),
                 false => "new".to_owned(),
             },
             in_service: self.member.in_service(),
@@ -65,6 +69,8 @@ impl Fleet {
             quic_cids: quic_cids(book),
             tokens: tokens(book),
             waiting: self.waiting(book),
+            held: removals(&self.held),
+            history: self.revisions(book),
             ..view
         }
     }

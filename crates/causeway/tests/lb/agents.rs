@@ -30,7 +30,11 @@ impl Fleet<'_> {
         self.machine.path(name).display().to_string()
     }
 
-    fn write_balancer(&self, at: usize) {
+    fn write_balancer(&self, at: usize, reals: &[&str]) {
+        let reals = reals
+            .iter()
+            .map(|real| format!("{{ address = \"{real}\" }}"));
+        let reals: Vec<_> = reals.collect();
         let dir = self.machine.dir.path().display();
         let text = format!(
             "interface = \"lb{at}\"\npin_dir = \"{dir}/bpf/lb{at}\"\nstate_dir = \"{dir}/state{at}\"\n\
@@ -42,8 +46,9 @@ impl Fleet<'_> {
              [fleet]\nname = \"edge\"\nmember = \"lb{at}\"\nagents = true\n\
              store = {{ dir = \"{dir}/store\" }}\n\
              [[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\n\
-             real = [{{ address = \"10.0.0.1\" }}]\n",
-            LISTEN[at]
+             real = [{}]\n",
+            LISTEN[at],
+            reals.join(", ")
         );
         fs::write(self.file(&format!("lb{at}.toml")), text).expect("write");
     }
@@ -121,6 +126,45 @@ impl Fleet<'_> {
     }
 }
 
+/// A push is a revision, which another member undoes; what takes away too much is held.
+fn goes_back(fleet: &Fleet<'_>, first: &Daemon) {
+    let sockets = [0, 1].map(|at| fleet.file(&format!("lb{at}.sock")));
+    fleet.write_balancer(0, &["10.0.0.1", "10.0.0.9"]);
+    let said = causeway(&["fleet", "--socket", &sockets[0], "push"]);
+    assert!(said.contains("gets 1 real (10.0.0.9)"), "{said}");
+    assert!(said.contains("VIPs and reals by revision"), "{said}");
+    fleet.sees(1, "it has the revision", |view| {
+        view["history"][0]["by"] == "lb0"
+    });
+    let history = causeway(&["fleet", "--socket", &sockets[1], "history"]);
+    assert!(history.contains("gets 1 real (10.0.0.9)"), "{history}");
+
+    fleet.write_balancer(0, &["10.0.0.8"]);
+    let push = ["fleet", "--socket", &sockets[0], "push"];
+    let held = Command::new(BINARY)
+        .args(push)
+        .output()
+        .expect("run causeway");
+    assert_eq!(held.status.code(), Some(1), "{}", stderr(&held));
+    let said = String::from_utf8(held.stdout).expect("a text");
+    let loses = "vip 192.0.2.1:80/tcp loses 2 reals (10.0.0.1, 10.0.0.9) of 2";
+    assert!(
+        said.contains(&format!("to be confirmed: {loses}")),
+        "{said}"
+    );
+    first.signal(Signal::SIGHUP);
+    fleet.sees(0, "its file is held", |view| view["held"][0]["of"] == 2);
+    let status = causeway(&["fleet", "--socket", &sockets[0], "status"]);
+    assert!(status.contains(loses), "{status}");
+
+    let said = causeway(&["fleet", "--socket", &sockets[1], "rollback"]);
+    assert!(said.contains("loses 1 real (10.0.0.9)"), "{said}");
+    fleet.sees(0, "the other has gone back", |view| {
+        view["history"][0]["back_to"].is_u64()
+    });
+    fleet.write_balancer(0, &["10.0.0.1"]);
+}
+
 fn rotation(machine: &Machine) {
     for name in ["lb0", "lb1", "srv0"] {
         ip(&format!("link add {name} type veth peer name {name}p"));
@@ -132,7 +176,7 @@ fn rotation(machine: &Machine) {
     ip("addr add 192.0.2.1/32 dev lo");
     let fleet = Fleet { machine };
     causeway(&["cookie", "new-keys", &fleet.file("cookie.keys")]);
-    (0..2).for_each(|at| fleet.write_balancer(at));
+    (0..2).for_each(|at| fleet.write_balancer(at, &["10.0.0.1"]));
     fleet.write_agent();
     let balancers = [0, 1].map(|at| fleet.start("lb", &format!("lb{at}")));
     let socket = fleet.file("lb0.sock");
@@ -179,6 +223,8 @@ fn rotation(machine: &Machine) {
     fleet.sees(1, "the key is issued", |view| view["key_issued"] == 3);
     fleet.agent_has("it issues the key", |book| book["key_issued"] == 3);
     fleet.rotate("--switch", &balancers);
+
+    goes_back(&fleet, &balancers[0]);
 
     // The first balancer, which alone its file names, is gone.
     let [first, second] = balancers;

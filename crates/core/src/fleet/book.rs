@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{CidForm, CidPhases, JoinToken, TokenId};
+use super::{CidForm, CidPhases, JoinToken, PastChange, TokenId};
 use crate::control::merge::BalancerId;
 
 /// Counts keys of cookies; a later key has a higher number. Its last bit is the key's epoch. The
@@ -182,6 +182,8 @@ pub struct FleetBook {
     pub by_hand: BTreeMap<(Arc<str>, IpAddr), HandState>,
     /// By which agents join, the used ones included until they expire.
     pub tokens: BTreeMap<TokenId, JoinToken>,
+    /// The last changes of `vips`, oldest first.
+    pub history: Vec<PastChange>,
 }
 
 impl FleetBook {
@@ -210,6 +212,7 @@ impl FleetBook {
             cids: BTreeMap::new(),
             by_hand: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            history: Vec::new(),
         }
     }
 
@@ -234,7 +237,7 @@ impl FleetBook {
             .filter(move |(_, real)| !self.is_drained(vip, *real))
     }
 
-    fn is_drained(&self, vip: &str, real: IpAddr) -> bool {
+    pub(super) fn is_drained(&self, vip: &str, real: IpAddr) -> bool {
         let set = self.by_hand.get(&(Arc::from(vip), real));
         let set = set.copied().unwrap_or_default();
         set.drain == Some(true) || set.maintenance == Some(true) || set.weight == Some(0)

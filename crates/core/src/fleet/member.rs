@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::steps::{Changer, advance};
 use super::{
-    Absence, Acknowledged, FleetBook, FleetEvidence, FleetRest, FleetVip, HandState, JoinKey,
-    JoinToken, KeyNumber, MemberPhase, Position, TokenId,
+    Absence, Acknowledged, FleetBook, FleetChange, FleetEvidence, FleetRest, HandState, JoinKey,
+    JoinToken, KeyNumber, MemberPhase, Position, Removal, TokenId,
 };
 use crate::control::merge::BalancerId;
 
@@ -45,8 +45,8 @@ pub enum FleetEvent {
     /// Something that this balancer watches ([`FleetMember::evidence`]) has rested for long
     /// enough since it began to watch.
     Rested(FleetRest),
-    /// An operator wants a VIP to be so; `None`: not to be.
-    Vip(Arc<str>, Option<FleetVip>),
+    /// An operator wants VIPs to be so.
+    Change(FleetChange),
     /// An operator wants cookies to come to this key.
     Key(KeyNumber),
     /// An operator sets this by hand for a real of a VIP.
@@ -83,12 +83,14 @@ pub enum FleetAction {
 }
 
 /// Why a balancer keeps what it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Hold {
     /// The store has no book, and this balancer may not put its own back.
     StoreEmpty,
     /// The book is of a format that this build does not read.
     Format(u16),
+    /// A change takes this away, and an operator has not confirmed it: nothing of it is proposed.
+    Removes(Vec<Removal>),
 }
 
 /// A balancer as its fleet sees it. It keeps the last good book, whatever becomes of the store.
@@ -171,14 +173,7 @@ impl FleetMember {
                 }
                 Vec::new()
             }
-            FleetEvent::Vip(name, vip) => self.change(|book| match vip {
-                Some(mut vip) => {
-                    // Members that do not read it would not let it pass either.
-                    vip.cid = vip.cid.filter(|_| book.has_cids());
-                    book.vips.insert(name, vip);
-                }
-                None => drop(book.vips.remove(&name)),
-            }),
+            FleetEvent::Change(change) => self.change_vips(change),
             FleetEvent::Key(key) => self.change(|book| {
                 book.wanted_key = book.wanted_key.max(key);
             }),
@@ -313,6 +308,15 @@ impl FleetMember {
         }
         next.position = book.position.next();
         vec![FleetAction::Propose(Some(book.position), Arc::new(next))]
+    }
+
+    fn change_vips(&self, change: FleetChange) -> Vec<FleetAction> {
+        let book = self.book.as_ref();
+        let held = book.map(|book| book.removals(&change.vips, change.may_remove));
+        match held.filter(|held| !held.is_empty()) {
+            Some(held) => vec![FleetAction::Say(Hold::Removes(held))],
+            None => self.change(|book| book.take_change(change, self.name)),
+        }
     }
 
     fn serves_by(&self, book: &FleetBook) -> bool {

@@ -21,6 +21,7 @@
 
 mod agent;
 mod book;
+mod changes;
 mod cids;
 mod lease;
 mod member;
@@ -33,6 +34,9 @@ pub use agent::{AgentBook, FleetAgent};
 pub use book::{
     Absence, Acknowledged, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdKey,
     IdPhase, IdRecord, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
+};
+pub use changes::{
+    ChangedVips, FleetChange, HISTORY_FORMAT, MayRemove, PastChange, PastStep, PastVip, Removal,
 };
 pub use cids::{CIDS_FORMAT, CIDS_OF_FILES, CidForm, CidPhases};
 pub use lease::LeaseTerms;

@@ -27,6 +27,20 @@ fn vip(reals: impl IntoIterator<Item = u8>) -> FleetVip {
     }
 }
 
+/// An operator wants a VIP to be so, and has seen what that takes away.
+fn wants(name: &str, vip: Option<FleetVip>) -> FleetEvent {
+    FleetEvent::Change(change(name, vip, MayRemove::Confirmed))
+}
+
+fn change(name: &str, vip: Option<FleetVip>, may_remove: MayRemove) -> FleetChange {
+    FleetChange {
+        vips: [(name.into(), vip)].into(),
+        may_remove,
+        at_s: 0,
+        back_to: None,
+    }
+}
+
 /// A store and balancers that carry out their orders at once.
 struct Small {
     stored: Stored,
@@ -103,7 +117,7 @@ impl Small {
 fn balancers_join_and_reals_that_collide_by_address_get_ids_of_their_own() {
     let mut small = Small::new(Absence::Waits, 3);
     assert!(small.members.iter().all(FleetMember::in_service));
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip(1..=60))));
+    small.tell(0, wants(WEB, Some(vip(1..=60))));
     small.settle();
     // Of 64 ids: by addresses alone nearly all would collide. The key of the map is the id.
     assert_eq!(small.book().of_vip(WEB).count(), 60);
@@ -116,7 +130,7 @@ fn balancers_join_and_reals_that_collide_by_address_get_ids_of_their_own() {
         .of_vip(WEB)
         .map(|(id, record)| (id, record.real))
         .collect();
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip(1..=70))));
+    small.tell(0, wants(WEB, Some(vip(1..=70))));
     small.settle();
     let after: BTreeMap<_, _> = small
         .book()
@@ -130,7 +144,7 @@ fn balancers_join_and_reals_that_collide_by_address_get_ids_of_their_own() {
 #[test]
 fn one_that_lags_holds_a_new_real_up_and_is_named() {
     let mut small = Small::new(Absence::Waits, 2);
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    small.tell(0, wants(WEB, Some(vip([7]))));
     (0..20).for_each(|_| small.read(0));
     assert_eq!(small.phases(), [(real(7), IdPhase::Known)].into());
     assert_eq!(
@@ -172,10 +186,10 @@ fn a_newcomer_takes_the_place_of_the_last_that_served_once_that_is_said_to_be_go
 #[test]
 fn a_removed_real_leaves_rests_and_may_come_back_with_its_id() {
     let mut small = Small::new(Absence::Waits, 2);
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    small.tell(0, wants(WEB, Some(vip([7]))));
     small.settle();
     let id = small.book().of_vip(WEB).next().map(|(id, _)| id);
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([]))));
+    small.tell(0, wants(WEB, Some(vip([]))));
     (0..5).for_each(|_| small.read(0));
     assert_eq!(
         small.phases(),
@@ -185,12 +199,12 @@ fn a_removed_real_leaves_rests_and_may_come_back_with_its_id() {
     small.settle();
     assert_eq!(small.phases(), [(real(7), IdPhase::Resting)].into());
     assert_eq!(small.book().route(WEB, id.expect("an id")), Some(real(7)));
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    small.tell(0, wants(WEB, Some(vip([7]))));
     small.settle();
     assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
     assert_eq!(small.book().of_vip(WEB).next().map(|(id, _)| id), id);
 
-    small.tell(0, FleetEvent::Vip(WEB.into(), None));
+    small.tell(0, wants(WEB, None));
     small.settle();
     let rests = small.members[1].evidence().rests.clone();
     assert_eq!(rests.len(), 1);
@@ -204,7 +218,7 @@ fn a_removed_real_leaves_rests_and_may_come_back_with_its_id() {
 #[test]
 fn what_is_set_by_hand_is_in_the_book_and_outlives_balancers() {
     let mut small = Small::new(Absence::Waits, 2);
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7, 8]))));
+    small.tell(0, wants(WEB, Some(vip([7, 8]))));
     small.settle();
     let drained = HandState {
         drain: Some(true),
@@ -247,7 +261,7 @@ fn where_members_step_aside_the_end_of_a_lease_withdraws_and_a_change_brings_bac
 #[test]
 fn a_wiped_store_is_filled_by_who_serves_and_by_nobody_else() {
     let mut small = Small::new(Absence::Waits, 2);
-    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    small.tell(0, wants(WEB, Some(vip([7]))));
     small.settle();
     let before = small.book().position;
     small.stored = Stored::default();
@@ -324,7 +338,7 @@ fn h3(form: CidForm) -> FleetEvent {
         cid: Some(form),
         ..vip([7])
     };
-    FleetEvent::Vip(H3.into(), Some(vip))
+    wants(H3, Some(vip))
 }
 
 impl Small {
@@ -366,7 +380,7 @@ fn configurations_of_connection_ids_are_accepted_issued_and_retired() {
     small.tell(0, h3(cid(0, 3)));
     small.settle();
     assert_eq!(small.cids(), (Some(cid(0, 3)), Some(cid(1, 2)), false));
-    small.tell(0, FleetEvent::Vip(H3.into(), None));
+    small.tell(0, wants(H3, None));
     small.settle();
     small.rest();
     assert!(small.book().cids.is_empty(), "{:?}", small.book());
@@ -421,4 +435,133 @@ fn a_token_is_given_once_whoever_is_asked_and_not_after_a_loss_of_the_store() {
         small.book().tokens.is_empty(),
         "one may be from before its use"
     );
+}
+
+const HALF: MayRemove = MayRemove::Part(500);
+
+#[test]
+fn what_takes_away_too_much_is_held_as_a_whole_until_it_is_confirmed() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, wants(WEB, Some(vip(1..=4))));
+    small.settle();
+    let before = small.book().position;
+    // Three of four, though a fifth comes.
+    let fewer = || change(WEB, Some(vip([4, 5])), HALF);
+    small.tell(0, FleetEvent::Change(fewer()));
+    let held = small.said.pop();
+    let removal = Removal {
+        vip: WEB.into(),
+        whole: false,
+        reals: [1, 2, 3].map(real).into(),
+        of: 4,
+    };
+    assert_eq!(held, Some(Hold::Removes(vec![removal])));
+    assert_eq!(small.book().position, before);
+    // Half may go, and of what that leaves half again, whoever asks.
+    small.tell(0, FleetEvent::Change(change(WEB, Some(vip([1, 2])), HALF)));
+    small.settle();
+    small.tell(1, FleetEvent::Change(change(WEB, Some(vip([])), HALF)));
+    assert_eq!(small.said.len(), 1);
+    assert_eq!(small.book().vips[WEB], vip([1, 2]));
+    // A VIP is held, however small.
+    small.tell(1, FleetEvent::Change(change(WEB, None, HALF)));
+    assert_eq!(small.said.len(), 2);
+    // What an operator has drained before is not counted.
+    let drained = HandState {
+        drain: Some(true),
+        ..HandState::default()
+    };
+    for last in [1, 2] {
+        small.tell(0, FleetEvent::ByHand(WEB.into(), real(last), drained));
+        small.settle();
+    }
+    small.tell(1, FleetEvent::Change(change(WEB, None, HALF)));
+    assert_eq!(small.said.len(), 2);
+    assert!(small.book().vips.is_empty());
+    assert!(small.book().by_hand.is_empty(), "it is of nothing");
+    small.tell(1, wants(WEB, Some(vip([1]))));
+    small.tell(1, wants(WEB, None));
+    assert!(small.book().vips.is_empty());
+    let any = MayRemove::Part(1000);
+    small.tell(1, wants(WEB, Some(vip([1]))));
+    small.tell(1, FleetEvent::Change(change(WEB, None, any)));
+    assert!(small.book().vips.is_empty(), "nothing is held there");
+}
+
+#[test]
+fn past_changes_are_undone_one_by_one_and_ids_and_configurations_stay() {
+    let mut small = Small::reading(HISTORY_FORMAT, 2);
+    let mut states = vec![small.book().vips.clone()];
+    let larger = |reals: &[u8]| FleetVip {
+        ids: 128,
+        ..vip(reals.iter().copied())
+    };
+    let wishes = [
+        (WEB, Some(vip([1, 2]))),
+        (H3, Some(vip([7]))),
+        (WEB, Some(larger(&[1, 3]))),
+        (H3, None),
+        (WEB, Some(larger(&[]))),
+    ];
+    for (name, vip) in wishes {
+        small.tell(1, wants(name, vip));
+        states.push(small.book().vips.clone());
+        small.settle();
+    }
+    small.tell(1, wants(WEB, Some(larger(&[]))));
+    let past = small.book().past_changes();
+    assert_eq!(past.len(), 6, "what changes nothing is none");
+    for (step, after) in past.iter().zip(states.iter().rev()) {
+        let reals = |of: &BTreeMap<Arc<str>, FleetVip>| -> Vec<(Arc<str>, Vec<IpAddr>)> {
+            let vips = of.iter();
+            vips.map(|(name, vip)| (name.clone(), vip.reals.keys().copied().collect()))
+                .collect()
+        };
+        assert_eq!(reals(&step.after), reals(after));
+    }
+    assert!(
+        past.iter()
+            .all(|step| step.change.by == 2 || step.change.before.is_empty())
+    );
+    let ids = past.last().map(|step| step.after.len());
+    assert_eq!(ids, Some(0));
+    assert_eq!(past[2].before[WEB].ids, 128, "ids go forward");
+    // Back to before the last.
+    let target = past[0].before.clone();
+    let revision = past[1].change.revision;
+    let back = FleetChange {
+        vips: small.book().change_to(&target),
+        back_to: Some(revision),
+        ..change(WEB, None, HALF)
+    };
+    small.tell(0, FleetEvent::Change(back));
+    assert_eq!(small.book().vips, target);
+    let last = small.book().past_changes().remove(0);
+    assert_eq!((last.change.back_to, last.after), (Some(revision), target));
+    // It is bounded, and survives a loss of the store.
+    for last in 0..100 {
+        small.tell(0, wants(WEB, Some(vip([last]))));
+    }
+    small.settle();
+    small.stored = Stored::default();
+    small.settle();
+    let past = small.book().past_changes();
+    assert_eq!(past.len(), 32);
+    assert_eq!(past[31].before, past[31].after);
+    assert_eq!(
+        past[31].after[WEB]
+            .reals
+            .keys()
+            .copied()
+            .collect::<Vec<_>>(),
+        [real(68)]
+    );
+}
+
+#[test]
+fn a_book_has_no_history_before_all_read_it() {
+    let mut small = Small::reading(HISTORY_FORMAT - 1, 2);
+    small.tell(0, wants(WEB, Some(vip([1]))));
+    small.settle();
+    assert!(small.book().history.is_empty());
 }

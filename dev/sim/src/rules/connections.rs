@@ -180,6 +180,10 @@ impl RulesWorld {
             return Some("a connection gets no cookie");
         }
         if let Some(book) = &self.store.book {
+            let vip = book.vips.get(VIP);
+            if !self.confirmed && vip.is_none_or(|vip| vip.reals.is_empty()) {
+                return Some("the last real goes, and nobody has confirmed it");
+            }
             let another = |cookie: &Cookie| {
                 let real = book.route(VIP, cookie.id);
                 real.is_some_and(|real| real != cookie.real)

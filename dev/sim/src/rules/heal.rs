@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Progress: from any state, once everything is well again, all that is wanted comes to be.
 
-use causeway_core::fleet::{FleetEvent, FleetMember};
+use causeway_core::fleet::{FleetEvent, FleetMember, MayRemove};
 
 use super::world::{RulesWorld, VIP};
 use super::{Budget, FleetRules, IdPhase};
@@ -123,12 +123,14 @@ impl RulesWorld {
         }
         for (which, wish) in rules.wishes.iter().enumerate() {
             let Some(book) = &self.store.book else { return };
-            let push = rules.push(*wish, book).filter(|_| rules.lacks(*wish, book));
+            let push = rules.push(*wish, book, MayRemove::Confirmed);
+            let push = push.filter(|_| rules.lacks(*wish, book));
             let at = (0..self.members.len()).find(|at| {
                 let own = book_of(self, *at).map(|book| book.position);
                 own == Some(book.position) && self.members[*at].in_service
             });
             if let (Some(at), Some(push)) = (at, push) {
+                self.confirmed = true;
                 self.push(rules, at, which, push);
                 self.arrive(rules, at);
             }

@@ -25,7 +25,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use causeway_core::fleet::{
-    Absence, CIDS_OF_FILES, CidForm, FleetBook, FleetEvent, IdPhase, KeyNumber, MemberPhase, Stored,
+    Absence, CIDS_OF_FILES, CidForm, FleetBook, FleetChange, FleetEvent, IdPhase, KeyNumber,
+    MayRemove, MemberPhase, Stored,
 };
 
 use crate::races::Race;
@@ -95,6 +96,8 @@ pub enum Wish {
     Configure(KeyNumber),
     /// A token by which an agent joins, which two agents show.
     Token,
+    /// One of two reals less: half of them, which needs no confirmation.
+    Drop(IpAddr),
 }
 
 /// Where configurations of connection ids are at the beginning.
@@ -150,6 +153,8 @@ pub enum Planted {
     AnswersBeforeTheStore,
     /// A book that is put back has its tokens.
     PutsBackTokens,
+    /// What a change takes away is weighed against the reals that its file had.
+    WeighsByItsFile,
 }
 
 impl Planted {
@@ -174,6 +179,7 @@ impl Planted {
             Self::NumberInUse => "takes a number that is in use",
             Self::AnswersBeforeTheStore => "answers before the store",
             Self::PutsBackTokens => "puts back tokens",
+            Self::WeighsByItsFile => "weighs removals by its file",
         }
     }
 }
@@ -240,7 +246,13 @@ impl FleetRules {
 
     fn has_new_real(&self) -> bool {
         let brings = |wish: &Wish| matches!(wish, Wish::Grow | Wish::Replace);
-        self.wishes.iter().any(brings)
+        self.wishes.iter().any(brings) || self.drops()
+    }
+
+    /// Whether both reals are there from the beginning, and go.
+    fn drops(&self) -> bool {
+        let drops = |wish: &Wish| matches!(wish, Wish::Drop(_));
+        self.wishes.iter().any(drops)
     }
 
     /// The reals, the key and the configuration of connection ids to come to.
@@ -256,6 +268,7 @@ impl FleetRules {
                 Wish::RotateTwice => key = 3,
                 Wish::Configure(number) => cid = cid.max(Some(*number)),
                 Wish::Token => {}
+                Wish::Drop(real) => reals.retain(|of| of != real),
             }
         }
         (reals, key, cid)
@@ -277,6 +290,7 @@ impl FleetRules {
         match wish {
             Wish::Grow => !has(&NEW_REAL),
             Wish::Replace => !has(&NEW_REAL) || has(&OLD_REAL),
+            Wish::Drop(real) => has(&real),
             Wish::Rotate | Wish::RotateTwice => book.wanted_key < self.wanted().1,
             // It may be lost, and another is made then.
             Wish::Token => false,
@@ -285,11 +299,18 @@ impl FleetRules {
     }
 
     /// What an operator changes in a book for a wish; `None`: it is too early.
-    fn push(&self, wish: Wish, book: &FleetBook) -> Option<FleetEvent> {
+    fn push(&self, wish: Wish, book: &FleetBook, may_remove: MayRemove) -> Option<FleetEvent> {
         let cid = book.vips.get(VIP).and_then(|vip| vip.cid);
-        let pool = |reals: &[IpAddr], cid| {
-            FleetEvent::Vip(Arc::from(VIP), Some(vip(self.ids, reals, cid)))
+        let change = |reals: &[IpAddr], cid, may_remove| {
+            let vip = Some(vip(self.ids, reals, cid));
+            FleetEvent::Change(FleetChange {
+                vips: [(Arc::from(VIP), vip)].into(),
+                may_remove,
+                at_s: 0,
+                back_to: None,
+            })
         };
+        let pool = |reals: &[IpAddr], cid| change(reals, cid, MayRemove::Confirmed);
         let reals: Vec<IpAddr> = book.vips.get(VIP)?.reals.keys().copied().collect();
         Some(match wish {
             Wish::Grow => pool(&[OLD_REAL, NEW_REAL], cid),
@@ -297,6 +318,10 @@ impl FleetRules {
             Wish::Rotate => FleetEvent::Key(2),
             Wish::RotateTwice => FleetEvent::Key(3),
             Wish::Token => FleetEvent::Token(TOKEN, token()),
+            Wish::Drop(real) => {
+                let reals: Vec<_> = reals.into_iter().filter(|of| *of != real).collect();
+                change(&reals, cid, may_remove)
+            }
             Wish::Configure(of) => {
                 // A number is given again once the next has been taken, or later.
                 let own = book.cids.get(VIP);
@@ -408,6 +433,8 @@ const FIRST_CID: &[Wish] = &[Wish::Configure(1)];
 const NEXT_CID: &[Wish] = &[Wish::Configure(2)];
 const NUMBER_AGAIN: &[Wish] = &[Wish::Configure(2), Wish::Configure(3)];
 
+const DROPS: &[Wish] = &[Wish::Drop(OLD_REAL), Wish::Drop(NEW_REAL)];
+
 const WIPE: Budget = Budget {
     wipes: 1,
     ..NO_TROUBLE
@@ -458,6 +485,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         ..FleetRules::new("QUIC's ids from files", 2, wishes, troubles)
     };
     let token = |troubles| FleetRules::new("a token", 2, &[Wish::Token], troubles);
+    let drops = |troubles| FleetRules::new("two files drop a real each", 2, DROPS, troubles);
     let mut models = vec![
         ids(CRASH),
         ids(CUT),
@@ -470,6 +498,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         quic(NUMBER_AGAIN, NO_TROUBLE),
         from_files(FIRST_CID, CRASH),
         token(crash_and_wipe),
+        drops(CRASH),
     ];
     if long {
         let files = Budget { files: 1, ..CRASH };
@@ -505,6 +534,11 @@ pub fn models(long: bool) -> Vec<FleetRules> {
             FleetRules {
                 delays: true,
                 ..token(WIPE)
+            },
+            drops(WIPE),
+            FleetRules {
+                delays: true,
+                ..drops(NO_TROUBLE)
             },
         ]);
     }
@@ -582,5 +616,7 @@ pub fn planted() -> Vec<FleetRules> {
             delays: true,
             ..token(Planted::WritesWithoutComparing, NO_TROUBLE)
         },
+        FleetRules::new("two files drop a real each", 2, DROPS, NO_TROUBLE)
+            .with(Planted::WeighsByItsFile),
     ]
 }

@@ -31,6 +31,7 @@ fn planted_faults_are_found() {
         "a connection id is read by another configuration",
         "a change of configurations does not end",
         "a token is given to two",
+        "the last real goes, and nobody has confirmed it",
         "a connection gets no cookie",
         "a rotation of keys does not end",
         "a real does not come to be picked, or its id not to be forgotten",

@@ -10,7 +10,7 @@ use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{
     Absence, Acknowledged, CidForm, CidPhases, FleetAction, FleetAgent, FleetBook, FleetEvent,
     FleetMember, FleetRest, FleetVip, FleetVipReal, IdPhase, IdRecord, KeyNumber, KeyPhases,
-    MemberPhase, MemberRecord, Position, Stored,
+    MayRemove, MemberPhase, MemberRecord, Position, Stored,
 };
 
 use super::connections::Connections;
@@ -67,6 +67,8 @@ pub struct RulesWorld {
     pub(super) pushed: Vec<bool>,
     /// Bits of the agents that a token has been given to.
     pub(super) given: u8,
+    /// Whether an operator has confirmed that the last real goes.
+    pub(super) confirmed: bool,
 }
 
 /// A balancer and what outlives its daemon.
@@ -123,15 +125,21 @@ impl RulesWorld {
             true => READS - 1,
             false => READS,
         };
-        let record = IdRecord {
-            real: OLD_REAL,
-            phase: IdPhase::Live,
-            since,
-            agent: true,
+        let reals = match rules.drops() {
+            true => &[OLD_REAL, NEW_REAL][..],
+            false => &[OLD_REAL],
         };
-        book.ids.insert((Arc::from(VIP), 0), record);
+        for (id, real) in (0..).zip(reals) {
+            let record = IdRecord {
+                real: *real,
+                phase: IdPhase::Live,
+                since,
+                agent: true,
+            };
+            book.ids.insert((Arc::from(VIP), id), record);
+        }
         book.vips
-            .insert(Arc::from(VIP), vip(rules.ids, &[OLD_REAL], None));
+            .insert(Arc::from(VIP), vip(rules.ids, reals, None));
         if rules.quic == QuicBegins::InTheBook {
             let phases = KeyPhases {
                 issued: 1,
@@ -153,6 +161,9 @@ impl RulesWorld {
         agents[0].hear(book.of_agent(OLD_REAL));
         if rules.has_new_real() {
             agents.push(FleetAgent::new(NEW_REAL));
+        }
+        if rules.drops() {
+            agents[1].hear(book.of_agent(NEW_REAL));
         }
         let members = (0..rules.members).map(|at| {
             let knows = book.members.contains_key(&name(at));
@@ -177,7 +188,7 @@ impl RulesWorld {
         let members: Vec<Balancer> = members.collect();
         let acks = Acknowledged {
             members: book.serving().map(|name| (name, since)).collect(),
-            agents: [(OLD_REAL, since)].into(),
+            agents: reals.iter().map(|real| (*real, since)).collect(),
         };
         let mut world = Self {
             store_is_up: true,
@@ -191,6 +202,7 @@ impl RulesWorld {
             budget: rules.budget,
             pushed: vec![false; rules.wishes.len()],
             given: 0,
+            confirmed: false,
         };
         world.open(rules);
         world
@@ -242,7 +254,12 @@ impl RulesWorld {
             put(step(at, "reads the store", None), next);
             let book = member.daemon.as_ref().and_then(FleetMember::book);
             for (which, wish) in rules.wishes.iter().enumerate() {
-                let push = book.and_then(|book| rules.push(*wish, book));
+                let may_remove = match rules.planted {
+                    // Each file had two, and drops one of them.
+                    Planted::WeighsByItsFile => MayRemove::Confirmed,
+                    _ => MayRemove::Part(500),
+                };
+                let push = book.and_then(|book| rules.push(*wish, book, may_remove));
                 if let Some(push) = push.filter(|_| !self.pushed[which]) {
                     let mut next = self.clone();
                     next.push(rules, at, which, push);

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What files and operators want of a fleet's VIPs and reals: by a change of a file, by a push of
+//! a whole file, by going back; and what of it is held until an operator confirms it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use causeway_api::Moment;
+use causeway_api::fleet::{
+    FleetPush, FleetPushed, FleetRemoval, FleetRevision, FleetRollback, named_reals,
+};
+use causeway_core::fleet::{
+    ChangedVips, FleetAction, FleetBook, FleetChange, FleetEvent, FleetVip, Hold, MayRemove,
+    PastStep, Removal,
+};
+use tracing::{info, warn};
+
+use super::dir_store::boot_id;
+use super::following::vips_of;
+use super::kept::Kept;
+use super::view::LEFT;
+use super::{Fleet, HasEngine};
+use crate::config::{BalancerConfig, VipConfig};
+use crate::discovery;
+use crate::engine::{Engine, EngineError};
+use crate::state_dir::StateDir;
+
+/// How often an order is proposed again, if the book has changed meanwhile.
+const TRIES: usize = 5;
+
+/// VIPs with their reals, by name.
+type Vips = BTreeMap<Arc<str>, FleetVip>;
+
+/// What has changed in a file since it was last written to the book.
+pub(super) fn changes_of_file(told: &Vips, own: &Vips, book: &FleetBook) -> ChangedVips {
+    let mut changes = ChangedVips::new();
+    let names: BTreeSet<&Arc<str>> = told.keys().chain(own.keys()).collect();
+    for name in names {
+        let (before, now) = (told.get(name), own.get(name));
+        if before == now {
+            continue;
+        }
+        let Some(now) = now else {
+            changes.insert(name.clone(), None);
+            continue;
+        };
+        let nothing = FleetVip::default();
+        let before = before.unwrap_or(&nothing);
+        let mut vip = book.vips.get(name).cloned().unwrap_or_default();
+        vip.ids = now.ids;
+        // Where no file has told the book of any, the first that does so holds.
+        if before.cid != now.cid && (before.cid.is_some() || vip.cid.is_none()) {
+            vip.cid = now.cid;
+        }
+        let goes = |real: &&IpAddr| !now.reals.contains_key(*real);
+        for real in before.reals.keys().filter(goes) {
+            vip.reals.remove(real);
+        }
+        for (real, wanted) in &now.reals {
+            if before.reals.get(real) != Some(wanted) {
+                vip.reals.insert(*real, *wanted);
+            }
+        }
+        changes.insert(name.clone(), Some(vip));
+    }
+    changes
+}
+
+/// What the fleet is to have by a file as a whole.
+fn of_whole_file(file: &BalancerConfig, book: &FleetBook) -> Vips {
+    let own = vips_of(file, book);
+    forward_only(own.clone(), &own, book)
+}
+
+/// The same VIPs with the configurations of connection ids that the book has, or else the file's,
+/// `own`: they go by changes of files alone, and never back.
+fn forward_only(mut vips: Vips, own: &Vips, book: &FleetBook) -> Vips {
+    for (name, vip) in &mut vips {
+        let (held, own) = (book.vips.get(name), own.get(name));
+        let cid = |of: Option<&FleetVip>| of.and_then(|vip| vip.cid);
+        vip.cid = cid(held).or(cid(own));
+        if let Some(own) = own.filter(|_| held.is_none()) {
+            vip.ids = own.ids;
+        }
+    }
+    vips
+}
+
+/// What the fleet had at a revision, or before the last change, with the number of that revision.
+fn of_revision(
+    book: &FleetBook,
+    revision: Option<u64>,
+    file: &BalancerConfig,
+) -> Result<(u64, Vips), EngineError> {
+    let steps = book.past_changes();
+    let at = match revision {
+        Some(revision) => steps
+            .iter()
+            .position(|step| step.change.revision == revision),
+        None => Some(1),
+    };
+    match at.and_then(|at| steps.get(at)) {
+        Some(step) => {
+            let vips = forward_only(step.after.clone(), &vips_of(file, book), book);
+            Ok((step.change.revision, vips))
+        }
+        None if !book.has_history() => Err(EngineError::Conflict(
+            "the fleet's book keeps no past changes as long as a member does not read them; upgrade all members".to_owned(),
+        )),
+        None => Err(EngineError::NotFound(match revision {
+            Some(revision) => format!(
+                "revision {revision} is not kept; `causeway fleet history` shows those that are"
+            ),
+            None => "the fleet's book has no past change".to_owned(),
+        })),
+    }
+}
+
+/// What a change makes of VIPs, each in words.
+fn lines(before: &Vips, after: &Vips) -> Vec<String> {
+    let names: BTreeSet<&Arc<str>> = before.keys().chain(after.keys()).collect();
+    let reals = |of: Option<&FleetVip>, beside: Option<&FleetVip>| {
+        let all = of.into_iter().flat_map(|vip| vip.reals.keys());
+        let there = |real: &&IpAddr| beside.is_some_and(|vip| vip.reals.contains_key(*real));
+        let reals: Vec<String> = all
+            .filter(|real| !there(real))
+            .map(ToString::to_string)
+            .collect();
+        reals
+    };
+    let line = |name: &Arc<str>| {
+        let (former, next) = (before.get(name), after.get(name));
+        if former == next {
+            return None;
+        }
+        let (gone, come) = (reals(former, next), reals(next, former));
+        let what = match (former, next) {
+            (None, _) => format!("is added, with {}", named_reals(&come)),
+            (_, None) => format!("is removed, with {}", named_reals(&gone)),
+            (Some(_), Some(_)) => {
+                let parts = [("gets", come), ("loses", gone)].into_iter();
+                let parts = parts.filter(|(_, reals)| !reals.is_empty());
+                let parts: Vec<String> = parts
+                    .map(|(verb, reals)| format!("{verb} {}", named_reals(&reals)))
+                    .collect();
+                match parts.is_empty() {
+                    true => "gets other ids or agents".to_owned(),
+                    false => parts.join(", "),
+                }
+            }
+        };
+        Some(format!("vip {name} {what}"))
+    };
+    names.into_iter().filter_map(line).collect()
+}
+
+fn removal(of: &Removal) -> FleetRemoval {
+    FleetRemoval {
+        vip: of.vip.to_string(),
+        whole: of.whole,
+        reals: of.reals.iter().map(IpAddr::to_string).collect(),
+        of: of.of,
+    }
+}
+
+pub(super) fn removals(of: &[Removal]) -> Vec<FleetRemoval> {
+    of.iter().map(removal).collect()
+}
+
+/// Why a change is held.
+fn held_text(held: &[Removal]) -> String {
+    let parts: Vec<String> = removals(held).iter().map(ToString::to_string).collect();
+    format!(
+        "held, as it takes away more than `max_removed` of [fleet] allows: {}",
+        parts.join("; ")
+    )
+}
+
+/// Why nothing of an order comes to be.
+pub(super) fn held_order(held: &[Removal]) -> String {
+    format!("{}; the same with `--yes` confirms it", held_text(held))
+}
+
+fn asked_for(file: &BalancerConfig) -> BTreeSet<Arc<str>> {
+    let vips = file.vips.iter().filter(|vip| vip.discover.is_some());
+    vips.map(|vip| vip.endpoint().into()).collect()
+}
+
+/// What the file of a daemon that starts takes away that has to be confirmed.
+pub(crate) fn held_at_start(file: &BalancerConfig) -> Vec<Removal> {
+    let Some(config) = &file.fleet else {
+        return Vec::new();
+    };
+    let dir = StateDir::new(&file.state_dir, &file.pin_dir);
+    let kept = Kept::load(&dir, config, &boot_id());
+    let Ok(Kept {
+        book: Some(book),
+        file: Some(told),
+        left: false,
+        ..
+    }) = kept
+    else {
+        return Vec::new();
+    };
+    let own = vips_of(file, &book.book);
+    let mut changes = changes_of_file(&told.vips(), &own, &book.book);
+    // What was discovered is not in the file.
+    let asked = asked_for(file);
+    changes.retain(|vip, _| !asked.contains(vip));
+    book.book.removals(&changes, config.may_remove())
+}
+
+/// Why such a file is refused.
+pub(crate) fn refusal(held: &[Removal]) -> EngineError {
+    EngineError::Conflict(format!(
+        "{}; nothing of the file is in force before `causeway fleet push --yes` confirms it",
+        held_text(held)
+    ))
+}
+
+impl Engine {
+    fn book_in_force(&self) -> Option<&FleetBook> {
+        let fleet = self.fleet.as_ref();
+        let following = fleet.and_then(|fleet| fleet.following.as_ref());
+        following.map(|following| &*following.book)
+    }
+
+    /// What a file takes away from the fleet, by what it has other than the one in force, that has
+    /// to be confirmed. That of a member that has left takes away nothing before it is back.
+    pub(crate) fn held_of(&self, file: &BalancerConfig) -> Vec<Removal> {
+        let (Some(book), Some(fleet)) = (self.book_in_force(), &self.file.fleet) else {
+            return Vec::new();
+        };
+        if self.has_left_fleet() {
+            return Vec::new();
+        }
+        let file = discovery::over(file.clone(), &self.found);
+        let (told, own) = (vips_of(&self.file, book), vips_of(&file, book));
+        book.removals(&changes_of_file(&told, &own, book), fleet.may_remove())
+    }
+
+    /// Takes what is held of the file that was read last, to be shown.
+    pub(crate) fn set_held(&mut self, held: Vec<Removal>) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.held = held;
+        }
+    }
+
+    fn has_left_fleet(&self) -> bool {
+        let fleet = self.fleet.as_ref();
+        fleet.is_some_and(|fleet| fleet.view.state == LEFT)
+    }
+
+    /// Refuses a change that would come into force here and not in the fleet.
+    pub(crate) fn reaches_fleet(&self) -> Result<(), EngineError> {
+        if self.has_left_fleet() {
+            return Err(has_left());
+        }
+        let fleet = self.fleet.as_ref();
+        match fleet.and_then(|fleet| fleet.view.store_error.as_ref()) {
+            None => Ok(()),
+            Some(error) => Err(EngineError::Conflict(format!(
+                "the fleet's store cannot be used, and nothing is changed: {error}"
+            ))),
+        }
+    }
+
+    fn preview(&self, target: &Vips, book: &FleetBook) -> FleetPushed {
+        let may_remove = self.file.fleet.as_ref().map(|fleet| fleet.may_remove());
+        let may_remove = may_remove.unwrap_or(MayRemove::Confirmed);
+        FleetPushed {
+            fleet: lines(&book.vips, target),
+            held: removals(&book.removals(&book.change_to(target), may_remove)),
+            ..FleetPushed::default()
+        }
+    }
+
+    fn book_to_change(&self) -> Result<&FleetBook, EngineError> {
+        if self.fleet.is_none() {
+            return Err(crate::shared::no_fleet());
+        }
+        self.book_in_force().ok_or_else(no_book)
+    }
+
+    /// What a push of a file would change.
+    pub(crate) fn preview_push(&self, file: &BalancerConfig) -> Result<FleetPushed, EngineError> {
+        let book = self.book_to_change()?;
+        self.check_file(file)?;
+        let with_found = discovery::over(file.clone(), &self.found);
+        Ok(FleetPushed {
+            changes: self.difference(file).changes,
+            ..self.preview(&of_whole_file(&with_found, book), book)
+        })
+    }
+
+    /// What going back to a revision would change.
+    pub(crate) fn preview_rollback(
+        &self,
+        order: &FleetRollback,
+    ) -> Result<FleetPushed, EngineError> {
+        let book = self.book_to_change()?;
+        let (_, target) = of_revision(book, order.revision, &self.file)?;
+        self.can_serve(&book.change_to(&target))?;
+        Ok(self.preview(&target, book))
+    }
+
+    /// Refuses VIPs of which this balancer's file has too little.
+    fn can_serve(&self, change: &ChangedVips) -> Result<(), EngineError> {
+        let configured = |of: &BalancerConfig, name: &str| -> Option<VipConfig> {
+            let mut vips = of.vips.iter();
+            vips.find(|vip| vip.endpoint() == name).cloned()
+        };
+        for (name, vip) in change {
+            let Some(vip) = vip else { continue };
+            let Some(own) = configured(&self.file, name) else {
+                return Err(EngineError::Conflict(format!(
+                    "vip {name} of that revision is not in this balancer's file; add it and reload first"
+                )));
+            };
+            if own.forwarding.encapsulates() {
+                continue;
+            }
+            let running = configured(&self.config, name);
+            let known = own
+                .reals
+                .iter()
+                .chain(running.iter().flat_map(|vip| &vip.reals));
+            let known: BTreeSet<IpAddr> = known
+                .filter(|real| real.mac.is_some())
+                .map(|real| real.address)
+                .collect();
+            if let Some(real) = vip.reals.keys().find(|real| !known.contains(*real)) {
+                return Err(EngineError::Conflict(format!(
+                    "real {real} of vip {name} of that revision has no MAC address in this balancer's file; add it and reload first"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has_left() -> EngineError {
+    EngineError::Conflict(
+        "this balancer has left its fleet; `causeway fleet join` brings it back".to_owned(),
+    )
+}
+
+fn no_book() -> EngineError {
+    EngineError::Conflict(
+        "the fleet has no book to change; found it first, by `causeway fleet found`".to_owned(),
+    )
+}
+
+impl Fleet {
+    /// Has the fleet have what this balancer's file has, and nothing else.
+    pub(super) fn push(
+        &mut self,
+        engines: &impl HasEngine,
+        order: &FleetPush,
+        now: Moment,
+    ) -> Result<String, EngineError> {
+        let target =
+            |book: &FleetBook, engine: &Engine| Ok((None, of_whole_file(&engine.file, book)));
+        self.bring(engines, target, order.confirmed, now)
+    }
+
+    /// Has the fleet have what it had.
+    pub(super) fn rollback(
+        &mut self,
+        engines: &impl HasEngine,
+        order: &FleetRollback,
+        now: Moment,
+    ) -> Result<String, EngineError> {
+        // The one before the last is another once this is the last.
+        let mut revision = order.revision;
+        if revision.is_none() {
+            let book = self.member.book().ok_or_else(no_book)?;
+            revision = Some(of_revision(book, None, &engines.engine().file)?.0);
+        }
+        let target = |book: &FleetBook, engine: &Engine| {
+            let (revision, target) = of_revision(book, revision, &engine.file)?;
+            engine.can_serve(&book.change_to(&target))?;
+            Ok((Some(revision), target))
+        };
+        self.bring(engines, target, order.confirmed, now)
+    }
+
+    fn bring(
+        &mut self,
+        engines: &impl HasEngine,
+        target: impl Fn(&FleetBook, &Engine) -> Result<(Option<u64>, Vips), EngineError>,
+        confirmed: bool,
+        now: Moment,
+    ) -> Result<String, EngineError> {
+        if self.kept.left {
+            return Err(has_left());
+        }
+        for _ in 0..TRIES {
+            let book = self.member.book().cloned().ok_or_else(no_book)?;
+            let (back_to, target) = target(&book, &engines.engine())?;
+            let vips = book.change_to(&target);
+            if vips.is_empty() {
+                return Ok(self.brought(engines, &book, back_to));
+            }
+            let may_remove = match confirmed {
+                true => MayRemove::Confirmed,
+                false => self.config.may_remove(),
+            };
+            let change = FleetChange {
+                vips,
+                may_remove,
+                at_s: now.realtime_ns / 1_000_000_000,
+                back_to,
+            };
+            let actions = self.member.handle(FleetEvent::Change(change));
+            self.perform(engines, actions)
+                .map_err(EngineError::Conflict)?;
+            let next = self.member.book().cloned();
+            if let Some(next) = next.filter(|next| next.change_to(&target).is_empty()) {
+                return Ok(self.brought(engines, &next, back_to));
+            }
+            // Another has changed the book meanwhile.
+            self.round(engines, now.monotonic_ns);
+        }
+        Err(EngineError::Conflict(
+            "the store has not taken it; `causeway fleet status` says why, try again then"
+                .to_owned(),
+        ))
+    }
+
+    fn brought(&self, engines: &impl HasEngine, book: &FleetBook, back_to: Option<u64>) -> String {
+        self.show(engines);
+        let last = book.history.last().map(|last| last.revision);
+        let revision = last.unwrap_or(book.position.revision);
+        let what = match back_to {
+            Some(former) => format!("the VIPs and reals of revision {former}"),
+            None => "this balancer's VIPs and reals".to_owned(),
+        };
+        format!(
+            "fleet {} has {what} by revision {revision}",
+            self.config.name
+        )
+    }
+
+    /// What this balancer's file wants of VIPs and reals. Discovery holds its answers itself, by
+    /// `max_removed` of the VIP.
+    pub(super) fn wants_of_file(
+        &self,
+        told: &Vips,
+        own: &Vips,
+        book: &FleetBook,
+        engines: &impl HasEngine,
+    ) -> Vec<FleetEvent> {
+        let (asked, tick) = {
+            let engine = engines.engine();
+            (asked_for(&engine.file), engine.last_tick())
+        };
+        let (found, named): (ChangedVips, ChangedVips) = changes_of_file(told, own, book)
+            .into_iter()
+            .partition(|(vip, _)| asked.contains(vip));
+        let event = |(vips, may_remove): (ChangedVips, MayRemove)| {
+            FleetEvent::Change(FleetChange {
+                vips,
+                may_remove,
+                at_s: tick.map_or(0, |tick| tick.realtime_ns) / 1_000_000_000,
+                back_to: None,
+            })
+        };
+        let all = [
+            (found, MayRemove::Confirmed),
+            (named, self.config.may_remove()),
+        ];
+        all.into_iter().map(event).collect()
+    }
+
+    /// Notes what of the file is held though the file is in force: others have changed the book
+    /// since.
+    pub(super) fn hold_removals(&mut self, held: Vec<Removal>) {
+        if held != self.held {
+            match held.is_empty() {
+                true => info!("nothing of this balancer's file is held from the fleet any more"),
+                false => warn!(
+                    "a change of this balancer's file is {}; the fleet has nothing of it before `causeway fleet push --yes` confirms it",
+                    held_text(&held)
+                ),
+            }
+        }
+        self.held = held;
+    }
+
+    /// The past changes, for people, newest first.
+    pub(super) fn revisions(&self, book: &FleetBook) -> Vec<FleetRevision> {
+        let steps = book.past_changes();
+        let revision = |step: &PastStep<'_>| FleetRevision {
+            revision: step.change.revision,
+            at_s: step.change.at_s,
+            by: self.read.name_of(step.change.by),
+            back_to: step.change.back_to,
+            what: lines(&step.before, &step.after),
+        };
+        steps.iter().map(revision).collect()
+    }
+}
+
+/// What an event of a file came to: what is held of it, or what is to be done.
+pub(super) fn held_in(actions: &[FleetAction]) -> Option<&[Removal]> {
+    match actions {
+        [FleetAction::Say(Hold::Removes(held))] => Some(held),
+        _ => None,
+    }
+}
