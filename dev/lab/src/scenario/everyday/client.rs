@@ -334,6 +334,9 @@ const fn streams(name: &'static str, command: &'static str, in_flight: u32) -> E
     }
 }
 
+/// What 10 MB take over the longer paths, for the most part.
+const TRANSFER_US: u64 = 400_000;
+
 /// All of them.
 pub(super) const CLIENTS: &[EverydayClient] = &[
     client(
@@ -428,22 +431,28 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         Curl,
         &[CURL],
     ),
-    client(
-        "curl-download-10M",
-        Service::Http,
-        "again curl -s -o /dev/null TIMES \
-         http://HOST/v/10485760/5000 > LOG",
-        Curl,
-        &[CURL],
-    ),
-    client(
-        "curl-upload-10M",
-        Service::Http,
-        "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: --data-binary @LOG.body \
-         -o /dev/null TIMES http://HOST/v/300/5000 > LOG",
-        Curl,
-        &[CURL],
-    ),
+    EverydayClient {
+        turn_us: TRANSFER_US,
+        ..client(
+            "curl-download-10M",
+            Service::Http,
+            "again curl -s -o /dev/null TIMES \
+             http://HOST/v/10485760/5000 > LOG",
+            Curl,
+            &[CURL],
+        )
+    },
+    EverydayClient {
+        turn_us: TRANSFER_US,
+        ..client(
+            "curl-upload-10M",
+            Service::Http,
+            "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: \
+             --data-binary @LOG.body -o /dev/null TIMES http://HOST/v/300/5000 > LOG",
+            Curl,
+            &[CURL],
+        )
+    },
     streams(
         "h2load-m1",
         "h2load -c1 -m1 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
