@@ -231,10 +231,10 @@ CW_INLINE int wc_is_wide(const struct wc_state *s)
 /*
  * A request that leaves within this after what it answers is prompt, by the server's clock: of
  * a dozen answers, sent anywhere in their ticks, one is nearly always that early in its own. One
- * that leaves a tick later is not, wherever in its tick the answer was sent.
+ * that leaves a tick later than these is not, wherever in its tick the answer was sent.
  */
 #define WC_PROMPT_NS_BY_ECHO (256ll * CW_US_NS)
-#define WC_TARDY_NS (1030ll * CW_US_NS)
+#define WC_TARDY_NS (1280ll * CW_US_NS)
 /*
  * Bursts in which a client that does not always pause has been prompt. Not the first ones:
  * many clients greet a server before they work.

@@ -777,7 +777,7 @@ impl Oracle {
             if let Some(lag) = lag.filter(|_| learns) {
                 let lag_us = lag / i128::from(US);
                 self.prompt |= lag_us < 256 || silence.is_some();
-                self.tardy |= lag_us > 1030;
+                self.tardy |= lag_us > 1280;
             }
         }
         let acks = if !tcp && self.trusts_silence() {

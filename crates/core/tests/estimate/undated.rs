@@ -53,7 +53,7 @@ fn one_late_request_makes_no_client_that_pauses() {
         let early_ns = (client.now + SERVICE_NS) % MS;
         let service_ns = SERVICE_NS + (phase_ns + MS - early_ns) % MS;
         client.receives(service_ns, RESPONSE);
-        client.pauses(if turn == 7 { 400 * US } else { 50 * US });
+        client.pauses(if turn == 7 { 600 * US } else { 50 * US });
         served_ns += service_ns;
     }
     let off = off_pct(&client.measured(), served_ns / turns);
