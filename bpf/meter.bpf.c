@@ -160,6 +160,7 @@ report(const struct flow_key6 *key, const struct meter_sums *sums, u8 slot)
 	record->bound_halves = sums->bound_halves;
 	record->window = sums->window;
 	record->slot = slot;
+	record->narrow = sums->narrow;
 	record->pad = 0;
 	bpf_ringbuf_submit(record, 0);
 }
@@ -203,11 +204,15 @@ add_sample(const struct flow_key6 *key, struct meter_sums *sums, const struct es
 		sums->weight_halves = 0;
 		sums->bound_halves = 0;
 		sums->window = 0;
+		sums->narrow = 0;
 	}
 	sums->epoch = epoch;
 	sums->sum_halves_ns += sample->sum_halves_ns;
 	sums->weight_halves += sample->weight_halves;
-	sums->bound_halves += sample->bound_halves;
+	if (sample->systematic == EST_NARROW)
+		sums->narrow = 1;
+	else
+		sums->bound_halves += sample->bound_halves;
 	if (sums->window < sample->window)
 		sums->window = sample->window;
 }

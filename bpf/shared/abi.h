@@ -614,7 +614,8 @@ struct meter_sums {
 	u64 weight_halves;
 	u32 bound_halves;
 	u8 window;   /* the largest one */
-	u8 pad[3];
+	u8 narrow;   /* 1: there are narrow bounds besides (EST_NARROW) */
+	u8 pad[2];
 };
 ABI_SIZE(struct meter_sums, 40);
 
@@ -631,7 +632,8 @@ struct meter_record {
 	u32 bound_halves;
 	u8 window;
 	u8 slot; /* which of the meter's estimators, in their order */
-	u16 pad;
+	u8 narrow;
+	u8 pad;
 };
 ABI_SIZE(struct meter_record, 72);
 

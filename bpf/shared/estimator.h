@@ -50,6 +50,10 @@ _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
  * are known one by one, each with a weight of two. What they leave of sum and weight is one
  * more, or those of which only the mean is known (est_rest). Where all are alike it is all.
  */
+#define EST_SYSTEMATIC 1u
+/* The same, and by the path's round trip the true latency is three quarters of that at least. */
+#define EST_NARROW 2u
+
 #define EST_SINGLES 15u
 #define EST_SINGLE_SHIFT 4 /* 16 ns, up to 68 s */
 
@@ -59,7 +63,8 @@ struct est_sample {
 	u32 weight_halves;
 	u16 bound_halves;
 	u8 window; /* requests outstanding at most, as inferred so far; 0: unknown */
-	u8 systematic; /* 1: the bounds are the flow's kind, and all its samples are off alike */
+	u8 systematic; /* the bounds are the flow's kind, and all its samples are off alike:
+			* EST_SYSTEMATIC, or EST_NARROW */
 	u32 singles;   /* how many `single` has; the others hold anything */
 	u32 single[EST_SINGLES];
 };

@@ -136,7 +136,9 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p, u64 no
 	}
 	if (r->advances && wc_is_handshake(s, p)) {
 		wc_begin_requests(s, now_ns);
-		s->tls = wc_is_tls13(p->payload_len);
+		/* Rules for HTTP are not for a protocol that asked for TLS. */
+		s->tls = wc_is_tls13(p->payload_len) &&
+			 (!s->bursts || (s->bursts == 1 && s->cur_acked));
 		return 0;
 	}
 	if (r->advances) {
@@ -234,7 +236,7 @@ CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
  * How long the client had been idle when it sent this request: it had
  * acknowledged all data some time before, or it echoes an old timestamp.
  */
-CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *r)
+CW_INLINE u64 wc_idle_before(const struct wc_state *s, struct wc_request *r)
 {
 	s64 least = s->window > 1 ? WC_ECHO_IDLE_MIN_NS : WC_ECHO_IDLE_MIN_OF_ONE_NS;
 	s64 lag = r->lag_ns - WC_ECHO_SLACK_NS;
@@ -273,19 +275,27 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 		    lag > (s64)silent + (r->ends && behind ? 0 : WC_ECHO_TICK_NS))
 			idle = (u64)lag;
 	}
-	return idle > r->gap_ns ? 0 : idle;
+	if (idle <= r->gap_ns)
+		return idle;
+	/* An echo from before the request, as of a clock that stood still, dates no answer. */
+	r->lag_ns = -1;
+	return 0;
 }
 
 /* Whether the client sends its requests at once shows in a connection's first ones. */
 CW_INLINE void wc_learn_prompt(struct wc_state *s, const struct wc_request *r)
 {
+	u32 pace = WC_PACE_TIMELY;
+
 	if (r->lag_ns < 0 || s->bursts < WC_PROMPT_FIRST || s->bursts >= WC_PROMPT_BURSTS)
 		return;
 	/* An ACK of its own dates what comes after it. */
 	if (r->lag_ns < WC_PROMPT_NS_BY_ECHO || s->silence)
-		s->prompt = 1;
+		pace = WC_PACE_PROMPT;
 	else if (r->lag_ns > WC_TARDY_NS)
-		s->tardy = 1;
+		pace = WC_PACE_TARDY;
+	if (pace > s->pace)
+		s->pace = pace & 3;
 }
 
 /*

@@ -293,35 +293,54 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
 CW_INLINE void wc_grade_low(struct est_sample *of)
 {
 	of->bound_halves = (u16)of->weight_halves;
-	of->systematic = 1;
+	of->systematic = EST_SYSTEMATIC;
+}
+
+/*
+ * Whether the path's round trip is three quarters of what this flow's responses take: a pause
+ * that nothing dates is the rest at most. The tracked median swings by a sixteenth. A handshake
+ * on a busy host is late by milliseconds, so that short paths prove nothing.
+ */
+#define WC_NARROW_PATH_NS (10ull * CW_MS_NS)
+
+CW_INLINE int wc_is_narrow(const struct wc_state *s)
+{
+	u64 path = wc_path_ns(s), typical = wc_typical_ns(s) * 15 / 16;
+
+	return s->window == 1 && path >= WC_NARROW_PATH_NS && 4 * path >= 3 * typical;
 }
 
 /*
  * What the burst just closed said is a bound where its request alone acknowledged the
  * response and no echo dates that: the client may have paused for as long as it delays
- * ACKs. One that was prompt before is taken to be so again. It is one, too, where the ACK of
+ * ACKs. One that was prompt before, or never late, is taken to be so again. It is one, too, where the ACK of
  * the response's last segment was late. Bounds are all that a client
  * tells that pauses before each request, beside responses too fast for the clock that dates
  * them; a connection of HTTP/2 with several streams: a packet carries many requests, and
  * the order of responses is not theirs; and one whose window may be one or two. All samples of
- * such flows are off alike, and so are those of clients without timestamps.
+ * such flows are off alike, and so are those of clients without timestamps: of these the path
+ * may bound how far.
  */
 CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 {
-	int undated = s->flags & WC_TCP && s->cur_lead == 1 && !s->prompt && !s->cur_idle &&
+	int pauses = s->pace == WC_PACE_UNKNOWN || s->pace == WC_PACE_TARDY;
+	int undated = s->flags & WC_TCP && s->cur_lead == 1 && pauses && !s->cur_idle &&
 		      s->cur_acked <= WC_ALONE;
 	int ambiguous = wc_window_is_ambiguous(s);
-	int streams = wc_is_multiplexed(s), kind;
+	int streams = wc_is_multiplexed(s), kind, narrow;
 	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
 
 	undated |= s->cur_undated;
 	if (!undated && !streams && !coarse && !ambiguous)
 		return;
 	kind = streams || coarse || ambiguous || !(s->flags & WC_TS_SEEN);
+	narrow = !streams && !coarse && !ambiguous && !s->cur_undated && wc_is_narrow(s);
 	for (u32 i = 0; i < 2; i++) {
 		struct est_sample *of = &out->group[i];
 
 		wc_grade_low(of);
+		if (narrow)
+			of->systematic = EST_NARROW;
 		if (!kind) {
 			of->systematic = 0;
 			of->sum_halves_ns = 0;

@@ -82,6 +82,17 @@ enum wc_answers {
 	WC_ANSWERS_PINGS,   /* HTTP/2 without TLS */
 };
 
+/*
+ * When the client sends a request after what it answers: the latest that its first ones show,
+ * but that one was prompt shows most.
+ */
+enum wc_pace {
+	WC_PACE_UNKNOWN, /* nothing dated them */
+	WC_PACE_TIMELY,	 /* all within a tick, as those do that leave at once */
+	WC_PACE_TARDY,	 /* more than a tick later */
+	WC_PACE_PROMPT,	 /* as soon as it had come */
+};
+
 /* A range of sequence numbers that was skipped; len = 0: none. */
 struct wc_hole {
 	u16 back; /* from its start to seq_max, bytes */
@@ -132,8 +143,7 @@ struct wc_state {
 	u16 handshake; /* SYN to first ACK; 0: not seen */
 	u16 packet_max : 11;
 	u16 last_long : 1;   /* the last data packet is of a request with several full ones */
-	u16 prompt : 1;	     /* a request left as soon as what it answers had come */
-	u16 tardy : 1;	     /* a request left more than a tick later */
+	u16 pace : 2;	     /* how late its first requests left, enum wc_pace */
 	u16 answers : 2;     /* what they have shown, enum wc_answers */
 	u8 cur_n;	 /* requests in the open burst */
 	u8 bursts : 5;	/* closed so far; runs from 16 to 23 in the end */
@@ -219,11 +229,12 @@ CW_INLINE int wc_is_wide(const struct wc_state *s)
 }
 
 /*
- * A request that leaves within this after what it answers is prompt, by the server's clock;
- * one that leaves a tick later is not, wherever in its tick the answer was sent.
+ * A request that leaves within this after what it answers is prompt, by the server's clock: of
+ * a dozen answers, sent anywhere in their ticks, one is nearly always that early in its own. One
+ * that leaves a tick later than these is not, wherever in its tick the answer was sent.
  */
-#define WC_PROMPT_NS_BY_ECHO (128ll * CW_US_NS)
-#define WC_TARDY_NS (1030ll * CW_US_NS)
+#define WC_PROMPT_NS_BY_ECHO (256ll * CW_US_NS)
+#define WC_TARDY_NS (1280ll * CW_US_NS)
 /*
  * Bursts in which a client that does not always pause has been prompt. Not the first ones:
  * many clients greet a server before they work.
@@ -239,7 +250,7 @@ CW_INLINE int wc_is_wide(const struct wc_state *s)
 /* Whether the client pauses before each request, if only for a tick. */
 CW_INLINE int wc_is_never_prompt(const struct wc_state *s)
 {
-	return s->tardy && !s->prompt && s->window == 1 && s->bursts >= WC_PROMPT_BURSTS;
+	return s->pace == WC_PACE_TARDY && s->window == 1 && s->bursts >= WC_PROMPT_BURSTS;
 }
 
 /* Whether the connection began with a handshake of TLS 1.3. */

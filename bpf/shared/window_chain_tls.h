@@ -43,10 +43,25 @@ CW_INLINE int wc_ends_handshake(u32 bytes)
 	}
 }
 
+/*
+ * Whether the last packet may be a ClientHello. It is a connection's first one; the next one
+ * where the server's answer is a HelloRetryRequest (RFC 8446, 4.1.4), whose length is always
+ * the same; and either of them one later where PostgreSQL's clients ask for TLS first, which
+ * is answered by one byte.
+ */
+#define WC_RETRY_ACKED 53u /* 99 bytes, behind it a ChangeCipherSpec, as cur_acked has them */
+
+CW_INLINE int wc_may_be_hello(const struct wc_state *s)
+{
+	if (s->bursts == 1)
+		return !s->cur_acked || s->cur_acked == WC_RETRY_ACKED;
+	return !s->bursts || (s->bursts == 2 && !s->hold_acked);
+}
+
 /* Whether the packet, which answers something, is the second flight of a handshake. */
 CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet *p)
 {
-	return (s->flags & WC_DATA_SEEN) && !wc_in_tls(s) && !s->bursts && s->cur_n == 1 &&
+	return (s->flags & WC_DATA_SEEN) && !wc_in_tls(s) && wc_may_be_hello(s) && s->cur_n == 1 &&
 	       s->packet_max >= WC_TLS_HELLO_MIN && wc_ends_handshake(p->payload_len);
 }
 

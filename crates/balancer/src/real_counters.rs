@@ -210,6 +210,7 @@ impl RealCounters {
             weight_halves,
             bound_halves: low_halves + left_out_halves,
             window: WINDOW,
+            ..Tally::default()
         };
         LatencyView {
             last_us: self.last_us,
@@ -237,6 +238,7 @@ pub(super) fn tally(delta: &RealStats) -> Tally {
         weight_halves: all.weight_halves,
         bound_halves: delta.bound_weight_halves + delta.low.weight_halves,
         window: WINDOW,
+        ..Tally::default()
     }
 }
 

@@ -196,6 +196,7 @@ impl KernelMeter {
                 sum_halves_ns: r.sum_halves_ns,
                 weight_halves: r.weight_halves,
                 bound_halves: r.bound_halves.into(),
+                narrow: r.narrow != 0,
                 window: r.window,
             },
         };
@@ -225,6 +226,7 @@ impl KernelMeter {
                             sum_halves_ns: sums.sum_halves_ns,
                             weight_halves: sums.weight_halves,
                             bound_halves: sums.bound_halves.into(),
+                            narrow: sums.narrow != 0,
                             window: sums.window,
                         },
                     });

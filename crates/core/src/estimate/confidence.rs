@@ -7,6 +7,8 @@ use super::Tally;
 
 /// Whole samples below which an estimate is [`Quality::Low`].
 const FEW: u64 = 5;
+/// The same where one request is outstanding at most: none is taken for another there.
+const FEW_OF_ONE: u64 = 3;
 /// Whole samples per request of the window from which an estimate is
 /// [`Quality::High`].
 const MANY_PER_REQUEST: u64 = 8;
@@ -25,12 +27,12 @@ pub enum Quality {
     /// Not one whole sample: there is no estimate.
     #[default]
     None,
-    /// Fewer than five samples, or a tenth of them and more are bounds: the client may
+    /// Fewer than five samples (three where one request is outstanding at most), or a tenth of them and more are bounds: the client may
     /// have been idle for a part of the time, or have more streams than can be distinguished. Or so
     /// fast that the client's own time is a part of it.
     Low,
     /// Too few samples to average out that one request of the window is
-    /// mistaken for another now and then.
+    /// mistaken for another now and then, or the path alone bounds how far they are off.
     Medium,
     /// Eight samples or more for each request that the client keeps outstanding,
     /// none of them a bound.
@@ -71,14 +73,15 @@ impl Confidence {
     pub(super) fn of(tally: &Tally) -> Self {
         let samples = tally.samples();
         let many = MANY_PER_REQUEST * u64::from(tally.window.max(1));
+        let few = if tally.window == 1 { FEW_OF_ONE } else { FEW };
         let quality = if samples == 0 {
             Quality::None
-        } else if samples < FEW
+        } else if samples < few
             || tally.bound_halves * 100 >= tally.weight_halves * BOUNDS_LOW
             || tally.sum_halves_ns < tally.weight_halves * FAST_NS
         {
             Quality::Low
-        } else if samples < many || tally.bound_halves > 0 {
+        } else if samples < many || tally.bound_halves > 0 || tally.narrow {
             Quality::Medium
         } else {
             Quality::High
@@ -101,6 +104,7 @@ mod tests {
             weight_halves: 2 * samples,
             bound_halves: 2 * bounds,
             window,
+            ..Tally::default()
         };
         tally.confidence().quality
     }
@@ -110,8 +114,8 @@ mod tests {
         let half = Tally {
             sum_halves_ns: 5_000,
             weight_halves: 1,
-            bound_halves: 0,
             window: 4,
+            ..Tally::default()
         };
         assert_eq!(half.mean_ns(), None);
         assert_eq!(half.confidence().quality, Quality::None);
@@ -121,9 +125,15 @@ mod tests {
     #[test]
     fn grades_follow_samples_window_and_bounds() {
         assert_eq!(grade(1, 0, 1), Quality::Low);
-        assert_eq!(grade(4, 0, 1), Quality::Low);
-        assert_eq!(grade(5, 0, 1), Quality::Medium);
+        assert_eq!(grade(2, 0, 1), Quality::Low);
+        assert_eq!(grade(3, 0, 1), Quality::Medium);
+        assert_eq!(grade(7, 0, 1), Quality::Medium);
         assert_eq!(grade(8, 0, 1), Quality::High);
+        // Also where the window is not known.
+        for window in [0, 2] {
+            assert_eq!(grade(4, 0, window), Quality::Low);
+            assert_eq!(grade(5, 0, window), Quality::Medium);
+        }
         assert_eq!(grade(8, 0, 4), Quality::Medium);
         assert_eq!(grade(32, 0, 4), Quality::High);
         assert_eq!(grade(32, 1, 4), Quality::Medium);
@@ -132,10 +142,18 @@ mod tests {
         let fast = Tally {
             sum_halves_ns: 2 * 1000 * 499_000,
             weight_halves: 2 * 1000,
-            bound_halves: 0,
             window: 1,
+            ..Tally::default()
         };
         assert_eq!(fast.confidence().quality, Quality::Low);
+        let narrow = Tally {
+            sum_halves_ns: 2 * 1000 * 25_000_000,
+            weight_halves: 2 * 1000,
+            narrow: true,
+            window: 1,
+            ..Tally::default()
+        };
+        assert_eq!(narrow.confidence().quality, Quality::Medium);
     }
 
     #[test]

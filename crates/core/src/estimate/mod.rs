@@ -123,8 +123,8 @@ pub struct Sample {
     /// Requests that the client keeps outstanding at most, as inferred so far;
     /// 0 where the estimator does not know.
     pub window: u8,
-    /// 1: the bounds are the flow's kind. All its samples are off alike, so that servers
-    /// can still be compared by them.
+    /// Not 0: the bounds are the flow's kind. All its samples are off alike, so that servers
+    /// can still be compared by them. [`Sample::NARROW`]: by less than a third.
     pub systematic: u8,
     /// Those of the latencies that are known one by one.
     singles: Singles,
@@ -175,6 +175,9 @@ impl fmt::Debug for Singles {
 }
 
 impl Sample {
+    /// `systematic` where the path's round trip is three quarters of the latency at least.
+    pub const NARROW: u8 = 2;
+
     /// Their mean latency in nanoseconds; `None` where there is no sample.
     pub fn mean_ns(&self) -> Option<f64> {
         (self.weight_halves > 0).then(|| self.sum_halves_ns as f64 / f64::from(self.weight_halves))
@@ -219,8 +222,10 @@ pub struct Tally {
     pub sum_halves_ns: u64,
     /// As [`Sample::weight_halves`].
     pub weight_halves: u64,
-    /// As [`Sample::bound_halves`].
+    /// As [`Sample::bound_halves`], but for narrow ones.
     pub bound_halves: u64,
+    /// Some bounds are narrow ([`Sample::NARROW`]).
+    pub narrow: bool,
     /// The largest [`Sample::window`].
     pub window: u8,
 }
@@ -233,9 +238,13 @@ impl Tally {
         self.weight_halves = self
             .weight_halves
             .saturating_add(u64::from(sample.weight_halves));
-        self.bound_halves = self
-            .bound_halves
-            .saturating_add(u64::from(sample.bound_halves));
+        match sample.systematic {
+            Sample::NARROW => self.narrow = true,
+            _ => {
+                let bound_halves = u64::from(sample.bound_halves);
+                self.bound_halves = self.bound_halves.saturating_add(bound_halves);
+            }
+        }
         self.window = self.window.max(sample.window);
     }
 
@@ -244,6 +253,7 @@ impl Tally {
         self.sum_halves_ns = self.sum_halves_ns.saturating_add(other.sum_halves_ns);
         self.weight_halves = self.weight_halves.saturating_add(other.weight_halves);
         self.bound_halves = self.bound_halves.saturating_add(other.bound_halves);
+        self.narrow |= other.narrow;
         self.window = self.window.max(other.window);
     }
 

@@ -2,104 +2,16 @@
 //! What everyday clients do between their requests: they open TLS, send a head and
 //! then its body, pause, and close. None of it is a request, and none hides one.
 
-use causeway_core::estimate::{Estimator, Method, Packet, Quality, Tally};
+use causeway_core::estimate::{Packet, Quality, Tally};
 
 use super::against_oracle::{by_the_c, by_the_oracle};
-use super::clients::{tally, tcp_ack, tcp_request, tcp_syn};
+use super::clients::{Client, REQUEST, RESPONSE, SERVICE_NS, START_NS, off_pct, tcp_syn};
 use super::workload::Rng;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-const START_NS: u64 = 1_700_000_000_123_456_789;
-const SERVICE_NS: u64 = 5 * MS;
-const REQUEST: u32 = 94;
-const RESPONSE: u32 = 340;
-
-/// One connection of a client with one request at a time.
-struct Client {
-    packets: Vec<Packet>,
-    timestamps: bool,
-    /// Of the server's timestamps.
-    tick_ns: u64,
-    now: u64,
-    /// When the server sent what the client has.
-    sent_ns: u64,
-    seq: u32,
-    ack: u32,
-}
-
-impl Client {
-    fn new(timestamps: bool) -> Self {
-        let mut client = Self {
-            packets: vec![tcp_syn(START_NS, 0)],
-            timestamps,
-            tick_ns: MS,
-            now: START_NS + 50 * US,
-            sent_ns: START_NS + 25 * US,
-            seq: 1,
-            ack: 1,
-        };
-        client.acknowledges();
-        client.pauses(MS);
-        client
-    }
-
-    fn push(&mut self, packet: Packet) {
-        self.packets.push(Packet {
-            has_ts: self.timestamps,
-            tsecr: (self.sent_ns / self.tick_ns) as u32,
-            ..packet
-        });
-        self.seq += packet.payload_len;
-    }
-
-    fn sends(&mut self, len: u32) {
-        self.push(tcp_request(self.now, self.seq, len, self.ack));
-    }
-
-    fn acknowledges(&mut self) {
-        self.push(tcp_ack(self.now, self.seq, self.ack));
-    }
-
-    /// A response of `len` bytes is there, `after_ns` from now.
-    fn receives(&mut self, after_ns: u64, len: u32) {
-        self.now += after_ns;
-        self.sent_ns = self.now;
-        self.ack += len;
-    }
-
-    /// `count` requests, each as soon as the response to the last one is there.
-    fn asks(&mut self, count: u32) {
-        for _ in 0..count {
-            self.sends(REQUEST);
-            self.receives(SERVICE_NS, RESPONSE);
-        }
-    }
-
-    fn pauses(&mut self, pause_ns: u64) {
-        self.now += pause_ns;
-    }
-
-    fn closes(&mut self, tcp_flags: u8) {
-        let packet = tcp_ack(self.now, self.seq, self.ack);
-        self.push(Packet {
-            tcp_flags,
-            ..packet
-        });
-    }
-
-    fn measured(self) -> Tally {
-        tally(&mut Estimator::new(&Method::WindowChain), self.packets)
-    }
-}
 
 const FIN: u8 = Packet::FIN | Packet::ACK;
-
-/// Off the expected mean, in percent.
-fn off_pct(tally: &Tally, expected_ns: u64) -> f64 {
-    let mean_ns = tally.mean_ns().expect("samples");
-    (mean_ns / expected_ns as f64 - 1.0) * 100.0
-}
 
 /// A ClientHello, and the server's part of the handshake 600 us later.
 fn hello(client: &mut Client) {
@@ -132,6 +44,27 @@ fn a_handshake_of_tls_is_no_request() {
         );
         let off = off_pct(&tally, SERVICE_NS);
         assert!(off.abs() < 0.2, "{finished} bytes: {off} %");
+    }
+}
+
+#[test]
+fn a_handshake_behind_a_request_for_tls_is_none_either() {
+    // PostgreSQL: SSLRequest and its answer of one byte come first, and behind Finished the
+    // client's greeting.
+    for finished in [64, 80] {
+        let mut client = Client::new(true);
+        client.sends(8);
+        client.receives(100 * US, 1);
+        hello(&mut client);
+        client.sends(finished);
+        client.pauses(60 * US);
+        client.sends(110);
+        client.receives(SERVICE_NS, 500);
+        client.asks(20);
+        client.closes(FIN);
+        let tally = client.measured();
+        assert_eq!((tally.window, tally.samples()), (1, 21), "{finished} bytes");
+        assert_eq!(tally.bound_halves, 0, "{finished} bytes");
     }
 }
 

@@ -12,5 +12,6 @@ mod golden;
 mod hours;
 mod oracle;
 mod percentiles;
+mod undated;
 mod upload;
 mod workload;

@@ -425,11 +425,10 @@ impl Oracle {
             .flat_map(|f| key.map(|key| key + change_cipher_spec + f));
         let one = self.open.as_ref().is_some_and(|open| open.n() == 1);
         let mut sizes = sizes_13.chain(sizes_12);
-        !self.tls
-            && self.closed == 0
-            && one
-            && self.longest >= 200
-            && sizes.any(|size| size == p.payload_len)
+        // Behind a request for TLS, whose answer is one byte.
+        let behind = self.open.as_ref().is_some_and(|open| open.acked == 1);
+        let begins = self.closed == 0 || self.closed == 1 && behind;
+        !self.tls && begins && one && self.longest >= 200 && sizes.any(|size| size == p.payload_len)
     }
 
     /// Whether a record of TLS 1.3, 22 bytes and its contents, is a frame of HTTP/2 that
@@ -482,8 +481,16 @@ impl Oracle {
         self.interim == 1 && self.window <= 1 && one
     }
 
-    /// How long the client had been idle when it sent a packet `gap` after the last one.
-    fn idle(&self, t: u64, gap: u64, acked: Option<u32>, lag: Option<i128>, ends: bool) -> u64 {
+    /// How long the client had been idle when it sent a packet `gap` after the last one. `None`:
+    /// its echo is of before that one.
+    fn idle(
+        &self,
+        t: u64,
+        gap: u64,
+        acked: Option<u32>,
+        lag: Option<i128>,
+        ends: bool,
+    ) -> Option<u64> {
         let us = i128::from(US);
         let (least, slack) = match self.window {
             1 if self.never_prompt() => (250 * us, 250 * us),
@@ -520,7 +527,7 @@ impl Oracle {
             }
             _ => 0,
         };
-        if idle > gap { 0 } else { idle }
+        (idle <= gap).then_some(idle)
     }
 
     /// The client closes the connection, which dates the last response.
@@ -534,7 +541,7 @@ impl Oracle {
             .map(|max| p.ack.wrapping_sub(max))
             .filter(|&acked| p.tcp_flags & Packet::RST == 0 && acked > 1);
         let known = gap < 120_000 * MS && (acked.is_some() || self.silence_since.is_some());
-        let idle = self.idle(p.t_ns, gap, acked, lag, true);
+        let idle = self.idle(p.t_ns, gap, acked, lag, true).unwrap_or(0);
         let root = Burst {
             at: p.t_ns,
             until: p.t_ns,
@@ -695,7 +702,7 @@ impl Oracle {
                 self.longest = 0;
                 let answered = self.silence_since.unwrap_or(t) - (t - gap);
                 self.handshake = self.handshake.min(answered);
-                self.tls = matches!(p.payload_len, 58 | 64 | 74 | 80);
+                self.tls = self.closed == 0 && matches!(p.payload_len, 58 | 64 | 74 | 80);
                 return self.begin_requests();
             }
             if advances {
@@ -763,13 +770,15 @@ impl Oracle {
         }
         if tcp && !late && !fresh {
             self.silence_since = silence;
-            let prompt = lag.is_some_and(|lag| lag < 128 * i128::from(US) || silence.is_some());
-            let first = !(4..16).contains(&self.closed);
-            let acked = new_ack.then_some(acked);
-            idle = self.idle(t, gap, acked, lag, false);
+            let found = self.idle(t, gap, new_ack.then_some(acked), lag, false);
+            let learns = found.is_some() && (4..16).contains(&self.closed);
+            idle = found.unwrap_or(0);
             self.silence_since = None;
-            self.prompt |= prompt && !first;
-            self.tardy |= lag.is_some_and(|lag| lag > 1030 * i128::from(US)) && !first;
+            if let Some(lag) = lag.filter(|_| learns) {
+                let lag_us = lag / i128::from(US);
+                self.prompt |= lag_us < 256 || silence.is_some();
+                self.tardy |= lag_us > 1280;
+            }
         }
         let acks = if !tcp && self.trusts_silence() {
             Some(self.silent.0).filter(|_| self.silent.1 > 0 && !fresh)

@@ -56,8 +56,10 @@ plain! {
         bound_halves: u32,
         /// The largest window of requests inferred; 0: unknown.
         window: u8,
+        /// 1: there are bounds besides, which the path keeps within a third.
+        narrow: u8,
         /// Zero.
-        pad: [u8; 3],
+        pad: [u8; 2],
     }
     /// Latencies of one flow in one epoch, or a part of them.
     "meter_record" MeterRecord {
@@ -75,8 +77,10 @@ plain! {
         window: u8,
         /// Which of the meter's estimators, in their order.
         slot: u8,
+        /// As in `MeterSums`.
+        narrow: u8,
         /// Zero.
-        pad: u16,
+        pad: u8,
     }
     /// A server, for the meter's histograms.
     "meter_server" MeterServer {

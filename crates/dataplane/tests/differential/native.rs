@@ -60,6 +60,7 @@ impl Native {
                 weight_halves: sums.weight_halves,
                 bound_halves: sums.bound_halves,
                 window: sums.window,
+                narrow: sums.narrow,
                 ..MeterRecord::default()
             }));
         }
@@ -101,12 +102,16 @@ fn add(sums: &mut MeterSums, sample: &Sample, epoch_ns: u64) -> Option<MeterSums
             sums.weight_halves,
             sums.bound_halves,
             sums.window,
-        ) = (0, 0, 0, 0);
+            sums.narrow,
+        ) = (0, 0, 0, 0, 0);
     }
     sums.epoch = epoch;
     sums.sum_halves_ns += sample.sum_halves_ns;
     sums.weight_halves += u64::from(sample.weight_halves);
-    sums.bound_halves += u32::from(sample.bound_halves);
+    match sample.systematic {
+        Sample::NARROW => sums.narrow = 1,
+        _ => sums.bound_halves += u32::from(sample.bound_halves),
+    }
     sums.window = sums.window.max(sample.window);
     ended
 }

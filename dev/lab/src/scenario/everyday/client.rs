@@ -95,8 +95,6 @@ pub(super) struct EverydayClient {
     command: &'static str,
     /// A turn without path, for COUNT.
     turn_us: u64,
-    /// Round trips of a turn.
-    round_trips: u64,
     pub(super) truth: TruthSource,
     report: ClientReport,
     /// Between a response and the next request.
@@ -109,7 +107,7 @@ impl EverydayClient {
     /// Length of the epochs that it is judged by, over such a path: whole seconds, and ten
     /// requests at least where they come one after another.
     pub(super) fn epoch_s(&self, path_ms: u64) -> u64 {
-        let turn_ms = self.turn_us / 1000 + self.round_trips * path_ms + self.pause_ms;
+        let turn_ms = self.turn_us / 1000 + path_ms + self.pause_ms;
         (10 * turn_ms).div_ceil(1000).max(1)
     }
 
@@ -306,7 +304,6 @@ const fn client(
         in_flight: 1,
         command,
         turn_us: 5_500,
-        round_trips: 1,
         truth: match service {
             Service::Https => PacketsOfTls,
             // pgbench logs every transaction.
@@ -317,14 +314,6 @@ const fn client(
         report,
         pause_ms: 0,
         needs,
-    }
-}
-
-/// curl with ten megabytes, whose window grows.
-const fn transfer(name: &'static str, command: &'static str) -> EverydayClient {
-    EverydayClient {
-        round_trips: 17,
-        ..client(name, Service::Http, command, Curl, &[CURL])
     }
 }
 
@@ -344,6 +333,9 @@ const fn streams(name: &'static str, command: &'static str, in_flight: u32) -> E
         ..client(name, Service::Https, command, H2load, &[H2LOAD])
     }
 }
+
+/// What 10 MB take over the longer paths, for the most part.
+const TRANSFER_US: u64 = 400_000;
 
 /// All of them.
 pub(super) const CLIENTS: &[EverydayClient] = &[
@@ -439,16 +431,28 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         Curl,
         &[CURL],
     ),
-    transfer(
-        "curl-download-10M",
-        "again curl -s -o /dev/null TIMES \
-         http://HOST/v/10485760/5000 > LOG",
-    ),
-    transfer(
-        "curl-upload-10M",
-        "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: --data-binary @LOG.body \
-         -o /dev/null TIMES http://HOST/v/300/5000 > LOG",
-    ),
+    EverydayClient {
+        turn_us: TRANSFER_US,
+        ..client(
+            "curl-download-10M",
+            Service::Http,
+            "again curl -s -o /dev/null TIMES \
+             http://HOST/v/10485760/5000 > LOG",
+            Curl,
+            &[CURL],
+        )
+    },
+    EverydayClient {
+        turn_us: TRANSFER_US,
+        ..client(
+            "curl-upload-10M",
+            Service::Http,
+            "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: \
+             --data-binary @LOG.body -o /dev/null TIMES http://HOST/v/300/5000 > LOG",
+            Curl,
+            &[CURL],
+        )
+    },
     streams(
         "h2load-m1",
         "h2load -c1 -m1 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
