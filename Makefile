@@ -51,7 +51,6 @@ test: setup ## build and run every test (needs root and BPF)
 	scripts/layers
 	scripts/names
 	scripts/page check
-	$(CARGO) check --package causeway-quic-lb --locked # without the feature that the laboratory asks for
 	CARGO="$(CARGO)" $(SUDO) scripts/test
 
 test-long: setup build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
@@ -64,6 +63,7 @@ lint: setup ## format, clippy, who may know whom, names; advisories, licences an
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --package causeway --locked -- -D warnings # without the laboratory's features
+	$(CARGO) clippy --package causeway-quic-lb --locked -- -D warnings # without the feature that the laboratory asks for
 	scripts/layers
 	scripts/names
 	scripts/page check
