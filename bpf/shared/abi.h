@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Every struct and enum that crosses the kernel boundary. Fixed widths, explicit
+ * Every struct and enum that crosses the kernel boundary, but those of SYN accounting
+ * (syn_abi.h). Fixed widths, explicit
  * padding, sizes asserted; crates/dataplane checks its mirrors against the object's BTF.
  * Fields named *_be are in network byte order. IPv4 addresses in 16-byte fields
  * are IPv4-mapped (::ffff:a.b.c.d).

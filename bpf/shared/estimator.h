@@ -36,6 +36,11 @@ struct est_packet {
 };
 _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
 
+/* All samples of a flow are off alike. */
+#define EST_SYSTEMATIC 1u
+/* The same, and by the path's round trip the true latency is three quarters of that at least. */
+#define EST_NARROW 2u
+
 /*
  * Latencies that became known in one step. Weights count in halves: a sample has a
  * weight of two of them, a less certain one may have one. sum_halves_ns adds up latency
@@ -50,10 +55,6 @@ _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
  * are known one by one, each with a weight of two. What they leave of sum and weight is one
  * more, or those of which only the mean is known (est_rest). Where all are alike it is all.
  */
-#define EST_SYSTEMATIC 1u
-/* The same, and by the path's round trip the true latency is three quarters of that at least. */
-#define EST_NARROW 2u
-
 #define EST_SINGLES 15u
 #define EST_SINGLE_SHIFT 4 /* 16 ns, up to 68 s */
 

@@ -313,8 +313,8 @@ CW_INLINE int wc_is_narrow(const struct wc_state *s)
 /*
  * What the burst just closed said is a bound where its request alone acknowledged the
  * response and no echo dates that: the client may have paused for as long as it delays
- * ACKs. One that was prompt before, or never late, is taken to be so again. It is one, too, where the ACK of
- * the response's last segment was late. Bounds are all that a client
+ * ACKs. One that was prompt before, or never late, is taken to be so again. It is one, too,
+ * where the ACK of the response's last segment was late. Bounds are all that a client
  * tells that pauses before each request, beside responses too fast for the clock that dates
  * them; a connection of HTTP/2 with several streams: a packet carries many requests, and
  * the order of responses is not theirs; and one whose window may be one or two. All samples of

@@ -24,7 +24,7 @@ use crate::xdp::Link;
 /// The layout of what the maps hold. Raise it whenever bytes in a pinned map get
 /// another meaning, also when sizes stay the same: an estimator's state, a flag, the
 /// order of verdicts.
-pub const LAYOUT: u32 = 12;
+pub const LAYOUT: u32 = 13;
 
 /// The pin that holds [`LAYOUT`] and the kind of data plane.
 const LAYOUT_PIN: &str = "layout";

@@ -27,9 +27,10 @@ pub enum Quality {
     /// Not one whole sample: there is no estimate.
     #[default]
     None,
-    /// Fewer than five samples (three where one request is outstanding at most), or a tenth of them and more are bounds: the client may
-    /// have been idle for a part of the time, or have more streams than can be distinguished. Or so
-    /// fast that the client's own time is a part of it.
+    /// Fewer than five samples (three where one request is outstanding at most), or a tenth of
+    /// them and more are bounds: the client may have been idle for a part of the time, or have
+    /// more streams than can be distinguished. Or so fast that the client's own time is a part
+    /// of it.
     Low,
     /// Too few samples to average out that one request of the window is
     /// mistaken for another now and then, or the path alone bounds how far they are off.
