@@ -334,8 +334,13 @@ const fn streams(name: &'static str, command: &'static str, in_flight: u32) -> E
     }
 }
 
-/// What 10 MB take over the longer paths, for the most part.
-const TRANSFER_US: u64 = 400_000;
+/// curl with 10 MB, for whose window longer paths take several round trips.
+const fn transfer(name: &'static str, command: &'static str) -> EverydayClient {
+    EverydayClient {
+        turn_us: 400_000,
+        ..client(name, Service::Http, command, Curl, &[CURL])
+    }
+}
 
 /// All of them.
 pub(super) const CLIENTS: &[EverydayClient] = &[
@@ -431,28 +436,16 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         Curl,
         &[CURL],
     ),
-    EverydayClient {
-        turn_us: TRANSFER_US,
-        ..client(
-            "curl-download-10M",
-            Service::Http,
-            "again curl -s -o /dev/null TIMES \
-             http://HOST/v/10485760/5000 > LOG",
-            Curl,
-            &[CURL],
-        )
-    },
-    EverydayClient {
-        turn_us: TRANSFER_US,
-        ..client(
-            "curl-upload-10M",
-            Service::Http,
-            "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: \
-             --data-binary @LOG.body -o /dev/null TIMES http://HOST/v/300/5000 > LOG",
-            Curl,
-            &[CURL],
-        )
-    },
+    transfer(
+        "curl-download-10M",
+        "again curl -s -o /dev/null TIMES \
+         http://HOST/v/10485760/5000 > LOG",
+    ),
+    transfer(
+        "curl-upload-10M",
+        "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: --data-binary @LOG.body \
+         -o /dev/null TIMES http://HOST/v/300/5000 > LOG",
+    ),
     streams(
         "h2load-m1",
         "h2load -c1 -m1 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
