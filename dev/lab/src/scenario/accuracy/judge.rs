@@ -188,26 +188,18 @@ pub(crate) fn estimate<const N: usize>(
         seed: 1,
     });
     let mut reader = Reader::default();
-    let mut rest = pcap.chunks(1 << 16);
-    loop {
-        match reader.poll()? {
-            Poll::Packet(packet) => {
-                let time_ns = packet.time_ns.context("a packet without a time")?;
-                let link = packet.link.context("an unknown link type")?;
-                let seen = wire::parse(link, packet.data, packet.wire_len)
-                    .and_then(|datagram| Observation::new(&datagram, time_ns, headers));
-                if let Ok(mut seen) = seen {
-                    edit(&mut seen.packet);
-                    meter.observe(found.packets, &seen, &mut found);
-                }
-                found.packets += 1;
-            }
-            Poll::NeedBytes => match rest.next() {
-                Some(bytes) => reader.feed(bytes),
-                None => reader.finish(),
-            },
-            Poll::End => break,
+    reader.feed(pcap);
+    reader.finish();
+    while let Poll::Packet(packet) = reader.poll()? {
+        let time_ns = packet.time_ns.context("a packet without a time")?;
+        let link = packet.link.context("an unknown link type")?;
+        let seen = wire::parse(link, packet.data, packet.wire_len)
+            .and_then(|datagram| Observation::new(&datagram, time_ns, headers));
+        if let Ok(mut seen) = seen {
+            edit(&mut seen.packet);
+            meter.observe(found.packets, &seen, &mut found);
         }
+        found.packets += 1;
     }
     meter.finish(&mut found);
     for samples in found.samples.iter_mut().flat_map(HashMap::values_mut) {

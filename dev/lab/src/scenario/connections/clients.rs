@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,7 +43,7 @@ pub(in crate::scenario) struct ConnectionLoad {
     pub targets: Vec<SocketAddr>,
     /// Whether they speak QUIC.
     pub quic: bool,
-    /// How long new connections come.
+    /// How long new connections come at least.
     pub lasts: Duration,
     /// Lowest and highest rate of new connections per second.
     pub rates: (f64, f64),
@@ -76,8 +78,12 @@ impl ConnectionLoad {
     }
 }
 
-/// A load that runs.
-pub(in crate::scenario) struct RunningClients(Vec<JoinHandle<Result<()>>>);
+/// A load that runs, also beyond its length: what happens to a pool meanwhile takes longer on a
+/// busy machine.
+pub(in crate::scenario) struct RunningClients {
+    threads: Vec<JoinHandle<Result<()>>>,
+    over: Arc<AtomicBool>,
+}
 
 impl RunningClients {
     /// Starts the load from these namespaces.
@@ -86,27 +92,50 @@ impl RunningClients {
         load: &ConnectionLoad,
         tally: &Arc<Tally>,
     ) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
         let threads = clients.iter().enumerate().map(|(index, netns)| {
             let (load, tally) = (load.part(index, clients.len()), Arc::clone(tally));
+            let over = Arc::clone(&over);
             netns.thread(move || {
                 let runtime = own_runtime()?;
-                LocalSet::new().block_on(&runtime, run(load, tally))
+                LocalSet::new().block_on(&runtime, run(load, tally, over))
             })
         });
-        Self(threads.collect())
+        Self {
+            threads: threads.collect(),
+            over,
+        }
     }
 
-    /// Waits until every client has ended.
+    /// Lets the load end once it has lasted as long as it should, and waits for every client.
     pub(in crate::scenario) fn finish(self) -> Result<()> {
-        for thread in self.0 {
+        self.over.store(true, Relaxed);
+        for thread in self.threads {
             joined(thread)?;
         }
         Ok(())
     }
 }
 
-async fn run(load: ConnectionLoad, tally: Arc<Tally>) -> Result<()> {
+/// When a load ends.
+#[derive(Clone)]
+struct End {
+    not_before: Instant,
+    over: Arc<AtomicBool>,
+}
+
+impl End {
+    fn is_before(&self, at: Instant) -> bool {
+        at >= self.not_before && self.over.load(Relaxed)
+    }
+}
+
+async fn run(load: ConnectionLoad, tally: Arc<Tally>, over: Arc<AtomicBool>) -> Result<()> {
     let start = Instant::now();
+    let end = End {
+        not_before: start + load.lasts,
+        over,
+    };
     let mut rng = StdRng::seed_from_u64(load.seed);
     let mut clients = JoinSet::new();
     let silence = load.idle.1 + load.lasts;
@@ -120,8 +149,7 @@ async fn run(load: ConnectionLoad, tally: Arc<Tally>) -> Result<()> {
         let (Some(service), begin) = (service(), soon(&mut rng)) else {
             bail!("no service to talk to");
         };
-        let (tally, end) = (Arc::clone(&tally), start + load.lasts);
-        clients.spawn_local(stream(service, begin, end, tally));
+        clients.spawn_local(stream(service, begin, end.clone(), Arc::clone(&tally)));
     }
     for _ in 0..load.idlers {
         let (Some(service), begin) = (service(), soon(&mut rng)) else {
@@ -135,7 +163,7 @@ async fn run(load: ConnectionLoad, tally: Arc<Tally>) -> Result<()> {
         // A Poisson process whose rate follows the wave.
         let gap = exponential(&mut rng) / load.rate(at);
         at += Duration::from_secs_f64(gap.min(load.lasts.as_secs_f64()));
-        if at >= load.lasts {
+        if end.is_before(start + at) {
             break;
         }
         let size = log_normal(&mut rng, SIZE_MEDIAN, SIZE_SIGMA).min(SIZE_MAX) as u32;
@@ -172,15 +200,15 @@ async fn web(service: TargetService, path: String, tally: Arc<Tally>) {
 }
 
 /// A request every quarter of a second on one connection; a new one if it breaks.
-async fn stream(service: TargetService, begin: Instant, end: Instant, tally: Arc<Tally>) {
+async fn stream(service: TargetService, begin: Instant, end: End, tally: Arc<Tally>) {
     const KIND: &str = "stream";
     let mut due = begin;
-    while due < end {
+    while !end.is_before(due) {
         sleep_until(due).await;
         tally.connection(KIND);
         let result = async {
             let mut session = ClientSession::open(&service, READ_TIMEOUT, &tally).await?;
-            while due < end {
+            while !end.is_before(due) {
                 session
                     .get(&modelled_servers::spread(STREAM_SIZE, Duration::ZERO))
                     .await?;

@@ -32,20 +32,12 @@ pub(super) fn responses(pcap: &[u8], port: u16, tls: bool) -> Result<Vec<Respons
         found: Vec::new(),
     };
     let mut reader = Reader::default();
-    let mut rest = pcap.chunks(1 << 16);
-    loop {
-        match reader.poll()? {
-            Poll::Packet(packet) => {
-                let time_ns = packet.time_ns.context("a packet without a time")?;
-                if let Some(segment) = Segment::of(packet.data) {
-                    turns.take(time_ns, &segment);
-                }
-            }
-            Poll::NeedBytes => match rest.next() {
-                Some(bytes) => reader.feed(bytes),
-                None => reader.finish(),
-            },
-            Poll::End => break,
+    reader.feed(pcap);
+    reader.finish();
+    while let Poll::Packet(packet) = reader.poll()? {
+        let time_ns = packet.time_ns.context("a packet without a time")?;
+        if let Some(segment) = Segment::of(packet.data) {
+            turns.take(time_ns, &segment);
         }
     }
     Ok(turns.finish())

@@ -15,7 +15,7 @@ use super::etcd::Etcd;
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::scenario::bench::{PORT, QUIC_PORT};
-use crate::scenario::connections::{SharedKeys, server_id};
+use crate::scenario::connections::SharedKeys;
 use crate::topology::{self, Node};
 
 /// TCP and QUIC, IPv4 and IPv6.
@@ -30,12 +30,10 @@ const UNDER_WAY: Duration = Duration::from_millis(500);
 /// What a balancer's configuration says of what changes in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pool {
-    /// Servers that it knows, with their ids.
-    pub known: usize,
-    /// Those of them that take connections: from here ...
+    /// Servers in its file: from here ...
     pub drained: usize,
     /// ... to here.
-    pub taking: usize,
+    pub known: usize,
     /// Configurations of connection ids.
     pub quic_configs: u8,
 }
@@ -59,8 +57,8 @@ pub(super) struct Fleet<'a> {
     router: &'a Node,
     servers: &'a [Node],
     keys: &'a SharedKeys,
-    /// Where they share a book, if they do.
-    pub store: Option<Etcd>,
+    /// Where they share a book.
+    pub store: Etcd,
     pub members: Vec<Member>,
 }
 
@@ -71,7 +69,7 @@ impl<'a> Fleet<'a> {
         topology: &'a topology::Topology,
         nodes: &[Node],
         keys: &'a SharedKeys,
-        store: Option<Etcd>,
+        store: Etcd,
         pool: Pool,
     ) -> Result<Self> {
         let mut fleet = Self {
@@ -95,7 +93,7 @@ impl<'a> Fleet<'a> {
                 late: false,
             });
             fleet.join(index, pool)?;
-            if index == 0 && fleet.store.is_some() {
+            if index == 0 {
                 fleet.balancer(0)?.cli(&["fleet", "found"])?;
             }
         }
@@ -128,34 +126,30 @@ impl<'a> Fleet<'a> {
         member.has = None;
         // It will come back with nothing to say until its balancer has.
         member.bird.restart()?;
-        if self.store.is_some() {
-            // Its operator knows that it gets no packets; the others cannot.
-            let name = name(index);
-            let other = self.members.iter().filter(|other| !other.late);
-            let other = other.filter_map(|other| other.balancer.as_ref()).next();
-            let other = other.context("no balancer is left")?;
-            other.cli(&["fleet", "pass-by", &name, "--yes"])?;
-        }
+        // Its operator knows that it gets no packets; the others cannot.
+        let name = name(index);
+        let other = self.members.iter().filter(|other| !other.late);
+        let other = other.filter_map(|other| other.balancer.as_ref()).next();
+        let other = other.context("no balancer is left")?;
+        other.cli(&["fleet", "pass-by", &name, "--yes"])?;
         Ok(())
     }
 
     /// Withdrawn first, it forwards until nothing comes any more.
     pub(super) fn leave(&mut self, index: usize) -> Result<()> {
-        if self.store.is_some() {
-            self.balancer(index)?.cli(&["fleet", "leave"])?;
-            let deadline = Instant::now() + PATIENCE;
-            // Its own last book has it still.
-            let name = name(index);
-            let knows = |view: &FleetView| {
-                view.member != name && view.members.iter().any(|own| own.name == name)
-            };
-            while self.views()?.iter().any(knows) {
-                ensure!(
-                    Instant::now() < deadline,
-                    "balancer {index} is not passed by"
-                );
-                sleep(Duration::from_millis(50));
-            }
+        self.balancer(index)?.cli(&["fleet", "leave"])?;
+        let deadline = Instant::now() + PATIENCE;
+        // Its own last book has it still.
+        let name = name(index);
+        let knows = |view: &FleetView| {
+            view.member != name && view.members.iter().any(|own| own.name == name)
+        };
+        while self.views()?.iter().any(knows) {
+            ensure!(
+                Instant::now() < deadline,
+                "balancer {index} is not passed by"
+            );
+            sleep(Duration::from_millis(50));
         }
         self.end(index)
     }
@@ -192,13 +186,10 @@ impl<'a> Fleet<'a> {
                 continue;
             }
             let settings = self.settings(index, pool)?;
-            match self.store {
-                // What of it is in force, and when, is the book's to say.
-                Some(_) => self.balancer(index)?.write_config(&settings)?,
-                None => drop(self.balancer(index)?.apply(&settings)?),
-            }
-            // Configurations of connection ids do not show in reals.
-            self.balancer(index)?.reload_now()?;
+            // What of it is in force, and when, is the book's to say.
+            let balancer = self.balancer(index)?;
+            balancer.write_config(&settings)?;
+            balancer.reload_now()?;
             self.members[index].has = Some(pool);
         }
         Ok(())
@@ -241,10 +232,7 @@ impl<'a> Fleet<'a> {
     pub(super) fn lag(&mut self, index: usize, late: bool) -> Result<()> {
         let member = &mut self.members[index];
         member.late = late;
-        match self.store {
-            Some(_) => Etcd::cut(&member.node, late),
-            None => Ok(()),
-        }
+        Etcd::cut(&member.node, late)
     }
 
     /// How the fleet stands for each balancer.
@@ -331,35 +319,22 @@ impl<'a> Fleet<'a> {
                     .servers
                     .iter()
                     .take(pool.known)
-                    .enumerate()
-                    // The book drains what a file has no more.
-                    .skip(self.store.as_ref().map_or(0, |_| pool.drained))
-                    .map(|(server, node)| RealEntry {
-                        drain: self.store.is_none()
-                            && !(pool.drained..pool.taking).contains(&server),
-                        // With a store agents get them from the book.
-                        keys: match &self.store {
-                            Some(_) => Vec::new(),
-                            None => vec![format!("id = {}", server_id(server))],
-                        },
-                        ..RealEntry::of(node, address)
-                    })
+                    .skip(pool.drained)
+                    .map(|node| RealEntry::of(node, address))
                     .collect(),
             }
         };
         let vips = [topology::vip4(0).into(), topology::vip6(0).into()]
             .into_iter()
             .flat_map(|address| [vip(address, Protocol::Tcp), vip(address, Protocol::Udp)]);
-        let mut head = vec![
+        let hears = hears_agents(&self.members[index].node);
+        let head = vec![
             SharedKeys::hash_key_line(),
             self.members[index].bird.announce(),
             format!("[cookie]\nkeys = \"{}\"", self.keys.cookies().display()),
+            format!("[agent_reports]\nlisten = \"{hears}\""),
+            Etcd::fleet(&name(index)),
         ];
-        if self.store.is_some() {
-            let hears = hears_agents(&self.members[index].node);
-            head.push(format!("[agent_reports]\nlisten = \"{hears}\""));
-            head.push(Etcd::fleet(&name(index)));
-        }
         Ok(BalancerSettings {
             vips: vips.collect(),
             head,

@@ -10,7 +10,7 @@
 //!
 //! The balancers share a book in etcd, which is stopped, and wiped, and back; files reach them in any
 //! order. Servers' agents get ids, keys and configurations of connection ids from any balancer, and
-//! have none in files; QUIC servers follow what their agents write. Without a store the run itself keeps to the order of changes.
+//! have none in files; QUIC servers follow what their agents write.
 
 mod bgp;
 mod etcd;
@@ -29,7 +29,7 @@ use self::bgp::Bird;
 use self::etcd::Etcd;
 use self::members::{Fleet, Pool, hears_agents};
 use self::plan::{Event, FleetPlan};
-use super::connections::{ConnectionLoad, RunningClients, SharedKeys, Tally, cid};
+use super::connections::{ConnectionLoad, RunningClients, SharedKeys, Tally};
 use super::{Context, Scenario, bench, param};
 use crate::agent::AgentProcess;
 use crate::modelled_servers::{self, ModelledServers};
@@ -37,8 +37,6 @@ use crate::quic::modelled_servers::QuicModelledServers;
 use crate::topology::{self, Shape, Topology};
 
 const BALANCERS: usize = 4;
-/// Until an agent has read its keys again: it does not say when.
-const RELOAD: Duration = Duration::from_millis(500);
 /// The number of the key that `causeway cookie new-keys` makes.
 const FIRST_KEY: u64 = 2;
 /// How long after the last event all balancers and agents may take to come to it.
@@ -58,16 +56,6 @@ pub(super) const FLEET: Scenario = Scenario {
             "lowest rate of new connections per second with timestamps",
         ),
         param("high", "40", "highest rate of them"),
-        param(
-            "store",
-            "etcd",
-            "where the balancers' book is: `etcd`; or `none`: they are changed in an order",
-        ),
-        param(
-            "waits",
-            "true",
-            "whether a change that breaks what does not know it waits until every balancer does",
-        ),
         param(
             "other",
             "",
@@ -133,26 +121,19 @@ fn run(context: &Context) -> Result<Value> {
     keys.make_cookies()?;
     let _web = ModelledServers::start(&topology.servers, bench::PORT)?;
     let silence = plan.lasts * 2;
-    let hears = plan.store.then_some(nodes.as_slice());
-    let agents = start_agents(&context.binary, &topology, &keys, hears)?;
+    let agents = start_agents(&context.binary, &topology, &keys, &nodes)?;
     let servers = &topology.servers;
-    let quic = match plan.store {
-        true => {
-            let vips = [topology::vip4(0).into(), topology::vip6(0).into()];
-            let files = agents.iter().map(AgentProcess::quic_ids);
-            QuicModelledServers::start_by_files(servers, bench::QUIC_PORT, silence, vips, files)?
-        }
-        false => QuicModelledServers::start(servers, bench::QUIC_PORT, silence, |s| cid(0, s))?,
-    };
+    let vips = [topology::vip4(0).into(), topology::vip6(0).into()];
+    let files = agents.iter().map(AgentProcess::quic_ids);
+    let _quic =
+        QuicModelledServers::start_by_files(servers, bench::QUIC_PORT, silence, vips, files)?;
     let _router = Bird::on_router(&topology.router, &nodes)?;
     let pool = Pool {
         known: plan.servers,
         drained: 0,
-        taking: plan.servers,
         quic_configs: 1,
     };
-    let store = plan.store.then(|| Etcd::start(&topology.router));
-    let store = store.transpose()?;
+    let store = Etcd::start(&topology.router)?;
     let fleet = Fleet::start(&context.binary, &topology, &nodes, &keys, store, pool)?;
     let other: String = context.param("other")?;
     let mut run = FleetRun {
@@ -160,7 +141,6 @@ fn run(context: &Context) -> Result<Value> {
         plan: &plan,
         fleet,
         agents,
-        quic,
         keys: &keys,
         other: match other.as_str() {
             "" => context.binary.clone(),
@@ -168,15 +148,14 @@ fn run(context: &Context) -> Result<Value> {
         },
         pool,
         key: FIRST_KEY,
-        waiting: Vec::new(),
+        waits: false,
+        issues: false,
         restarted: 0,
         start: Instant::now(),
         events: Vec::new(),
     };
     wait_routed(&topology)?;
-    if plan.store {
-        run.fleet.wait_for_agents()?;
-    }
+    run.fleet.wait_for_agents()?;
     let running: Vec<_> = KINDS
         .iter()
         .zip(&topology.clients)
@@ -212,7 +191,7 @@ fn run(context: &Context) -> Result<Value> {
     let events = std::mem::take(&mut run.events);
     run.fleet.stop()?;
     ensure!(
-        broken == 0 || !plan.waits,
+        broken == 0,
         "{broken} connections with cookies broke: {}",
         json!(clients)
     );
@@ -247,24 +226,18 @@ fn build(context: &Context, servers: usize) -> Result<(Topology, Vec<topology::N
     Ok((topology, nodes))
 }
 
-/// Where balancers have a book, each agent is given one of them, and learns the others; else
-/// ids and keys are in its file.
+/// Each agent is given one of the balancers, and learns the others.
 fn start_agents(
     binary: &Path,
     topology: &Topology,
     keys: &SharedKeys,
-    balancers: Option<&[topology::Node]>,
+    balancers: &[topology::Node],
 ) -> Result<Vec<AgentProcess>> {
     let servers = topology.servers.iter().enumerate();
     servers
         .map(|(index, server)| {
-            let cookies = match balancers {
-                None => keys.cookies_of_agent(index),
-                Some(nodes) => {
-                    let balancer = &nodes[index % nodes.len()];
-                    keys.book_of_agent(server, hears_agents(balancer))?
-                }
-            };
+            let balancer = &balancers[index % balancers.len()];
+            let cookies = keys.book_of_agent(server, hears_agents(balancer))?;
             AgentProcess::start_with(binary, server, &bench::pin_dir(server), &cookies)
         })
         .collect()
@@ -315,29 +288,21 @@ fn load(context: &Context, plan: &FleetPlan, kind: &ClientKind) -> ConnectionLoa
     }
 }
 
-/// A change of which every balancer must know before anything depends on it.
-enum Waiting {
-    /// A server takes connections.
-    Take,
-    /// A server takes none any more.
-    Leave,
-    /// Agents and servers issue by the new keys.
-    Issue,
-}
-
 struct FleetRun<'a> {
     context: &'a Context,
     plan: &'a FleetPlan,
     fleet: Fleet<'a>,
     agents: Vec<AgentProcess>,
-    quic: QuicModelledServers,
     keys: &'a SharedKeys,
     /// What a balancer is upgraded to.
     other: PathBuf,
     pool: Pool,
     /// The number of the key of cookies that is to be issued.
     key: u64,
-    waiting: Vec<Waiting>,
+    /// A change that not all balancers have made yet.
+    waits: bool,
+    /// It is a new key, which is issued once they have.
+    issues: bool,
     restarted: usize,
     start: Instant,
     events: Vec<Value>,
@@ -353,7 +318,7 @@ impl FleetRun<'_> {
         self.wait_until(self.plan.lasts)?;
         // On a busy machine the last events come late.
         let deadline = Instant::now() + SETTLES;
-        while !self.waiting.is_empty() {
+        while self.waits {
             ensure!(
                 Instant::now() < deadline,
                 "balancers do not agree {SETTLES:?} after the end of the run"
@@ -366,8 +331,8 @@ impl FleetRun<'_> {
     /// Waits, and meanwhile does what had to wait as soon as it may be done.
     fn wait_until(&mut self, at: Duration) -> Result<()> {
         loop {
-            if !self.waiting.is_empty() && self.is_ready()? {
-                self.step("what waited", Self::enact)?;
+            if self.waits && self.is_ready()? {
+                self.step("what waited", Self::settle)?;
             }
             let left = at.saturating_sub(self.start.elapsed());
             if left.is_zero() {
@@ -379,8 +344,7 @@ impl FleetRun<'_> {
 
     /// Whether what waits may be done: all balancers have what it needs.
     fn is_ready(&self) -> Result<bool> {
-        Ok(self.fleet.agrees()?
-            && (!self.plan.store || self.fleet.is_settled(self.key, self.pool)?))
+        Ok(self.fleet.agrees()? && self.fleet.is_settled(self.key, self.pool)?)
     }
 
     fn step(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
@@ -398,25 +362,19 @@ impl FleetRun<'_> {
     fn one(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Grow => {
-                // A balancer that does not know an id cannot send a packet to its server.
                 self.pool.known += 1;
-                self.fleet.apply(self.pool)?;
-                self.soon(Waiting::Take)
+                self.change()
             }
             Event::Shrink => {
                 self.pool.drained += 1;
-                self.fleet.apply(self.pool)?;
-                match self.plan.store {
-                    true => self.soon(Waiting::Leave),
-                    false => Ok(()),
-                }
+                self.change()
             }
             Event::RotateKeys => {
                 self.keys.rotate_cookies("--prepare")?;
                 self.key += 1;
                 self.pool.quic_configs += 1;
-                self.fleet.apply(self.pool)?;
-                self.soon(Waiting::Issue)
+                self.issues = true;
+                self.change()
             }
             Event::RestartAgents => {
                 let mut half = self.agents.iter_mut().skip(self.restarted % 2).step_by(2);
@@ -432,11 +390,11 @@ impl FleetRun<'_> {
                 self.fleet.apply(self.pool)
             }
             Event::StopStore => {
-                self.store()?.stop();
+                self.fleet.store.stop();
                 Ok(())
             }
-            Event::StartStore => self.store()?.again(),
-            Event::StartEmptyStore => self.store()?.again_empty(),
+            Event::StartStore => self.fleet.store.again(),
+            Event::StartEmptyStore => self.fleet.store.again_empty(),
             Event::Upgrade(index) => {
                 let other = self.other.clone();
                 self.fleet.upgrade(index, &other)
@@ -446,46 +404,17 @@ impl FleetRun<'_> {
         }
     }
 
-    fn store(&mut self) -> Result<&mut Etcd> {
-        self.fleet.store.as_mut().context("there is no store")
+    fn change(&mut self) -> Result<()> {
+        self.waits = true;
+        self.fleet.apply(self.pool)
     }
 
-    /// Now, or once all agree.
-    fn soon(&mut self, change: Waiting) -> Result<()> {
-        self.waiting.push(change);
-        match self.plan.waits {
-            true => Ok(()),
-            false => self.enact(),
-        }
-    }
-
-    fn enact(&mut self) -> Result<()> {
-        for change in std::mem::take(&mut self.waiting) {
-            match change {
-                Waiting::Take if !self.plan.store => {
-                    self.pool.taking += 1;
-                    self.fleet.apply(self.pool)?;
-                }
-                // The balancers have done it themselves.
-                Waiting::Take | Waiting::Leave => {}
-                Waiting::Issue => {
-                    // With a book the agents have the key, and issue it since all had it.
-                    let by_files = !self.plan.store;
-                    if by_files {
-                        self.agents.iter().try_for_each(AgentProcess::reload)?;
-                        sleep(RELOAD);
-                    }
-                    self.keys.rotate_cookies("--switch")?;
-                    if by_files {
-                        self.agents.iter().try_for_each(AgentProcess::reload)?;
-                    }
-                    self.fleet.reload()?;
-                    if by_files {
-                        let issued = self.pool.quic_configs - 1;
-                        self.quic.rotate(|server| cid(issued, server))?;
-                    }
-                }
-            }
+    /// All balancers have made the change.
+    fn settle(&mut self) -> Result<()> {
+        self.waits = false;
+        if std::mem::take(&mut self.issues) {
+            self.keys.rotate_cookies("--switch")?;
+            self.fleet.reload()?;
         }
         Ok(())
     }

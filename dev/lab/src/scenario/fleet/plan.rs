@@ -72,10 +72,6 @@ const EVENTS: &[(f64, Event)] = &[
 pub(super) struct FleetPlan {
     pub lasts: Duration,
     pub servers: usize,
-    /// Whether the balancers have a store, and see to the order of changes themselves.
-    pub store: bool,
-    /// Whether what cookies and ids depend on waits until every balancer has it.
-    pub waits: bool,
     /// New connections per second of clients with timestamps, lowest and highest.
     pub rates: (f64, f64),
 }
@@ -85,22 +81,11 @@ const GROWTH: usize = 2;
 
 impl FleetPlan {
     pub(super) fn read(context: &Context) -> Result<Self> {
-        let store: String = context.param("store")?;
         let plan = Self {
-            store: store == "etcd",
             lasts: Duration::from_secs_f64(context.param("seconds")?),
             servers: context.param("servers")?,
-            waits: context.param("waits")?,
             rates: (context.param("low")?, context.param("high")?),
         };
-        ensure!(
-            plan.store || store == "none",
-            "the store is `etcd` or `none`"
-        );
-        ensure!(
-            plan.waits || !plan.store,
-            "with a store the balancers themselves wait; waits=false needs store=none"
-        );
         ensure!(plan.lasts >= Duration::from_secs(10), "at least 10 seconds");
         ensure!(
             plan.servers > 1 && plan.rates.0 > 0.0,
@@ -116,13 +101,8 @@ impl FleetPlan {
 
     /// What happens, in order, and when.
     pub(super) fn events(&self) -> impl Iterator<Item = (Duration, Event)> {
-        let of_store = |event| {
-            let stores = [Event::StopStore, Event::StartStore, Event::StartEmptyStore];
-            stores.contains(&event)
-        };
         EVENTS
             .iter()
-            .filter(move |(_, event)| self.store || !of_store(*event))
             .map(|&(at, event)| (self.lasts.mul_f64(at), event))
     }
 }

@@ -30,29 +30,18 @@ fn after(a: u32, b: u32) -> bool {
 pub(super) fn round_trips(pcap: &[u8]) -> Result<HashMap<FlowKey, RoundTrips>> {
     let mut flows: HashMap<FlowKey, RoundTrips> = HashMap::new();
     let mut reader = Reader::default();
-    let mut rest = pcap.chunks(1 << 16);
-    loop {
-        match reader.poll()? {
-            Poll::Packet(packet) => {
-                let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link) else {
-                    continue;
-                };
-                if let Ok(datagram) = wire::parse(link, packet.data, packet.wire_len) {
-                    take(
-                        &mut flows,
-                        FlowKey::of(&datagram),
-                        &datagram.transport,
-                        time_ns,
-                    );
-                }
-            }
-            Poll::NeedBytes => match rest.next() {
-                Some(bytes) => reader.feed(bytes),
-                None => reader.finish(),
-            },
-            Poll::End => return Ok(flows),
+    reader.feed(pcap);
+    reader.finish();
+    while let Poll::Packet(packet) = reader.poll()? {
+        let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link) else {
+            continue;
+        };
+        if let Ok(datagram) = wire::parse(link, packet.data, packet.wire_len) {
+            let key = FlowKey::of(&datagram);
+            take(&mut flows, key, &datagram.transport, time_ns);
         }
     }
+    Ok(flows)
 }
 
 fn take(
