@@ -233,6 +233,34 @@ CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
 }
 
 /*
+ * One ACK for the tickets of TLS and the first response echoes the tickets, which are
+ * as old as the request. A later echo is the response's. It dates that also where the
+ * client acknowledges when its program reads, which a busy one does late.
+ */
+CW_INLINE int wc_dates_first(s64 lag_ns, u64 gap_ns)
+{
+	s64 lag = lag_ns - WC_ECHO_SLACK_NS;
+
+	return lag_ns >= 0 && lag + WC_ECHO_TICK_NS < (s64)gap_ns && lag < (s64)WC_LAG_SLACK_NS;
+}
+
+/*
+ * A first response that no echo dates ends when the client's program reads it, which is up to
+ * 1.5 ms late where it is busy with the handshakes of other connections. That much of a response
+ * sooner than this is too much: what the end of the connection says is a bound of this kind, or
+ * none (0).
+ */
+#define WC_READ_MIN_NS (15ull * CW_MS_NS)
+
+CW_GLOBAL u32 wc_reads_late(struct wc_state *s, s64 lag_ns, u64 gap_ns)
+{
+	if (!s || !wc_in_tls(s) || s->bursts || gap_ns >= WC_READ_MIN_NS ||
+	    wc_dates_first(lag_ns, gap_ns))
+		return 0;
+	return lag_ns < 0 || gap_ns < WC_NEVER_PROMPT_MIN_NS ? EST_SYSTEMATIC : EST_NARROW;
+}
+
+/*
  * How long the client had been idle when it sent this request: it had
  * acknowledged all data some time before, or it echoes an old timestamp.
  */
@@ -250,13 +278,8 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, struct wc_request *r)
 		least = WC_ECHO_SLACK_NS / 2;
 		lag = r->lag_ns - least;
 	}
-	/*
-	 * One ACK for the tickets of TLS and the first response echoes the tickets, which are
-	 * as old as the request. A later echo is the response's. It dates that also where the
-	 * client acknowledges when its program reads, which a busy one does late.
-	 */
 	if (wc_in_tls(s) && !s->bursts) {
-		behind = lag + WC_ECHO_TICK_NS < (s64)r->gap_ns && lag < (s64)WC_LAG_SLACK_NS;
+		behind = wc_dates_first(r->lag_ns, r->gap_ns);
 		lag = behind ? lag : 0;
 	} else if (r->ends && !s->bursts) {
 		/* The first response is acknowledged at once: an old echo is of a slow clock. */
@@ -603,7 +626,7 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 {
 	struct wc_request r = { .ends = 1 };
 	struct wc_burst b = {};
-	int undated;
+	u32 undated;
 
 	if (!s || !p || !out)
 		return 0;
@@ -616,14 +639,16 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 	b.at_ns = r.now_ns;
 	b.idle_ns = wc_idle_before(s, &r);
 	b.lead = wc_lead(s, r.gap_ns, b.idle_ns);
-	undated = s->late_ack;
+	undated = s->late_ack ? EST_SYSTEMATIC : wc_reads_late(s, r.lag_ns, r.gap_ns);
 	wc_close_last(s, r.now_ns, b.idle_ns, out);
 	if (r.gap_ns < WC_FORGET_NS && (r.new_ack || s->silence)) {
 		wc_join_groups(out);
 		b.acked = wc_acked(p->ack - s->tcp.request_ack);
 		wc_root(s, &b, &out->group[1]);
-		if (undated)
+		if (undated) {
 			wc_grade_low(&out->group[1]);
+			out->group[1].systematic = (u8)undated;
+		}
 	}
 	wc_ring_clear(s);
 	s->flags &= (u8)~(WC_DATA_SEEN | WC_BOUND);

@@ -360,6 +360,39 @@ fn an_old_echo_of_the_handshake_is_no_idle_time() {
 }
 
 #[test]
+fn a_busy_client_may_read_a_first_response_of_tls_late() {
+    // One connection for one request of TLS; the ACK leaves when the program reads.
+    let measured = |timestamps, response_ns| {
+        let mut client = Client::new(timestamps);
+        hello(&mut client);
+        client.sends(80);
+        client.receives(0, 271);
+        let tickets_ns = client.sent_ns;
+        client.sends(110);
+        client.receives(response_ns, 686);
+        client.sent_ns = tickets_ns;
+        client.acknowledges();
+        client.closes(FIN);
+        client.measured()
+    };
+    for (timestamps, ms, low, narrow) in [
+        (true, 2, 2, false),
+        (true, 5, 0, true),
+        (true, 20, 0, false),
+        (false, 5, 2, false),
+        (false, 20, 0, false),
+    ] {
+        let tally = measured(timestamps, ms * MS);
+        assert_eq!(tally.samples(), 1, "{ms} ms");
+        assert_eq!(
+            (tally.bound_halves, tally.narrow),
+            (low, narrow),
+            "{ms} ms, timestamps {timestamps}"
+        );
+    }
+}
+
+#[test]
 fn what_a_delayed_ack_may_hide_is_graded_low() {
     for pause_ms in [10, 20, 60, 100, 300] {
         let mut client = Client::new(false);
