@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -72,6 +73,30 @@ pub struct Change {
     pub to: Option<String>,
     /// Whether the daemon must be restarted for it.
     pub needs_restart: bool,
+}
+
+/// A line of a log.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = [&self.vip, &self.real, &self.key];
+        let place: Vec<&str> = place.into_iter().flatten().map(String::as_str).collect();
+        write!(f, "{}", place.join(" "))?;
+        match (self.change, &self.from, &self.to) {
+            (ChangeKind::Added, _, what) => write!(f, " added{}", behind(what)),
+            (ChangeKind::Removed, what, _) => write!(f, " removed{}", behind(what)),
+            (ChangeKind::Changed, None, None) => write!(f, " changed"),
+            (ChangeKind::Changed, from, to) => {
+                let shown =
+                    |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+                write!(f, ": {} -> {}", shown(from), shown(to))
+            }
+        }
+    }
+}
+
+fn behind(what: &Option<String>) -> String {
+    what.as_ref()
+        .map_or_else(String::new, |what| format!(": {what}"))
 }
 
 /// What becomes of something.

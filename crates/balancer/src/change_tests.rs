@@ -81,6 +81,36 @@ fn set(engine: &mut Engine, real: &str, change: &str) {
 }
 
 #[test]
+fn a_file_that_has_lost_its_vips_is_refused() {
+    let mut bench = Bench::new(WEB);
+    let empty = config("");
+    let error = bench.engine.reload(empty.clone()).unwrap_err().to_string();
+    assert!(
+        error.contains("the file has no [[vip]], and 1 VIP would go"),
+        "{error}"
+    );
+    assert_eq!(bench.plane.state().vips.len(), 1);
+    assert_eq!(bench.engine.difference(&empty).refused, [error]);
+    // By hand it may go; then the file has nothing left to lose.
+    bench.engine.remove_vip("web").unwrap();
+    bench.engine.reload(empty).unwrap();
+    bench.engine.reload(config(WEB)).unwrap();
+}
+
+#[test]
+fn a_vip_whose_reals_all_have_weight_0_is_not_ready() {
+    let mut bench = Bench::new(WEB);
+    let up = |bench: &Bench| bench.engine.reals_up(&bench.engine.pools()[0]);
+    assert_eq!(up(&bench), 4);
+    for real in ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"] {
+        set(&mut bench.engine, real, r#"{ "weight": 0 }"#);
+    }
+    assert_eq!(up(&bench), 0);
+    set(&mut bench.engine, "10.0.0.4", r#"{ "weight": 1 }"#);
+    assert_eq!(up(&bench), 1);
+}
+
+#[test]
 fn what_is_set_by_hand_outlives_reload_and_restart_until_it_is_dropped() {
     let mut bench = Bench::new(WEB);
     set(&mut bench.engine, "10.0.0.1", r#"{ "drain": true }"#);

@@ -10,10 +10,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Difference, DropStep, EpochView, Move, NextHopView};
+use causeway_api::balancer::{Change, Difference, DropStep, EpochView, Move, NextHopView};
 use causeway_core::control::Sampling;
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{RealId, RealStats, Vip};
+use causeway_service::config::plural;
 use tracing::{debug, info};
 
 use super::agent_reports::AgentReports;
@@ -40,6 +41,8 @@ const WINDOW_NS: u64 = 10_000_000_000;
 pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
 /// Changes of weight below this part of the configured weight are not recorded.
 const MOVE_MIN: f64 = 0.001;
+/// The most lines in the log of what one reload has changed.
+const CHANGES_LOGGED: usize = 1000;
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
@@ -314,6 +317,7 @@ impl Engine {
         let held = self.held_of(&config);
         self.set_held(held.clone());
         self.tell_fleet();
+        self.leaves_a_vip(&config)?;
         match held.is_empty() {
             true => self.reload_confirmed(config),
             false => Err(fleet::refusal(&held)),
@@ -325,7 +329,9 @@ impl Engine {
         self.check_file(&config)?;
         let config = discovery::over(config, &self.found);
         let (in_force, by_hand) = self.in_force(&config, &self.by_hand)?;
+        let changes = in_force.changes(&self.config);
         self.replace(in_force)?;
+        log_changes(&changes);
         by_hand::tell_gone(&config, &self.by_hand);
         (self.file, self.by_hand) = (config, by_hand);
         let asked: HashSet<String> = self.asked_for().iter().map(VipConfig::endpoint).collect();
@@ -337,11 +343,25 @@ impl Engine {
     /// Refuses what a reload would refuse, as far as that can be known without a change.
     pub fn check_reload(&self, config: &BalancerConfig) -> Result<(), EngineError> {
         self.check_file(config)?;
+        self.leaves_a_vip(config)?;
         let held = self.held_of(config);
         match held.is_empty() {
             true => Ok(()),
             false => Err(fleet::refusal(&held)),
         }
+    }
+
+    /// Refuses a file that has lost its VIPs, as one that was cut short or made of an empty template.
+    fn leaves_a_vip(&self, config: &BalancerConfig) -> Result<(), EngineError> {
+        let serves = self.config.vips.len();
+        if !config.vips.is_empty() || self.file.vips.is_empty() || serves == 0 {
+            return Ok(());
+        }
+        Err(EngineError::Conflict(format!(
+            "the file has no [[vip]], and {} would go: remove {} first if that is meant (`causeway vip remove`)",
+            plural(serves, "VIP"),
+            if serves == 1 { "it" } else { "them" }
+        )))
     }
 
     /// The same without what has only to be confirmed.
@@ -717,4 +737,15 @@ fn moves(pool: &Pool, at: Moment) -> Vec<(usize, Move)> {
         moves.push((index, change));
     }
     moves
+}
+
+/// Says what a reload has changed.
+fn log_changes(changes: &[Change]) {
+    for change in changes.iter().take(CHANGES_LOGGED) {
+        info!("{change}");
+    }
+    let rest = changes.len().saturating_sub(CHANGES_LOGGED);
+    if rest > 0 {
+        info!("and {} more", plural(rest, "change"));
+    }
 }

@@ -244,7 +244,7 @@ fn is_probed(real: &RealConfig) -> bool {
 
 /// Whether a real counts for what its VIP needs, when it is up.
 fn is_counted(real: &RealConfig) -> bool {
-    real.is_wanted() && real.role != RealRole::Sorry
+    real.is_wanted() && real.weight > 0 && real.role != RealRole::Sorry
 }
 
 /// The reals that their checks find to be down.

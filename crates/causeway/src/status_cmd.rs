@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::agent::{AgentStats, AgentStatus};
-use causeway_api::balancer::{Stats, Status, VipView};
+use causeway_api::balancer::{RealView, Stats, Status, VipView};
+use causeway_api::fleet::FleetView;
 use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::plural;
@@ -40,10 +41,12 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         run(&self.target, self.output, |target| {
-            Ok(of_balancer(
-                &target.get("/v1/status")?,
-                &target.get("/v1/stats")?,
-            ))
+            let (status, stats) = (target.get("/v1/status")?, target.get("/v1/stats")?);
+            let mut condition = of_balancer(&status, &stats);
+            // Refused where there is no fleet.
+            let fleet: Option<FleetView> = target.get("/v1/fleet").ok();
+            condition.troubles.extend(fleet.iter().flat_map(of_fleet));
+            Ok(condition)
         })
     }
 }
@@ -138,6 +141,9 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
             flows.flows, flows.slots
         ));
     }
+    if stats.vips.is_empty() {
+        troubles.push("it has no VIP, and balances nothing: add [[vip]] to its file, or use `causeway vip add`".to_owned());
+    }
     stats.vips.iter().for_each(|vip| of_vip(vip, &mut troubles));
 
     let ready = stats.vips.iter().filter(|vip| vip.ready).count();
@@ -172,26 +178,59 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
     }
 }
 
+/// What is wrong with a balancer's place in its fleet, and with the others.
+fn of_fleet(view: &FleetView) -> Vec<String> {
+    let (fleet, member) = (&view.fleet, &view.member);
+    if view.state == "left" {
+        return vec![format!(
+            "{member} has left the fleet {fleet}, and routers send it nothing: `causeway fleet join` brings it back"
+        )];
+    }
+    let mut troubles = Vec::new();
+    if !view.in_service {
+        let why = view.hold.as_deref().unwrap_or(&view.state);
+        troubles.push(format!("not in service in the fleet {fleet}: {why}"));
+    }
+    let store_error = view.store_error.iter();
+    troubles.extend(store_error.map(|error| {
+        format!("the store of the fleet {fleet} does not work, and the last good book is in force: {error}")
+    }));
+    let others = view.members.iter().filter(|other| other.name != *member);
+    troubles.extend(others.filter(|other| !other.alive).map(|other| {
+        format!(
+            "the lease of {name} is over: start it, or `causeway fleet pass-by {name}` if it is gone for good",
+            name = other.name
+        )
+    }));
+    let held = view.held.iter();
+    troubles.extend(held.map(|removal| {
+        format!("the file's removal waits for you (`causeway fleet push`): {removal}")
+    }));
+    troubles
+}
+
 fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
     let name = &vip.name;
     if !vip.ready {
         let health = vip.reals.iter().filter_map(|real| real.health.as_ref());
         let unknown = health.filter(|health| health.state == "unknown").count();
-        let drained = vip
+        let is_drained = |real: &&RealView| real.state == "drain" || real.state == "maintenance";
+        let drained = vip.reals.iter().filter(is_drained).count();
+        let weightless = vip
             .reals
             .iter()
-            .filter(|real| real.state == "drain" || real.state == "maintenance")
-            .count();
+            .filter(|real| !is_drained(real) && real.weight == 0);
         let of = |count: usize, what: &str| match count {
             0 => String::new(),
             _ => format!("; {count} {what}"),
         };
         troubles.push(format!(
-            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}",
+            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}{}",
             vip.reals_up,
             plural(vip.reals.len(), "real"),
             vip.min_healthy,
             of(drained, "drained"),
+            of(weightless.count(), "of weight 0"),
             of(unknown, "not probed yet"),
         ));
     }
@@ -473,6 +512,66 @@ mod tests {
         ] {
             told(&status(), &stats, expected);
         }
+    }
+
+    #[test]
+    fn a_balancer_out_of_its_fleet_and_members_that_are_gone_are_troubles() {
+        let view = |change: fn(&mut FleetView)| {
+            let mut view: FleetView = serde_json::from_value(json!({
+                "fleet": "home", "member": "lb1", "store": "/srv/book", "store_error": null,
+                "hold": null, "state": "serving", "in_service": true, "book": null, "applied": null,
+                "absence": "waits", "key_issued": 0, "key_other": null, "ids": [], "waiting": [],
+                "members": [
+                    { "name": "lb1", "phase": "serving", "alive": true, "acknowledged": null },
+                    { "name": "lb2", "phase": "serving", "alive": true, "acknowledged": null },
+                ],
+            }))
+            .unwrap();
+            change(&mut view);
+            of_fleet(&view)
+        };
+        assert_eq!(view(|_| {}), Vec::<String>::new());
+        for (troubles, expected) in [
+            (
+                view(|v| v.members[1].alive = false),
+                "the lease of lb2 is over",
+            ),
+            (
+                view(|v| {
+                    "left".clone_into(&mut v.state);
+                    v.in_service = false;
+                }),
+                "lb1 has left the fleet home",
+            ),
+            (
+                view(|v| {
+                    v.in_service = false;
+                    v.hold = Some("there is no book".to_owned());
+                }),
+                "not in service in the fleet home: there is no book",
+            ),
+            (
+                view(|v| v.store_error = Some("refused".to_owned())),
+                "the last good book is in force: refused",
+            ),
+        ] {
+            assert_eq!(troubles.len(), 1, "{troubles:?}");
+            assert!(troubles[0].contains(expected), "{troubles:?}");
+        }
+    }
+
+    #[test]
+    fn reals_of_weight_0_serve_nothing() {
+        let stats = stats(|stats| {
+            stats.vips[0].ready = false;
+            stats.vips[0].reals[0].weight = 0;
+        });
+        let troubles = of_balancer(&status(), &stats).troubles;
+        assert!(troubles[0].contains("; 1 of weight 0"), "{troubles:?}");
+        let mut none = stats;
+        none.vips.clear();
+        let troubles = of_balancer(&status(), &none).troubles;
+        assert!(troubles[0].contains("it has no VIP"), "{troubles:?}");
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use causeway_balancer::BalancerConfig;
-use causeway_dataplane::{ConnLayout, trace};
+use causeway_dataplane::{ConnLayout, Protocol, Traced, Vip, trace};
 use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
 use etherparse::PacketBuilder;
 use serde_json::json;
 
-use crate::capture::{self, PacketFormat, Selection, Style, ensure_named};
+use crate::capture::{self, PacketFormat, Plane, Selection, Style, ensure_named};
 
 /// Say what a running balancer would do with a packet, and why; with --live, what it does
 ///
@@ -117,14 +117,32 @@ impl Args {
         };
         let traced = trace(&config.pin_dir, layout, config.tunnel_ends, &[frame])
             .with_context(|| format!("no balancer can be asked in {}", config.pin_dir.display()))?;
+        let mut plane = Plane::load(&self.config)?;
+        plane.refresh()?;
+        // A frame to a real on the link has the VIP's address, and the real's MAC.
+        let vip = self.vip.and_then(|vip| {
+            plane.vip_of(Vip {
+                address: vip.ip(),
+                port: vip.port(),
+                protocol: match self.packet {
+                    Kind::Udp => Protocol::Udp,
+                    _ => Protocol::Tcp,
+                },
+            })
+        });
+        let sent_to = |traced: &Traced| {
+            let destination = traced.destination()?;
+            let real = plane.real_of(&traced.frame, vip);
+            Some(real.map_or(destination, |(_, address)| address))
+        };
         if self.output == PacketFormat::Json {
-            let view = |traced: &causeway_dataplane::Traced| {
+            let view = |traced: &Traced| {
                 json!({
                     "verdict": traced.verdict.as_str(),
                     "reason": traced.verdict.meaning(),
                     "action": traced.verdict.action().as_str(),
-                    "sent_to": traced.destination().map(|to| to.to_string()),
-                    "bytes": traced.destination().map(|_| traced.frame.len()),
+                    "sent_to": sent_to(traced).map(|to| to.to_string()),
+                    "bytes": sent_to(traced).map(|_| traced.frame.len()),
                 })
             };
             let views: Vec<_> = traced.iter().map(view).collect();
@@ -135,7 +153,7 @@ impl Args {
             println!("verdict   {}", traced.verdict.as_str());
             println!("reason    {}", traced.verdict.meaning());
             println!("action    {}", traced.verdict.action().as_str());
-            if let Some(destination) = traced.destination() {
+            if let Some(destination) = sent_to(&traced) {
                 println!("sent to   {destination}, {} bytes", traced.frame.len());
             }
         }

@@ -14,6 +14,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use causeway_api::Problem;
 use rustls::ServerConfig;
 use serde_json::Value;
 use tracing::{info, warn};
@@ -299,11 +300,16 @@ pub(crate) fn audited(router: Router) -> Router {
         let with = shown(&body);
         let answer = next.run(Request::from_parts(parts, Body::from(body))).await;
         let result = answer.status().as_u16();
-        match answer.status().is_success() {
-            true => info!(target: "audit", %who, %what, %with, result, "changed"),
-            false => warn!(target: "audit", %who, %what, %with, result, "not changed"),
+        if answer.status().is_success() {
+            info!(target: "audit", %who, %what, %with, result, "changed");
+            return answer;
         }
-        answer
+        let (parts, body) = answer.into_parts();
+        let body = to_bytes(body, BODY_MAX).await.unwrap_or_default();
+        let error = serde_json::from_slice::<Problem>(&body).map(|problem| problem.error);
+        let error = error.unwrap_or_default();
+        warn!(target: "audit", %who, %what, %with, result, %error, "not changed");
+        Response::from_parts(parts, Body::from(body))
     };
     router.layer(middleware::from_fn(audit))
 }

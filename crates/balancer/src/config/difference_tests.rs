@@ -50,6 +50,24 @@ fn changes(new: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_change_is_a_line_of_the_log() {
+    let parse = |text: &str| BalancerConfig::parse(Path::new("lb"), text).unwrap();
+    let new = FORMER
+        .replace("weight = 3", "weight = 4")
+        .replace("443", "444");
+    let changes = parse(&new).changes(&parse(FORMER));
+    let lines: Vec<_> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "web 10.0.0.2 weight: 3 -> 4",
+            "api removed: 192.0.2.1:443/tcp with 1 real",
+            "api added: 192.0.2.1:444/tcp with 1 real",
+        ]
+    );
+}
+
+#[test]
 fn the_same_has_no_changes_in_whatever_form_and_order() {
     assert!(changes(FORMER).is_empty());
     let (head, vips) = FORMER.split_at(FORMER.find("[[vip]]").unwrap());

@@ -23,7 +23,7 @@ use causeway_service::stop;
 use line::Line;
 use output::Output;
 pub(crate) use output::Style;
-use plane::Plane;
+pub(crate) use plane::Plane;
 pub(crate) use plane::ensure_named;
 pub(crate) use selection::Selection;
 

@@ -148,16 +148,30 @@ impl Plane {
 
     /// Where a packet was sent: the real, if it is one of its VIP's, and the address.
     pub(crate) fn sent_to(&self, mirrored: &MirroredPacket) -> Option<(Option<RealId>, IpAddr)> {
+        self.real_of(&mirrored.after.as_ref()?.data, mirrored.vip)
+    }
+
+    /// The VIP with this address, port and protocol.
+    pub(crate) fn vip_of(&self, vip: Vip) -> Option<VipId> {
         let Self::Balancer { pool, .. } = self else {
             return None;
         };
-        let frame = &mirrored.after.as_ref()?.data;
+        let found = pool.vips.iter().find(|(_, own)| *own == vip);
+        found.map(|(id, _)| *id)
+    }
+
+    /// Where a frame to a real of the VIP goes: the real, if it is one, and the address.
+    pub(crate) fn real_of(
+        &self,
+        frame: &[u8],
+        vip: Option<VipId>,
+    ) -> Option<(Option<RealId>, IpAddr)> {
+        let Self::Balancer { pool, .. } = self else {
+            return None;
+        };
         let destination = destination_of(frame)?;
         let mac: [u8; 6] = *frame.first_chunk()?;
-        let mut reals = pool
-            .reals
-            .iter()
-            .filter(|(_, real)| Some(real.vip) == mirrored.vip);
+        let mut reals = pool.reals.iter().filter(|(_, real)| Some(real.vip) == vip);
         let found = reals.find(|(_, real)| match real.forwarding {
             Forwarding::L2(own) => own == mac,
             _ => real.address == destination,
@@ -240,6 +254,8 @@ pub(super) mod tests {
         let client = (None, address("198.51.100.7"));
         assert_eq!(to(1, [198, 51, 100, 7]), Some(client));
         assert_eq!(plane.sent_to(&mirrored(None)), None);
+        let web = plane.names().next().map(|(_, vip)| vip);
+        assert_eq!(web.and_then(|vip| plane.vip_of(vip)), Some(3));
         assert_eq!(plane.vip_name(3), "web");
         assert_eq!(plane.vip_name(4), "vip 4");
     }
