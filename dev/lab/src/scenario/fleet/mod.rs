@@ -152,6 +152,7 @@ fn run(context: &Context) -> Result<Value> {
         issues: false,
         restarted: 0,
         start: Instant::now(),
+        tallies: Vec::new(),
         events: Vec::new(),
     };
     wait_routed(&topology)?;
@@ -165,6 +166,10 @@ fn run(context: &Context) -> Result<Value> {
             let clients = std::slice::from_ref(&node.netns);
             (kind, RunningClients::start(clients, &load, &tally), tally)
         })
+        .collect();
+    run.tallies = running
+        .iter()
+        .map(|(.., tally)| Arc::clone(tally))
         .collect();
     run.start = Instant::now();
     let happened = run.happen();
@@ -305,6 +310,8 @@ struct FleetRun<'a> {
     issues: bool,
     restarted: usize,
     start: Instant,
+    /// What the clients have seen.
+    tallies: Vec<Arc<Tally>>,
     events: Vec<Value>,
 }
 
@@ -349,12 +356,16 @@ impl FleetRun<'_> {
 
     fn step(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let began = self.start.elapsed();
-        self.context
-            .say(format!("{:.0} s: {what}", began.as_secs_f64()));
+        let broken: u64 = self.tallies.iter().map(|tally| tally.so_far().1).sum();
+        self.context.say(format!(
+            "{:.0} s, {broken} broken so far: {what}",
+            began.as_secs_f64()
+        ));
         body(self).with_context(|| what.to_owned())?;
         let took = self.start.elapsed() - began;
         self.events.push(json!({
             "event": what, "at_s": began.as_secs_f64(), "took_s": took.as_secs_f64(),
+            "broken_before": broken,
         }));
         Ok(())
     }
