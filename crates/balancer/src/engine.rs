@@ -352,9 +352,11 @@ impl Engine {
     }
 
     /// Refuses a file that has lost its VIPs, as one that was cut short or made of an empty template.
+    /// A fleet holds that by `max_removed`.
     fn leaves_a_vip(&self, config: &BalancerConfig) -> Result<(), EngineError> {
         let serves = self.config.vips.len();
-        if !config.vips.is_empty() || self.file.vips.is_empty() || serves == 0 {
+        let loses = config.vips.is_empty() && !self.file.vips.is_empty() && serves > 0;
+        if !loses || self.file.fleet.is_some() {
             return Ok(());
         }
         Err(EngineError::Conflict(format!(

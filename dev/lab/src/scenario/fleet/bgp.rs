@@ -20,8 +20,8 @@ const BIRD: &str = "/usr/sbin/bird";
 const BIRDC: &str = "/usr/sbin/birdc";
 const ROUTER_AS: u32 = 64_512;
 const BALANCERS_AS: u32 = 64_513;
-/// Half a second without an answer is an end: on two busy cores less would be noise.
-const BFD: &str = "interval 100 ms; multiplier 5;";
+/// Two seconds without an answer are an end: on two busy cores less would be noise.
+const BFD: &str = "interval 100 ms; multiplier 20;";
 
 /// A running BIRD. Dropped, it is killed.
 pub(super) struct Bird {
@@ -48,6 +48,7 @@ impl Bird {
                     text,
                     "protocol bgp lb{index}_{family} {{ local as {ROUTER_AS}; \
                      neighbor {address} as {BALANCERS_AS}; passive on; bfd on; \
+                     error wait time 1, 2; \
                      {family} {{ import all; export none; }}; }}"
                 )?;
             }
