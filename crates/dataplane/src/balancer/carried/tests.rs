@@ -31,7 +31,7 @@ mod other {
     include!(concat!(env!("OUT_DIR"), "/other_layout/lb.skel.rs"));
 }
 
-const VIP: &str = "192.0.2.1:80";
+const VIPS: [&str; 2] = ["192.0.2.1:80", "[2001:db8:1::1]:80"];
 const PATIENCE: Duration = Duration::from_secs(10);
 const OTHER_LAYOUT: u32 = LAYOUT + 1;
 
@@ -105,19 +105,24 @@ impl Net {
     fn new() -> Self {
         ip("link add br0 type bridge mcast_snooping 0");
         ip("link set br0 up");
-        let join = |name: &str, address: &str| {
+        let no_dad = || sysctl("ipv6/conf/default/accept_dad", "0");
+        no_dad();
+        let join = |name: &str, host: &str| {
             let ns = Netns::new();
+            ns.run(no_dad);
             ip(&format!("link add r{name} type veth peer name {name}"));
             ip(&format!("link set {name} netns {}", ns.path()));
             ip(&format!("link set r{name} master br0 up"));
             ns.ip(&format!("link set {name} up"));
-            ns.ip(&format!("addr add {address}/24 dev {name}"));
+            ns.ip(&format!("addr add 10.9.0.{host}/24 dev {name}"));
+            ns.ip(&format!("addr add fd09::{host}/64 dev {name} nodad"));
             ns
         };
-        let client = join("c0", "10.9.0.1");
-        let balancer = join("b0", "10.9.0.254");
-        let servers = [join("s0", "10.9.0.2"), join("s1", "10.9.0.3")];
+        let client = join("c0", "1");
+        let balancer = join("b0", "254");
+        let servers = [join("s0", "2"), join("s1", "3")];
         client.ip("route add 192.0.2.1/32 via 10.9.0.254");
+        client.ip("route add 2001:db8:1::1/128 via fd09::254");
         client.run(|| tx_checksums_off("c0"));
         for server in &servers {
             server.run(|| {
@@ -125,15 +130,11 @@ impl Net {
                 sysctl("ipv4/conf/all/arp_announce", "2");
             });
             server.ip("addr add 192.0.2.1/32 dev lo");
-            let listener = server.run(|| TcpListener::bind(VIP).expect("listen on the VIP"));
-            thread::spawn(move || {
-                while let Ok((mut stream, _)) = listener.accept() {
-                    thread::spawn(move || {
-                        let mut copy = stream.try_clone().expect("a copy of the socket");
-                        std::io::copy(&mut stream, &mut copy)
-                    });
-                }
-            });
+            server.ip("addr add 2001:db8:1::1/128 dev lo nodad");
+            for vip in VIPS {
+                let listener = server.run(|| TcpListener::bind(vip).expect("listen on the VIP"));
+                thread::spawn(move || echo(&listener));
+            }
         }
         Self {
             client,
@@ -150,33 +151,35 @@ impl Net {
         started.unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// A VIP whose connections go to both servers in turn: what is picked by hash goes astray.
+    /// Two VIPs whose connections go to both servers in turn: what is picked by hash goes astray.
     fn furnish(&self, lb: &LoadBalancer) {
-        let vip = Vip {
-            address: "192.0.2.1".parse().expect("an address"),
-            port: 80,
-            protocol: Protocol::Tcp,
-        };
-        let vip = lb.add_vip(&vip).expect("a VIP");
-        for (server, (name, address)) in
-            (self.servers.iter()).zip([("s0", "10.9.0.2"), ("s1", "10.9.0.3")])
-        {
-            let of = server.run(|| causeway_netio::interface_info(name).expect("the server"));
-            let real = Real {
-                vip,
+        for (address, net) in [("192.0.2.1", "10.9.0."), ("2001:db8:1::1", "fd09::")] {
+            let vip = Vip {
                 address: address.parse().expect("an address"),
-                forwarding: Forwarding::L2(of.mac),
+                port: 80,
+                protocol: Protocol::Tcp,
             };
-            lb.add_real(&real).expect("a real");
+            let vip = lb.add_vip(&vip).expect("a VIP");
+            for (server, (name, host)) in self.servers.iter().zip([("s0", 2), ("s1", 3)]) {
+                let of = server.run(|| causeway_netio::interface_info(name).expect("the server"));
+                let real = Real {
+                    vip,
+                    address: format!("{net}{host}").parse().expect("an address"),
+                    forwarding: Forwarding::L2(of.mac),
+                };
+                lb.add_real(&real).expect("a real");
+            }
         }
         pick_in_turn(lb);
     }
 
     /// Connections that stay, and connections that come and go, until the end.
     fn load(&self) {
-        for stays in [true, true, true, true, true, true, true, true, false, false] {
-            let connect = || {
-                let stream = TcpStream::connect_timeout(&VIP.parse().expect("a VIP"), PATIENCE)?;
+        for number in 0..12 {
+            let stays = number < 8;
+            let vip = VIPS[number % 2].parse().expect("a VIP");
+            let connect = move || {
+                let stream = TcpStream::connect_timeout(&vip, PATIENCE)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
                 stream.set_nodelay(true)?;
                 Ok::<_, std::io::Error>(stream)
@@ -220,6 +223,15 @@ impl Drop for Net {
     }
 }
 
+fn echo(listener: &TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept() {
+        thread::spawn(move || {
+            let mut copy = stream.try_clone().expect("a copy of the socket");
+            std::io::copy(&mut stream, &mut copy)
+        });
+    }
+}
+
 fn ping(mut stream: &TcpStream) -> std::io::Result<()> {
     stream.write_all(b"ping")?;
     stream.read_exact(&mut [0; 4])
@@ -230,8 +242,10 @@ fn pick_in_turn(lb: &LoadBalancer) {
         pick: Pick::Turn,
         ..Picking::default()
     };
-    lb.set_picking(0, turn).expect("turns");
-    lb.set_ring(0, &[0, 1]).expect("a ring");
+    for (vip, ring) in [(0, [0, 1]), (1, [2, 3])] {
+        lb.set_picking(vip, turn).expect("turns");
+        lb.set_ring(vip, &ring).expect("a ring");
+    }
 }
 
 fn packets(lb: &LoadBalancer) -> u64 {
@@ -276,8 +290,8 @@ fn connections_live_through_another_layout_and_back() {
                 (OTHER_LAYOUT + round, &[][..])
             );
             net.check("rollback");
-            assert_eq!((back.vips().len(), back.reals().len()), (1, 2));
-            assert_eq!(back.ring(0).expect("the ring"), [0, 1]);
+            assert_eq!((back.vips().len(), back.reals().len()), (2, 4));
+            assert_eq!(back.ring(1).expect("the ring"), [2, 3]);
             let now = packets(&back);
             assert!(now > counted, "{now} {counted}");
             counted = now;
@@ -316,26 +330,26 @@ fn a_changed_table_size_keeps_connections() {
             let from = started.carried_over.expect("another size");
             assert_eq!((from.layout, from.losses.as_slice()), (LAYOUT, &[][..]));
             net.check("another size");
-            assert_eq!(lb.ring(0).expect("the ring"), [0, 1]);
+            assert_eq!(lb.ring(1).expect("the ring"), [2, 3]);
             assert!(packets(&lb) > 0);
         }
         // What is in use needs its place: nothing has changed then.
         let tiny = LoadBalancerOptions {
             limits: TableLimits {
-                reals: 1,
+                reals: 3,
                 ..small.limits
             },
             ..small.clone()
         };
         let refused = net.balancer.run(|| LoadBalancer::start(&tiny).map(drop));
-        let error = refused.expect_err("two reals are there").to_string();
+        let error = refused.expect_err("four reals are there").to_string();
         assert!(
-            error.contains("real number 1") && error.contains("limits.reals"),
+            error.contains("real number 3") && error.contains("limits.reals"),
             "{error}"
         );
         net.check("refused");
         let (lb, started) = net.start(&small);
-        assert!(started.took_over && started.carried_over.is_none() && lb.reals().len() == 2);
+        assert!(started.took_over && started.carried_over.is_none() && lb.reals().len() == 4);
     });
 }
 
@@ -380,7 +394,7 @@ fn a_start_that_is_refused_leaves_the_other_layout_at_work() {
         let (lb, started) = net.start(&options);
         assert!(started.took_over && started.carried_over.is_some());
         net.check("started in the end");
-        assert_eq!(lb.reals().len(), 2);
+        assert_eq!(lb.reals().len(), 4);
     });
 }
 
@@ -404,18 +418,17 @@ fn give_up(capability: u32) {
 
 const THIS_TEST: &str = "balancer::carried::tests::a_start_that_is_killed_is_gone_on_with";
 
-/// Set for a process that upgrades and rolls back until it is killed.
-const RESTLESS: &str = "CAUSEWAY_TEST_RESTLESS_PIN_DIR";
+/// Set for a process that upgrades and is killed.
+const UPGRADED: &str = "CAUSEWAY_TEST_UPGRADED_PIN_DIR";
 
 #[test]
 fn a_start_that_is_killed_is_gone_on_with() {
-    if let Some(pin_dir) = std::env::var_os(RESTLESS) {
+    if let Some(pin_dir) = std::env::var_os(UPGRADED) {
         let options = options(Path::new(&pin_dir));
+        call(&options.pin_dir, OTHER_LAYOUT);
+        let _plane = start_other(&options).expect("an upgrade");
         loop {
-            call(&options.pin_dir, OTHER_LAYOUT);
-            start_other(&options).map(drop).expect("an upgrade");
-            call(&options.pin_dir, OTHER_LAYOUT);
-            LoadBalancer::start(&options).map(drop).expect("a rollback");
+            thread::park();
         }
     }
     Sandbox::run(|sandbox| {
@@ -424,26 +437,79 @@ fn a_start_that_is_killed_is_gone_on_with() {
         net.furnish(&lb);
         drop(lb);
         net.load();
-        for round in 0..3_u64 {
-            let mut restless = net.balancer.run(|| {
+        // Before the copy, in it, around the switch, and behind it all.
+        for wait in [0, 4, 12, 30].map(Duration::from_millis) {
+            let mut victim = net.balancer.run(|| {
                 Command::new(std::env::current_exe().expect("this binary"))
                     .args(["--exact", THIS_TEST])
-                    .env(RESTLESS, &options.pin_dir)
+                    .env(UPGRADED, &options.pin_dir)
                     .stdout(Stdio::null())
                     .spawn()
                     .expect("a child")
             });
-            thread::sleep(Duration::from_millis(400 + 283 * round));
-            restless.kill().expect("SIGKILL");
-            restless.wait().expect("the end of the child");
+            let begun = options.pin_dir.join("next/program");
+            while !begun.exists() {
+                thread::yield_now();
+            }
+            thread::sleep(wait);
+            victim.kill().expect("SIGKILL");
+            victim.wait().expect("the end of the child");
             // Whichever of the two was at work, its layout is told apart by types alone.
             call(&options.pin_dir, OTHER_LAYOUT);
             let (lb, started) = net.start(&options);
             assert!(started.took_over);
-            assert_eq!((lb.vips().len(), lb.reals().len()), (1, 2), "round {round}");
+            assert_eq!((lb.vips().len(), lb.reals().len()), (2, 4), "{wait:?}");
             // As the daemon does it.
             pick_in_turn(&lb);
             net.check("killed");
+        }
+    });
+}
+
+/// Tokens go on naming their slots, in more partitions and in another layout's.
+#[test]
+fn stateful_connections_keep_their_slots() {
+    Sandbox::run(|sandbox| {
+        let conns = |connections| ConnLayout {
+            connections,
+            ..ConnLayout::default()
+        };
+        let wanted = |connections| LoadBalancerOptions {
+            interface: "lo".to_owned(),
+            conns: conns(connections),
+            ..options(&sandbox.pin_dir("lb"))
+        };
+        let ends = |n: u16| {
+            let client = SocketAddr::new("2001:db8::9".parse().expect("an address"), n);
+            (client, VIPS[1].parse().expect("a VIP"))
+        };
+        let (lb, _) = LoadBalancer::start(&wanted(1 << 15)).expect("a start");
+        lb.set_hash_key([3, 4]).expect("a key");
+        let mut table = lb.connections().expect("slots").expect("stateful");
+        let route = SlotRoute {
+            real: 5,
+            generation: 6,
+            vip: 0,
+        };
+        for n in 1..=100 {
+            assert_eq!(table.learn([3, 4], ends(n), 7 * n, &route), Learned::Placed);
+        }
+        drop((table, lb));
+        let found = |lb: &LoadBalancer| {
+            let table = lb.connections().expect("slots").expect("stateful");
+            let found = (1..=100).filter_map(|n| table.find([3, 4], ends(n), 7 * n));
+            found.filter(|of| of.real == 5 && of.packets == 1).count()
+        };
+        // Another layout, with as many, and back; then twice as many.
+        call(&wanted(0).pin_dir, OTHER_LAYOUT);
+        let (plane, _) = start_other(&wanted(1 << 15)).expect("an upgrade");
+        drop(plane);
+        call(&wanted(0).pin_dir, OTHER_LAYOUT);
+        for connections in [1 << 15, 1 << 16] {
+            let (lb, started) = LoadBalancer::start(&wanted(connections)).expect("a start");
+            assert!(started.carried_over.is_some_and(|of| of.losses.is_empty()));
+            assert_eq!(found(&lb), 100);
+            assert_eq!(lb.hash_key().expect("the key"), [3, 4]);
         }
     });
 }
