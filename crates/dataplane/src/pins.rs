@@ -5,6 +5,8 @@
 //! among them. Which of the two sets is in force the program on the interface tells, whenever a
 //! process is killed: as soon as it is the one that is pinned as `next/program`, the new set takes
 //! the old one's place, name by name. `layout` goes first: without it the rest only has to follow.
+//! A start of the same layout that finds a killed one's program at work first copies what that
+//! had not copied any more.
 //!
 //! Pins are what survives a restart: the maps, the link that holds the program on
 //! the interface, and `layout`, a map that says which build's structs the others hold. A process
@@ -99,6 +101,8 @@ pub(crate) struct PinDir {
     is_on_trial: bool,
     /// The same of [`NEXT`].
     is_staged: bool,
+    /// The program of [`NEXT`] is at work, and its maps have this build's layout.
+    is_switched: bool,
     /// What is pinned is of another layout: its number.
     former: Option<u32>,
 }
@@ -117,7 +121,7 @@ impl PinDir {
         };
         let mut pins = Self::locked(path, lock);
         if let Some(link) = link {
-            pins.settle(link)?;
+            pins.settle(kind, link)?;
         }
         pins.check_layout(kind)?;
         pins.is_new = pins.entries()?.len() == 1;
@@ -140,6 +144,7 @@ impl PinDir {
             is_new: false,
             is_on_trial: false,
             is_staged: false,
+            is_switched: false,
             former: None,
         }
     }
@@ -147,6 +152,25 @@ impl PinDir {
     /// The layout of what is pinned, if it is another one.
     pub(crate) fn former(&self) -> Option<u32> {
         self.former
+    }
+
+    /// Whether a start was killed between its program and its pins: both sets are there.
+    pub(crate) fn is_switched(&self) -> bool {
+        self.is_switched
+    }
+
+    /// The map of this name that the program at work uses.
+    pub(crate) fn current_map(&self, name: &str) -> Result<Option<MapHandle>> {
+        open_map(&self.current_pin(name), name)
+    }
+
+    /// Where that is pinned.
+    pub(crate) fn current_pin(&self, name: &str) -> PathBuf {
+        let next = self.next_pin(name);
+        match self.is_switched && next.exists() {
+            true => next,
+            false => self.pin(name),
+        }
     }
 
     /// Begins a set of pins that is to replace the one that is here.
@@ -166,7 +190,7 @@ impl PinDir {
 
     /// Puts the new set in the place of the one that was here.
     pub(crate) fn commit(&mut self) -> Result<()> {
-        self.is_staged = false;
+        (self.is_staged, self.is_switched, self.former) = (false, false, None);
         let next = self.path.join(NEXT);
         let moved = |pin: &Path| {
             let name = pin.file_name().unwrap_or_default();
@@ -199,7 +223,7 @@ impl PinDir {
     }
 
     /// Ends what a start began that was killed: forwards if its program is at work, else back.
-    fn settle(&mut self, link: &str) -> Result<()> {
+    fn settle(&mut self, kind: Kind, link: &str) -> Result<()> {
         if !self.path.join(NEXT).exists() {
             return Ok(());
         }
@@ -209,6 +233,13 @@ impl PinDir {
             let staged = xdp::pinned_program(&self.next_pin(PROGRAM_PIN))?;
             if staged.is_none() || running.map(|link| link.program) != staged {
                 return self.drop_next();
+            }
+            let layout = open_map(&self.next_pin(LAYOUT_PIN), LAYOUT_PIN)?;
+            let layout = layout.map(Table::<u32, u32>::new).transpose()?;
+            let layout = layout.map(|map| map.get(&0)).transpose()?.flatten();
+            if layout == Some(kind.layout()) {
+                self.is_switched = true;
+                return Ok(());
             }
         }
         self.commit()
@@ -287,13 +318,7 @@ impl PinDir {
 
     /// The map pinned as `name`, if there is one.
     pub(crate) fn map(&self, name: &str) -> Result<Option<MapHandle>> {
-        let pin = self.pin(name);
-        if !pin.exists() {
-            return Ok(None);
-        }
-        MapHandle::from_pinned_path(pin)
-            .map(Some)
-            .map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
+        open_map(&self.pin(name), name)
     }
 
     /// Has the next start begin with nothing, whatever is still pinned by then.
@@ -382,6 +407,15 @@ impl PinDir {
         map.pin(pin)
             .map_err(|e| DataPlaneError::map("pin", LAYOUT_PIN, io_error(&e)))
     }
+}
+
+fn open_map(pin: &Path, name: &str) -> Result<Option<MapHandle>> {
+    if !pin.exists() {
+        return Ok(None);
+    }
+    MapHandle::from_pinned_path(pin)
+        .map(Some)
+        .map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
 }
 
 fn entries(path: &Path) -> Result<Vec<PathBuf>> {

@@ -231,7 +231,7 @@ impl Startup {
                     entries: map.max_entries(),
                 },
                 types: types.and_then(|btf| btf.of_map(map.as_libbpf_object())),
-                pinned: self.pins.map(&name)?,
+                pinned: self.pins.current_map(&name)?,
                 name,
             });
         }
@@ -239,7 +239,23 @@ impl Startup {
             let pinned = of.pinned.as_ref();
             pinned.is_none_or(|map| Shape::of(map) == of.shape)
         };
-        if self.pins.former().is_some() || !wanted.iter().all(fits) {
+        let is_fit = wanted.iter().all(fits);
+        if self.pins.is_switched() && is_fit {
+            for map in &mut wanted {
+                let former = self.pins.next_pin(&map.name).exists();
+                map.pinned = former
+                    .then(|| self.pins.map(&map.name))
+                    .transpose()?
+                    .flatten();
+            }
+            // It has been at work: what cannot be read of its predecessor is missing already.
+            self.plan = Some(Plan::behind(self.blueprint.rules, wanted).unwrap_or_default());
+            return self.reuse(object, |_| true);
+        }
+        if self.pins.is_switched() {
+            self.pins.commit()?;
+        }
+        if self.pins.former().is_some() || !is_fit {
             let same_layout = self.pins.former().is_none();
             let plan = Plan::new(self.blueprint.rules, wanted, same_layout);
             self.plan = Some(plan.map_err(|cause| DataPlaneError::Unreadable {
@@ -249,13 +265,18 @@ impl Startup {
                 cause,
             })?);
         }
+        let plan = self.plan.as_ref();
+        self.reuse(object, |name| plan.is_none_or(|plan| plan.keeps(name)))
+    }
+
+    /// Connects the maps that are pinned already and used on.
+    fn reuse(&self, object: &mut OpenObject, is_used_on: impl Fn(&str) -> bool) -> Result<()> {
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            let is_used_on = self.plan.as_ref().is_none_or(|plan| plan.keeps(&name));
-            if is_internal(&name) || !is_used_on {
+            if is_internal(&name) || !is_used_on(&name) {
                 continue;
             }
-            if let Some(pinned) = self.pins.map(&name)? {
+            if let Some(pinned) = self.pins.current_map(&name)? {
                 map.reuse_fd(pinned.as_fd())
                     .map_err(|e| DataPlaneError::map("reuse the pin of", &name, io_error(&e)))?;
             }
@@ -364,8 +385,10 @@ impl Startup {
             let mut handle = MapHandle::try_from(&map)
                 .map_err(|e| DataPlaneError::map("open", &name, io_error(&e)))?;
             let pin = match &self.plan {
-                Some(plan) if !plan.keeps(&name) => self.pins.next_pin(&name),
-                _ => self.pins.pin(&name),
+                Some(plan) if !self.pins.is_switched() && !plan.keeps(&name) => {
+                    self.pins.next_pin(&name)
+                }
+                _ => self.pins.current_pin(&name),
             };
             if !pin.exists() {
                 handle

@@ -75,16 +75,19 @@ pub(super) struct EntryFollower {
     /// By old key: the old value, and what was written for it.
     copied: HashMap<Vec<u8>, (Vec<u8>, Vec<u8>)>,
     is_array: bool,
+    /// What is copied first replaces what is there.
+    overwrites: bool,
     last_cut_off: Option<u32>,
 }
 
 impl EntryFollower {
-    pub(super) fn new(source: Source, new: MapHandle) -> Self {
+    pub(super) fn new(source: Source, new: MapHandle, overwrites: bool) -> Self {
         Self {
             is_array: source.map.map_type() == MapType::Array,
             source,
             new,
             copied: HashMap::new(),
+            overwrites,
             last_cut_off: None,
         }
     }
@@ -130,6 +133,7 @@ impl Follower for EntryFollower {
                     true => self.new.update(&to, &value, MapFlags::ANY),
                     false => Ok(()),
                 },
+                None if self.overwrites => self.new.update(&to, &value, MapFlags::ANY),
                 None => match self.new.update(&to, &value, MapFlags::NO_EXIST) {
                     Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
                     done => done,

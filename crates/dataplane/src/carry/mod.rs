@@ -116,12 +116,28 @@ pub(crate) struct Plan {
     /// Types of the maps that are wanted.
     types: BTreeMap<String, MapTypes>,
     losses: Vec<String>,
+    /// The new maps are at work already: what they have stays.
+    is_behind: bool,
 }
 
 impl Plan {
+    /// What a start that was killed behind its switch had not copied any more: out of the maps
+    /// that are `pinned` still, into those of the program at work.
+    pub(crate) fn behind(rules: &Rules, wanted: Vec<Wanted>) -> io::Result<Self> {
+        let plan = Self {
+            is_behind: true,
+            ..Self::default()
+        };
+        plan.of(rules, wanted, false)
+    }
+
     /// `same_layout`: the maps are of this build, and differ in size.
     pub(crate) fn new(rules: &Rules, wanted: Vec<Wanted>, same_layout: bool) -> io::Result<Self> {
-        let mut plan = Self::default();
+        Self::default().of(rules, wanted, same_layout)
+    }
+
+    fn of(self, rules: &Rules, wanted: Vec<Wanted>, same_layout: bool) -> io::Result<Self> {
+        let mut plan = self;
         let mut kernel = TypesOfMaps::default();
         let mut pinned = Vec::new();
         for map in wanted {
@@ -132,7 +148,9 @@ impl Plan {
             );
             let rule = rules.of(&map.name);
             let Some(old) = map.pinned else {
-                plan.lose(rule.stake);
+                if !plan.is_behind {
+                    plan.lose(rule.stake);
+                }
                 continue;
             };
             let has = Shape::of(&old);
@@ -145,7 +163,8 @@ impl Plan {
             let is_same = types == map.types
                 && has == map.shape
                 && (types.is_some() || has.kind == MapType::ArrayOfMaps);
-            if is_same && ![How::Anew, How::Copied].contains(&rule.how) {
+            let is_copied = plan.is_behind || [How::Anew, How::Copied].contains(&rule.how);
+            if is_same && !is_copied {
                 plan.kept.insert(map.name.clone());
             }
             pinned.push((map.name, map.shape, old, types, map.types, rule));
@@ -253,12 +272,15 @@ impl Plan {
                 }
                 (_, MapType::Array | MapType::Hash | MapType::LruHash | MapType::LpmTrie) => {
                     let new = carried.map(&name)?;
-                    let mut follower = entries::EntryFollower::new(source, new);
+                    // Nobody but a process changes these.
+                    let overwrites = self.is_behind && rule.how == How::Copied;
+                    let mut follower = entries::EntryFollower::new(source, new, overwrites);
                     follower.follow()?;
                     let cut_off = follower.last_cut_off().map(u64::from);
                     carried.cut_off.extend(cut_off.map(|last| (name, last)));
                     carried.followers.push(Box::new(follower));
                 }
+                (_, MapType::PercpuArray) if self.is_behind => {}
                 (_, MapType::PercpuArray) => entries::copy_counters(&source, new)?,
                 // There is no other whose entries matter.
                 _ => {}
