@@ -23,7 +23,7 @@
 
 #include "../packet/parse.h"
 #include "maps.h"
-#include "../shared/mix.h"
+#include "../shared/flow_spot.h"
 #include "../shared/siphash.h"
 
 /* Where a packet goes. */
@@ -98,12 +98,6 @@ const volatile u32 cfg_buckets6 = DEFAULT_BUCKETS6;
 
 #define NO_SLOT CW_U32_MAX
 
-/* Where a flow may be. */
-struct spot {
-	u32 bucket[2];
-	u32 fingerprint; /* in the bits of a tag's, never 0 */
-};
-
 /* The hash of a flow's key that indexes rings; the same on every balancer with this key. */
 static __always_inline u64 flow_hash(const struct packet *pkt, const int family, const struct ctl *control)
 {
@@ -140,13 +134,7 @@ static __always_inline bool is_sampled(const struct packet *pkt, u32 k)
 
 static __always_inline struct spot find_spot(const struct packet *pkt, const int family)
 {
-	u32 buckets = family == IPV4 ? cfg_buckets4 : cfg_buckets6;
-	u64 hash = pkt->table_hash;
-
-	return (struct spot){
-		.bucket = { scale(hash >> 32, buckets), scale((u32)(hash * 0xbf58476d1ce4e5b9ull >> 32), buckets) },
-		.fingerprint = ((u32)hash & ~AGE_MASK) | (AGE_MASK + 1),
-	};
+	return spot_of(pkt->table_hash, family == IPV4 ? cfg_buckets4 : cfg_buckets6);
 }
 
 static __always_inline struct flow_bucket *find_bucket(u32 index, const int family)

@@ -6,8 +6,9 @@
  * Fields named *_be are in network byte order. IPv4 addresses in 16-byte fields
  * are IPv4-mapped (::ffff:a.b.c.d).
  *
- * Pinned maps outlive the build that made them. Raise LAYOUT in crates/dataplane/src/pins.rs
- * when the meaning of any byte in them changes, the estimators' states included.
+ * Pinned maps outlive the build that made them, and other builds read them by the names of
+ * fields: one whose meaning changes gets another name. Raise LAYOUT in crates/dataplane/src/pins.rs
+ * with every change, the estimators' states included.
  */
 #ifndef CAUSEWAY_ABI_H
 #define CAUSEWAY_ABI_H

@@ -9,6 +9,7 @@ const SHIMS: &[&str] = &[
     "estimate.c",
     "hist.c",
     "limit.c",
+    "places.c",
     "quic_lb.c",
 ];
 

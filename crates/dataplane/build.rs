@@ -120,6 +120,7 @@ fn build() -> Result<(), String> {
     skeletons(bpf, OBJECTS, &out)?;
     // What the packet tests need besides.
     skeletons(Path::new("tests/dataplane"), &["no_headroom"], &out)?;
+    other_layout(bpf, &out)?;
     let clang = find_clang()?;
     let flags = flags()?;
     let abi = bpf.join("shared/abi.h");
@@ -130,6 +131,76 @@ fn build() -> Result<(), String> {
     std::fs::write(out.join("verdicts.rs"), rust).map_err(|e| e.to_string())?;
     let rust = constants(&clang, &flags, &bpf.join("shared"), &out)?;
     std::fs::write(out.join("constants.rs"), rust).map_err(|e| e.to_string())
+}
+
+/// Lines of the headers that trade places for a balancer of another layout, which the tests of
+/// takeover upgrade to and roll back from.
+const TRADED: &[(&str, &str, &str, &str)] = &[
+    ("abi.h", "struct flow {", "\tu32 real; ", "\tu32 isn; "),
+    ("abi.h", "struct vip {", "\tu32 id; ", "\tu32 ring_size; "),
+    ("abi.h", "struct real {", "\tu16 gen;", "\tu16 vip; "),
+    (
+        "abi.h",
+        "struct ctl {",
+        "\tu64 hash_key[2];",
+        "\tu64 table_seed; ",
+    ),
+    (
+        "abi.h",
+        "struct real_stats {",
+        "\tu64 packets;",
+        "\tu64 bytes;",
+    ),
+    (
+        "window_chain_state.h",
+        "struct wc_state {",
+        "\tu32 cur_off; ",
+        "\tu32 latency; ",
+    ),
+];
+
+/// Compiles the balancer with another layout.
+fn other_layout(bpf: &Path, out: &Path) -> Result<(), String> {
+    let other = out.join("other");
+    for dir in ["", "lb", "packet", "shared"] {
+        let to = other.join(dir);
+        let failed = |e: std::io::Error| format!("{}: {e}", to.display());
+        std::fs::create_dir_all(&to).map_err(failed)?;
+        for entry in std::fs::read_dir(bpf.join(dir)).map_err(failed)? {
+            let from = entry.map_err(failed)?.path();
+            let Some(name) = from.file_name().filter(|_| from.is_file()) else {
+                continue;
+            };
+            let text = std::fs::read_to_string(&from).map_err(failed)?;
+            let mut of_file = TRADED.iter().filter(|(file, ..)| name == *file);
+            let text = of_file.try_fold(text, |text, (_, head, one, two)| {
+                trade(&text, head, one, two).ok_or_else(|| format!("{head} has no {one}, {two}"))
+            })?;
+            // What is written has changed, for cargo.
+            if std::fs::read_to_string(to.join(name)).ok().as_ref() != Some(&text) {
+                std::fs::write(to.join(name), text).map_err(failed)?;
+            }
+        }
+    }
+    let made = out.join("other_layout");
+    std::fs::create_dir_all(&made).map_err(|e| e.to_string())?;
+    skeletons(&other, &["lb"], &made)
+}
+
+/// The text with two lines of a struct in each other's place.
+fn trade(text: &str, head: &str, one: &str, two: &str) -> Option<String> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    let from = lines.iter().position(|line| *line == head)?;
+    let line = |start: &str| {
+        let found = lines
+            .iter()
+            .skip(from)
+            .position(|line| line.starts_with(start));
+        found.map(|at| at + from)
+    };
+    let (one, two) = (line(one)?, line(two)?);
+    lines.swap(one, two);
+    Some(lines.join("\n") + "\n")
 }
 
 /// The constants as Rust. The compiler evaluates them: each initialises a global variable,

@@ -25,6 +25,7 @@ use causeway_service::access::{Access, Rules};
 use causeway_service::http::{
     blocking, described, description, openmetrics, problem, with_description,
 };
+use causeway_service::privileges::give_up_sys_admin;
 use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -108,6 +109,8 @@ impl Agent {
             .decapsulates()
             .then(|| Decapsulator::start(&options))
             .transpose()?;
+        // It was for reading maps of another layout.
+        give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
         if let Some((decapsulator, _)) = &started {
             if config.cookies.is_some() && !decapsulator.sees_opening() {
                 warn!(

@@ -19,7 +19,7 @@ struct Version {
     version: &'static str,
     /// What it was built from, if the build knew.
     build: Option<&'static str>,
-    /// A data plane is taken over by builds of the same layout alone.
+    /// From a data plane of another layout a start copies what it needs.
     layout: u32,
 }
 

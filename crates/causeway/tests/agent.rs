@@ -280,6 +280,14 @@ fn the_units_capabilities_suffice() {
             assert!(world.delivers());
             assert_eq!(world.count("decapsulated"), 2 - u64::from(first));
             assert!(!world.log().contains("WARN"), "{}", world.log());
+            // Types of maps were read in the start.
+            let status = format!("/proc/{}/status", agent.0.id());
+            let status = fs::read_to_string(status).expect("a status");
+            let held = status
+                .lines()
+                .find_map(|line| line.strip_prefix("CapPrm:\t"));
+            let held = held.and_then(|set| u64::from_str_radix(set, 16).ok());
+            assert_eq!(held.expect("its rights") >> 21 & 1, 0, "CAP_SYS_ADMIN");
             agent.terminate();
         }
     });

@@ -4,17 +4,10 @@
 #include "cookie.h"
 #include "cookie_clock.h"
 #include "cookie_echo.h"
-#include "mix.h"
 
 u64 causeway_cookie_hash(const u64 *words, u32 count, const u64 *key)
 {
 	return siphash24(words, count, key);
-}
-
-/* conn_partition of bpf/lb/conn_table.h. */
-u32 causeway_conn_partition(const u64 *words, u32 count, u64 seed, u32 partitions)
-{
-	return scale(mix_words(words, count, seed) >> 32, partitions);
 }
 
 u32 causeway_conn_token_mask(const u64 *words, u32 count, const u64 *hash_key)

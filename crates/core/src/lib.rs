@@ -21,6 +21,7 @@ pub mod health;
 pub mod hist;
 pub mod limit;
 pub mod peer;
+pub mod places;
 pub mod rtt;
 pub mod select;
 pub mod wire;

@@ -25,6 +25,7 @@ use crate::tunnel_sources::TunnelSources;
 use crate::xdp::XdpMode;
 use crate::{abi, flow_table};
 
+mod carried;
 mod conns;
 mod cookies;
 mod directory;
@@ -57,9 +58,10 @@ const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Balancer,
     program: "causeway_lb",
     link: "link_lb",
+    rules: &carried::RULES,
 };
 
-/// How to start a balancer. Sizes are fixed for as long as its pins live.
+/// How to start a balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadBalancerOptions {
     /// The interface where clients' packets arrive and from which they leave.
@@ -210,7 +212,7 @@ impl LoadBalancer {
     /// without losing a packet or a flow. On an error whatever ran goes on.
     pub fn start(options: &LoadBalancerOptions) -> Result<(Self, Started)> {
         options.check()?;
-        let startup = Startup::begin(
+        let mut startup = Startup::begin(
             BLUEPRINT,
             &options.interface,
             &options.pin_dir,

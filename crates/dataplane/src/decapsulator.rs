@@ -13,6 +13,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
 use crate::balancer::{Prefix, Vip};
+use crate::carry::{How, Rule, Rules};
 use crate::conn_tokens::ConnTokens;
 use crate::cookie_hooks::{self, CookieFilters, CookieHooks};
 use crate::error::{DataPlaneError, Result};
@@ -29,6 +30,45 @@ const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Decapsulator,
     program: "causeway_server",
     link: "link_server",
+    rules: &RULES,
+};
+
+/// What servers keep of connections. Networks, keys, VIPs and addresses are the configuration's, and
+/// stand in their maps until that is applied.
+const RULES: Rules = Rules {
+    maps: &[
+        // What sockets keep is to be reached from them alone.
+        Rule {
+            stake: "the clocks of open connections with cookies are learnt anew, from the next segment of each",
+            ..Rule::of("cookie_sockets", How::Kept)
+        },
+        Rule {
+            with: Some("timestamp_clocks"),
+            ..Rule::of("timestamp_cache", How::Kept)
+        },
+        Rule {
+            with: Some("timestamp_cache"),
+            ..Rule::of("timestamp_clocks", How::Kept)
+        },
+        Rule::of("token_events", How::Anew),
+        Rule {
+            needs: &["saddr_be", "daddr_be", "sport_be", "dport_be", "proto"],
+            stake: "stateful connections that are opening now get no token: they go by the balancer's flow table",
+            ..Rule::of("conn_tokens", How::Entries)
+        },
+        Rule {
+            needs: &["saddr_be", "daddr_be", "sport_be", "dport_be", "proto"],
+            stake: "balancers are not told of the ends of open stateful connections: their slots are free after `idle`",
+            ..Rule::of("held_tokens", How::Entries)
+        },
+        Rule::of("mirror_ctl", How::Anew),
+        Rule::of("mirror_pending", How::Anew),
+        Rule::of("mirror_counts", How::Anew),
+        Rule::of("mirror_share", How::Anew),
+        Rule::of("mirror_ring", How::Anew),
+    ],
+    whole: &[],
+    apart: |_| Ok(()),
 };
 
 /// How to start a decapsulator.
@@ -71,7 +111,7 @@ impl Decapsulator {
     /// new one has no addresses and lets everything pass; with addresses it opens tunnels
     /// once it knows whose.
     pub fn start(options: &DecapsulatorOptions) -> Result<(Self, Started)> {
-        let startup = Startup::begin(
+        let mut startup = Startup::begin(
             BLUEPRINT,
             &options.interface,
             &options.pin_dir,
@@ -98,7 +138,7 @@ impl Decapsulator {
         let skel = skel.load().map_err(failed)?;
         let filters = match &options.cookies {
             Some(hooks) => {
-                startup.pin_maps(skel.object())?;
+                startup.furnish(skel.object())?;
                 let (interface, pins) = startup.place();
                 Some(CookieFilters::attach(
                     hooks,

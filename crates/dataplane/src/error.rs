@@ -75,35 +75,47 @@ pub enum DataPlaneError {
         .0.display()
     )]
     Busy(PathBuf),
-    /// Pins of a build with other structs.
+    /// Pins of another kind of data plane.
     #[error(
-        "the data plane pinned in {} has layout {found}, this build has {ours}: they cannot share state. Take the old one down (`causeway lb unload --yes`, `causeway agent unload --yes`), then start again; connections in its table are lost",
+        "{} holds the pins of {found}, and this is {ours}: choose another pin_dir, or take the old one down (`causeway lb unload --yes`, `causeway agent unload --yes`)",
         .pin_dir.display()
     )]
-    AbiVersion {
+    OtherKind {
         /// Where the pins are.
         pin_dir: PathBuf,
-        /// Layout of the pins; "unknown" when they do not say.
-        found: String,
-        /// Layout of this build.
-        ours: String,
+        /// What they are of.
+        found: &'static str,
+        /// What was to start.
+        ours: &'static str,
     },
-    /// A pinned map differs from what is wanted.
+    /// Pins of another layout whose types the kernel does not tell.
     #[error(
-        "the map {map} pinned in {} has {what} {pinned}, the configuration wants {wanted}: keep the old value, or take the data plane down (`causeway lb unload --yes`, `causeway agent unload --yes`) and start again; connections in its table are lost",
+        "the data plane pinned in {} has layout {found}, this build has {ours}, and what its maps hold cannot be read ({cause}): start with CAP_SYS_ADMIN, as the packages' units do, or take it down (`causeway lb unload --yes`, `causeway agent unload --yes`); connections in its table are lost then",
         .pin_dir.display()
     )]
-    Layout {
-        /// The map.
-        map: String,
-        /// What differs.
-        what: &'static str,
-        /// What the pinned map has.
-        pinned: u32,
-        /// What it should have.
-        wanted: u32,
+    Unreadable {
         /// Where the pins are.
         pin_dir: PathBuf,
+        /// Layout of the pins.
+        found: u32,
+        /// Layout of this build.
+        ours: u32,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// A table is to become smaller than what is in use.
+    #[error(
+        "{what} number {number} is in use, and the configuration has numbers below {max} alone: raise {setting}, or remove {what}s before it is lowered"
+    )]
+    InUse {
+        /// What there are too many of.
+        what: &'static str,
+        /// The highest number.
+        number: u64,
+        /// How many there may be.
+        max: u64,
+        /// The setting that bounds them.
+        setting: &'static str,
     },
     /// The pins belong to another interface.
     #[error(

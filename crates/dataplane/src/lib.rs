@@ -14,6 +14,8 @@
 
 pub mod abi;
 mod balancer;
+mod btf;
+mod carry;
 mod conn_tokens;
 mod cookie_hooks;
 mod decapsulator;
@@ -57,7 +59,7 @@ pub use mirror::{
     MirroredPacket,
 };
 pub use pins::LAYOUT;
-pub use plane::{Detached, Started};
+pub use plane::{CarriedOver, Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use sampler::{Sampler, SamplerCost, SamplerOptions, interface_of, sampler_cost};
 pub use syn_hooks::HookChanges;

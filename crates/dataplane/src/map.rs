@@ -12,7 +12,7 @@ use crate::abi::Plain;
 use crate::error::{DataPlaneError, Result};
 
 /// The C view of a batch call without flags.
-fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
+pub(crate) fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
     libbpf_sys::bpf_map_batch_opts {
         sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
         ..Default::default()
@@ -286,6 +286,18 @@ fn check_sizes<K, V>(map: &MapHandle) -> Result<()> {
 fn size_error(map: String) -> DataPlaneError {
     let cause = io::Error::new(io::ErrorKind::InvalidData, "keys or values of another size");
     DataPlaneError::map("use", &map, cause)
+}
+
+/// Waits until every program that runs now has ended: they run inside of RCU's read sides, and
+/// membarrier(2) of all processes waits for those.
+pub(crate) fn wait_for_programs() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: a system call with numbers alone.
+    let ret = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if ret != 0 {
+        // A kernel with nohz_full has none. A CPU of such a host is not taken away for longer.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
 
 /// The error of a libbpf call that returned `-errno`.

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use libbpf_rs::{MapCore as _, MapHandle};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -15,9 +16,14 @@ use crate::error::{DataPlaneError, Result};
 /// What an array holds that the kernel may write to at any time.
 ///
 /// # Safety
-/// `#[repr(C)]`, its size a multiple of 8, and every field atomic, or one that is
+/// `#[repr(C)]`, its size 4 or a multiple of 8, and every field atomic, or one that is
 /// never read.
 pub(crate) unsafe trait Shared {}
+
+// SAFETY: an atomic number.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: the same.
+unsafe impl Shared for AtomicU32 {}
 
 /// All entries of a BPF array made with `BPF_F_MMAPABLE`.
 #[derive(Debug)]
@@ -40,7 +46,18 @@ impl<T: Shared> Mapped<T> {
         if map.value_size().next_multiple_of(8) as usize != size_of::<T>() {
             return Err(fail(nix::Error::EINVAL));
         }
-        let entries = map.max_entries() as usize;
+        Self::parts(map)
+    }
+
+    /// The same by parts, of which a value is a whole number.
+    pub(crate) fn parts(map: &MapHandle) -> Result<Self> {
+        let name = map.name().to_string_lossy().into_owned();
+        let fail = |e: nix::Error| DataPlaneError::map("map into memory", &name, e);
+        let value = map.value_size().next_multiple_of(8) as usize;
+        if !value.is_multiple_of(size_of::<T>()) {
+            return Err(fail(nix::Error::EINVAL));
+        }
+        let entries = map.max_entries() as usize * (value / size_of::<T>());
         let bytes = NonZeroUsize::new(entries * size_of::<T>());
         let bytes = bytes.ok_or_else(|| fail(nix::Error::EINVAL))?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;

@@ -7,8 +7,7 @@
 //! packets flow on. The next process to start with the same pin directory
 //!
 //! 1. locks the directory, so that there is one owner at a time;
-//! 2. checks that the pins are of its own layout, see [`crate::pins`], and that
-//!    each map has the type and sizes that it wants;
+//! 2. looks at the layout of the pins, and at types and sizes of each map;
 //! 3. loads its own program against the pinned maps;
 //! 4. replaces the program in the link, in one step of the kernel.
 //!
@@ -16,11 +15,11 @@
 //! packet meets an interface without a program, and the flow table, the counters
 //! and the ids of VIPs and reals carry over.
 //!
-//! # Migration
-//! A changed table size, or a build with another layout, cannot reuse the maps.
-//! That is an error that names the map and leaves the old data plane at work. The
-//! way out is to take it down and restart: flows then find no entry, and the ring sends all whose
-//! pool did not change to the real they had.
+//! # Other layouts and sizes
+//! Maps of another layout, or of another size, cannot be used as they are. The start makes its own
+//! beside them, copies what there is ([`crate::carry`]), replaces the program and has its pins take
+//! the place of the old ones. A start that is refused or killed before step 4 has changed nothing;
+//! one that is killed behind it is ended by the next ([`crate::pins`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,25 +28,41 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use causeway_netio::Interface;
-use libbpf_rs::{MapCore as _, MapHandle, MapType, Object, OpenObject, OpenProgramMut, PrintLevel};
+use libbpf_rs::{
+    AsRawLibbpf as _, MapCore as _, MapHandle, MapType, Object, OpenObject, OpenProgramMut,
+    PrintLevel,
+};
 use tracing::{info, warn};
 
+use crate::btf::Btf;
+use crate::carry::{Carried, Plan, Rules, Wanted};
 use crate::error::{DataPlaneError, Result};
 use crate::hold::{Hold, HoldChanges};
 use crate::map::io_error;
-use crate::pins::{Kind, PinDir};
+use crate::pins::{Kind, LAYOUT, PinDir};
 use crate::xdp::{self, AttachedMode, Link, XdpMode};
 
 /// What an interface has by default.
 const ETHERNET_MTU: u32 = 1500;
 
 /// What happened at a start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
-    /// A data plane was running already and was taken over with all its state.
+    /// A data plane was running already and was taken over with its state.
     pub took_over: bool,
     /// How the program runs.
     pub mode: AttachedMode,
+    /// What was there was of another layout, or of another size.
+    pub carried_over: Option<CarriedOver>,
+}
+
+/// What came over from a data plane whose maps could not be used as they were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CarriedOver {
+    /// Its layout; the own one if only sizes differ.
+    pub layout: u32,
+    /// What did not come over, and what that means for connections: a sentence each.
+    pub losses: Vec<String>,
 }
 
 /// What a removal found.
@@ -66,7 +81,15 @@ impl Started {
             true => "took over the running data plane of",
             false => "attached to",
         };
-        info!("{what} {interface} in {} mode: {summary}", self.mode);
+        let from = match &self.carried_over {
+            Some(of) if of.layout != LAYOUT => format!(", from layout {} to {LAYOUT}", of.layout),
+            Some(_) => ", into tables of another size".to_owned(),
+            None => String::new(),
+        };
+        info!("{what} {interface} in {} mode{from}: {summary}", self.mode);
+        for loss in self.carried_over.iter().flat_map(|of| &of.losses) {
+            warn!("{loss}");
+        }
         if wanted == XdpMode::Auto && self.mode == AttachedMode::Generic {
             warn!(
                 "the driver of {interface} has no native XDP: generic mode works, and costs more per packet"
@@ -100,11 +123,12 @@ pub(crate) struct Blueprint {
     pub(crate) program: &'static str,
     /// Name of the link's pin.
     pub(crate) link: &'static str,
+    /// What comes over from another layout.
+    pub(crate) rules: &'static Rules,
 }
 
 /// A data plane that is being started: the directory is locked, nothing has
 /// changed yet. Call `prepare` with the opened object, load it, then `attach`.
-#[derive(Debug)]
 pub(crate) struct Startup {
     blueprint: Blueprint,
     interface: Interface,
@@ -113,6 +137,15 @@ pub(crate) struct Startup {
     running: Option<Running>,
     /// Whether the program is to take frames of several buffers.
     takes_long_frames: bool,
+    /// What of the pinned maps is copied, if they cannot be used as they are.
+    plan: Option<Plan>,
+    furnished: Option<Furnished>,
+}
+
+/// The maps of a program that is loaded, and what is followed in the old ones.
+struct Furnished {
+    maps: BTreeMap<String, MapHandle>,
+    carried: Option<Carried>,
 }
 
 /// A link that still holds a program on the interface.
@@ -151,7 +184,7 @@ impl Startup {
     ) -> Result<Self> {
         check_kernel()?;
         let interface = Interface::find(interface)?;
-        let mut pins = PinDir::open(pin_dir, blueprint.kind)?;
+        let mut pins = PinDir::open(pin_dir, blueprint.kind, Some(blueprint.link))?;
         pins.try_out();
         let running = find_running(blueprint, &interface, &pins, mode)?;
         let is_generic = mode == XdpMode::Generic
@@ -164,18 +197,22 @@ impl Startup {
             pins,
             running,
             takes_long_frames,
+            plan: None,
+            furnished: None,
         })
     }
 
-    /// Sets the sizes of maps, by name, and connects those that are pinned
-    /// already. An error names the map that does not fit.
-    pub(crate) fn prepare(&self, object: &mut OpenObject, sizes: &[(&str, u32)]) -> Result<()> {
+    /// Sets the sizes of maps, by name, and connects those that are pinned already and can be
+    /// used on.
+    pub(crate) fn prepare(&mut self, object: &mut OpenObject, sizes: &[(&str, u32)]) -> Result<()> {
         if self.takes_long_frames {
             let own = |program: &OpenProgramMut<'_>| program.name() == self.blueprint.program;
             for mut program in object.progs_mut().filter(own) {
                 program.set_flags(libbpf_sys::BPF_F_XDP_HAS_FRAGS);
             }
         }
+        let btf = Btf::of_object(object.as_libbpf_object());
+        let mut wanted = Vec::new();
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if is_internal(&name) {
@@ -185,24 +222,64 @@ impl Startup {
                 map.set_max_entries(*entries)
                     .map_err(|e| DataPlaneError::map("set the size of", &name, io_error(&e)))?;
             }
-            let Some(pinned) = self.pins.map(&name)? else {
+            let types = btf.as_ref();
+            wanted.push(Wanted {
+                shape: Shape {
+                    kind: map.map_type(),
+                    key: map.key_size(),
+                    value: map.value_size(),
+                    entries: map.max_entries(),
+                },
+                types: types.and_then(|btf| btf.of_map(map.as_libbpf_object())),
+                pinned: self.pins.current_map(&name)?,
+                name,
+            });
+        }
+        let fits = |of: &Wanted| {
+            let pinned = of.pinned.as_ref();
+            pinned.is_none_or(|map| Shape::of(map) == of.shape)
+        };
+        let is_fit = wanted.iter().all(fits);
+        if self.pins.is_switched() && is_fit {
+            for map in &mut wanted {
+                let former = self.pins.next_pin(&map.name).exists();
+                map.pinned = former
+                    .then(|| self.pins.map(&map.name))
+                    .transpose()?
+                    .flatten();
+            }
+            // It has been at work: what cannot be read of its predecessor is missing already.
+            self.plan = Some(Plan::behind(self.blueprint.rules, wanted).unwrap_or_default());
+            return self.reuse(object, |_| true);
+        }
+        if self.pins.is_switched() {
+            self.pins.commit()?;
+        }
+        if self.pins.former().is_some() || !is_fit {
+            let same_layout = self.pins.former().is_none();
+            let plan = Plan::new(self.blueprint.rules, wanted, same_layout);
+            self.plan = Some(plan.map_err(|cause| DataPlaneError::Unreadable {
+                pin_dir: self.pins.path().to_owned(),
+                found: self.pins.former().unwrap_or(LAYOUT),
+                ours: LAYOUT,
+                cause,
+            })?);
+        }
+        let plan = self.plan.as_ref();
+        self.reuse(object, |name| plan.is_none_or(|plan| plan.keeps(name)))
+    }
+
+    /// Connects the maps that are pinned already and used on.
+    fn reuse(&self, object: &mut OpenObject, is_used_on: impl Fn(&str) -> bool) -> Result<()> {
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if is_internal(&name) || !is_used_on(&name) {
                 continue;
-            };
-            let has = Shape {
-                kind: pinned.map_type(),
-                key: pinned.key_size(),
-                value: pinned.value_size(),
-                entries: pinned.max_entries(),
-            };
-            let wants = Shape {
-                kind: map.map_type(),
-                key: map.key_size(),
-                value: map.value_size(),
-                entries: map.max_entries(),
-            };
-            has.check(&wants, &name, self.pins.path())?;
-            map.reuse_fd(pinned.as_fd())
-                .map_err(|e| DataPlaneError::map("reuse the pin of", &name, io_error(&e)))?;
+            }
+            if let Some(pinned) = self.pins.current_map(&name)? {
+                map.reuse_fd(pinned.as_fd())
+                    .map_err(|e| DataPlaneError::map("reuse the pin of", &name, io_error(&e)))?;
+            }
         }
         Ok(())
     }
@@ -211,21 +288,34 @@ impl Startup {
         (&self.interface, &self.pins)
     }
 
-    /// Pins the maps of the loaded object that are not pinned yet, and puts its
-    /// program on the interface or in the place of the running one.
+    /// Pins the maps of the loaded object, and puts its program on the interface or in the place of
+    /// the running one.
     pub(crate) fn attach(mut self, object: &Object) -> Result<(Plane, Started)> {
-        let maps = self.pin_maps(object)?;
-        let program = object
-            .progs()
-            .find(|program| program.name() == self.blueprint.program)
-            .ok_or_else(|| {
-                let missing = io::Error::from(io::ErrorKind::NotFound);
-                DataPlaneError::bpf(
-                    format!("find the program {}", self.blueprint.program),
-                    missing,
+        self.furnish(object)?;
+        let program = self.program(object)?;
+        let (link, started, maps) = match self.furnished.take() {
+            Some(Furnished {
+                maps,
+                carried: Some(mut carried),
+            }) => {
+                let (link, mut started) = carried.during(|| self.put(program))?;
+                started.carried_over = Some(CarriedOver {
+                    layout: self.pins.former().unwrap_or(LAYOUT),
+                    losses: carried.losses,
+                });
+                self.pins.commit()?;
+                (link, started, maps)
+            }
+            furnished => {
+                let (link, started) = self.put(program)?;
+                (
+                    link,
+                    started,
+                    furnished.map_or_else(BTreeMap::new, |of| of.maps),
                 )
-            })?;
-        let (link, started) = self.put(program.as_fd())?;
+            }
+        };
+        self.pins.keep_only(|name| maps.contains_key(name))?;
         self.pins.keep();
         let hold = Hold::new(
             self.blueprint,
@@ -233,7 +323,7 @@ impl Startup {
             self.mode,
             self.pins,
             link,
-            program.as_fd(),
+            program,
             &maps,
         )?;
         let plane = Plane {
@@ -243,12 +333,17 @@ impl Startup {
         Ok((plane, started))
     }
 
+    fn program<'a>(&self, object: &'a Object) -> Result<BorrowedFd<'a>> {
+        crate::cookie_hooks::program(object, self.blueprint.program)
+    }
+
     fn put(&self, program: BorrowedFd<'_>) -> Result<(Link, Started)> {
         if let Some(Running { link, mode }) = &self.running {
             link.replace(program)?;
             let started = Started {
                 took_over: true,
                 mode: *mode,
+                carried_over: None,
             };
             return Ok((link.try_clone()?, started));
         }
@@ -266,11 +361,21 @@ impl Startup {
         let started = Started {
             took_over: false,
             mode,
+            carried_over: None,
         };
         Ok((link, started))
     }
 
-    pub(crate) fn pin_maps(&self, object: &Object) -> Result<BTreeMap<String, MapHandle>> {
+    /// Pins the maps of the loaded object that are not pinned yet, and copies what comes from
+    /// others. What is at work goes on as it was.
+    pub(crate) fn furnish(&mut self, object: &Object) -> Result<()> {
+        if self.furnished.is_some() {
+            return Ok(());
+        }
+        if self.plan.is_some() {
+            self.pins
+                .stage(self.blueprint.kind, self.program(object)?)?;
+        }
         let mut maps = BTreeMap::new();
         for map in object.maps() {
             let name = map.name().to_string_lossy().into_owned();
@@ -279,7 +384,12 @@ impl Startup {
             }
             let mut handle = MapHandle::try_from(&map)
                 .map_err(|e| DataPlaneError::map("open", &name, io_error(&e)))?;
-            let pin = self.pins.pin(&name);
+            let pin = match &self.plan {
+                Some(plan) if !self.pins.is_switched() && !plan.keeps(&name) => {
+                    self.pins.next_pin(&name)
+                }
+                _ => self.pins.current_pin(&name),
+            };
             if !pin.exists() {
                 handle
                     .pin(&pin)
@@ -287,7 +397,13 @@ impl Startup {
             }
             maps.insert(name, handle);
         }
-        Ok(maps)
+        let plan = self.plan.take();
+        let carried = plan.map(|plan| plan.carry_out(self.blueprint.rules, &maps));
+        self.furnished = Some(Furnished {
+            carried: carried.transpose()?,
+            maps,
+        });
+        Ok(())
     }
 }
 
@@ -405,7 +521,7 @@ fn find_running(
 }
 
 /// What the kernel compares when a map is reused.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) kind: MapType,
     pub(crate) key: u32,
@@ -437,22 +553,12 @@ impl Shape {
         }
     }
 
-    fn check(&self, wants: &Self, map: &str, pin_dir: &Path) -> Result<()> {
-        let fields = [
-            ("type", self.kind as u32, wants.kind as u32),
-            ("key size", self.key, wants.key),
-            ("value size", self.value, wants.value),
-            ("max_entries", self.entries, wants.entries),
-        ];
-        match fields.into_iter().find(|(_, has, wants)| has != wants) {
-            None => Ok(()),
-            Some((what, pinned, wanted)) => Err(DataPlaneError::Layout {
-                map: map.to_owned(),
-                what,
-                pinned,
-                wanted,
-                pin_dir: pin_dir.to_owned(),
-            }),
+    pub(crate) fn of(map: &MapHandle) -> Self {
+        Self {
+            kind: map.map_type(),
+            key: map.key_size(),
+            value: map.value_size(),
+            entries: map.max_entries(),
         }
     }
 }

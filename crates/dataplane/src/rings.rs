@@ -68,13 +68,23 @@ impl Rings {
         self.0.remove(&vip).map(drop)
     }
 
+    pub(crate) fn max_entries(&self) -> u32 {
+        self.0.max_entries()
+    }
+
+    /// The ring with this number, to stand in another table, too. Needs CAP_SYS_ADMIN.
+    pub(crate) fn inner(&self, number: u32) -> Result<Option<NewRing>> {
+        let id = self.0.get(&number)?;
+        let map = id.map(MapHandle::from_map_id).transpose();
+        map.map(|map| map.map(NewRing))
+            .map_err(|e| DataPlaneError::map("open", "ring", io_error(&e)))
+    }
+
     /// A VIP's ring; empty if it has none. Needs CAP_SYS_ADMIN.
     pub(crate) fn read(&self, vip: u32) -> Result<Vec<u32>> {
-        let Some(id) = self.0.get(&vip)? else {
+        let Some(NewRing(map)) = self.inner(vip)? else {
             return Ok(Vec::new());
         };
-        let map = MapHandle::from_map_id(id)
-            .map_err(|e| DataPlaneError::map("open", "ring", io_error(&e)))?;
         let slots = Mapped::<Slot>::new(&map)?;
         Ok(slots
             .iter()

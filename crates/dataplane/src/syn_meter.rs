@@ -448,22 +448,15 @@ impl SynMeter {
 
 /// The directory, with pins that fit these settings or with none.
 fn open_pins(options: &SynMeterOptions) -> Result<(PinDir, bool)> {
-    let open = || PinDir::open(&options.pin_dir, Kind::SynMeter);
-    let pins = match open() {
-        Ok(pins) => pins,
-        // Another build's: the counts are of no use.
-        Err(DataPlaneError::AbiVersion { .. }) => {
-            SynMeter::detach(&options.pin_dir)?;
-            open()?
-        }
-        Err(error) => return Err(error),
-    };
+    let open = || PinDir::open(&options.pin_dir, Kind::SynMeter, None);
+    let pins = open()?;
     let settings = options.fingerprint();
     let found = match pins.map(SETTINGS_PIN)? {
         Some(map) => Table::<u32, u64>::new(map)?.get(&0)?,
         None => None,
     };
-    if found == Some(settings) && pins.map("syn_connections")?.is_some() {
+    let is_ours = pins.former().is_none() && found == Some(settings);
+    if is_ours && pins.map("syn_connections")?.is_some() {
         return Ok((pins, true));
     }
     drop(pins);

@@ -127,6 +127,29 @@ pub(crate) fn name_of(ifindex: u32) -> Option<String> {
     name.into_string().ok().filter(|name| !name.is_empty())
 }
 
+/// Pins a program.
+pub(crate) fn pin_program(program: BorrowedFd<'_>, pin: &Path) -> Result<()> {
+    let path = c_path(pin)?;
+    // SAFETY: `path` is a C string for the time of the call.
+    let ret = unsafe { libbpf_sys::bpf_obj_pin(program.as_raw_fd(), path.as_ptr()) };
+    check(ret, || format!("pin the program {}", pin.display()))
+}
+
+/// Id of the program pinned at `pin`, if there is one.
+pub(crate) fn pinned_program(pin: &Path) -> Result<Option<u32>> {
+    // A program is opened as a link is: by its pin.
+    let Some(Link(program)) = Link::open(pin)? else {
+        return Ok(None);
+    };
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` is as long as `len` says.
+    let ret =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) };
+    check(ret, || format!("ask about the program {}", pin.display()))?;
+    Ok(Some(info.id))
+}
+
 /// A program on an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupant {

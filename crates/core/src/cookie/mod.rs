@@ -33,7 +33,6 @@ const TCP: u8 = 6;
 
 unsafe extern "C" {
     fn causeway_cookie_hash(words: *const u64, count: u32, key: *const u64) -> u64;
-    fn causeway_conn_partition(words: *const u64, count: u32, seed: u64, partitions: u32) -> u32;
     fn causeway_conn_token_mask(words: *const u64, count: u32, hash_key: *const u64) -> u32;
     safe fn causeway_cookie_encode(hash: u64, epoch: u32, id: u32, format: RawFormat) -> u32;
     safe fn causeway_cookie_decode(hash: u64, cookie: u32, format: RawFormat) -> u32;
@@ -88,8 +87,7 @@ impl Tuple {
 
     /// Which of several partitions of a stateful balancer's slots it falls into.
     pub fn partition(&self, seed: u64, partitions: u32) -> u32 {
-        // SAFETY: `count` words are there to read.
-        unsafe { causeway_conn_partition(self.words.as_ptr(), self.count, seed, partitions) }
+        crate::places::conn_partition(&self.words[..self.count as usize], seed, partitions)
     }
 
     /// What its token is hidden by where there are two tiers of balancers.

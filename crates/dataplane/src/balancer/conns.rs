@@ -160,18 +160,6 @@ pub struct ConnTable {
     cursor: usize,
 }
 
-/// Waits until every program that runs now has ended: they run inside of RCU's read sides, and
-/// membarrier(2) of all processes waits for those.
-fn wait_for_programs() {
-    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    // SAFETY: a system call with numbers alone.
-    let ret = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if ret != 0 {
-        // A kernel with nohz_full has none. A CPU of such a host is not taken away for longer.
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-}
-
 impl ConnTable {
     /// Wraps the arrays and finds out which slots are free: whatever is neither in
     /// use nor in a ring, as after a predecessor that was killed half-way. CPUs get
@@ -193,7 +181,7 @@ impl ConnTable {
         };
         table.demands = table.rings.iter().map(Demand::of).collect();
         let waiting = table.waiting();
-        wait_for_programs();
+        crate::map::wait_for_programs();
         table.audit(&waiting);
         Ok(table)
     }

@@ -6,7 +6,7 @@ use causeway_core::cookie::IDS;
 use super::*;
 use crate::plane::Shape;
 
-/// How many of each a balancer can hold; fixed for as long as its pins live.
+/// How many of each a balancer can hold; fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLimits {
     /// VIPs.

@@ -250,3 +250,39 @@ fn detach_leaves_nothing_and_may_be_repeated() {
         assert!(!started.took_over);
     });
 }
+
+/// Upgrades of a balancer are tested beside its tables (src/balancer/carried).
+#[test]
+fn a_decapsulator_of_another_layout_is_taken_over() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = DecapsulatorOptions {
+            interface: "lb0".to_owned(),
+            pin_dir: sandbox.pin_dir("server"),
+            xdp_mode: XdpMode::Native,
+            gue_port: causeway_netio::Gue::default().port,
+            cookies: Some(CookieHooks::default()),
+            token_sources: (None, None),
+            inner_mtu: None,
+        };
+        let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
+        let own = std::collections::BTreeSet::from([addr("10.7.0.1")]);
+        server.set_addresses(&own, &own).expect("its address");
+        drop(server);
+        let pin = options.pin_dir.join("layout");
+        let layout = libbpf_rs::MapHandle::from_pinned_path(pin).expect("the layout");
+        use libbpf_rs::{MapCore as _, MapFlags};
+        let word = 2_u32 << 16 | 99;
+        layout
+            .update(&[0; 4], &word.to_ne_bytes(), MapFlags::ANY)
+            .expect("another layout");
+        let (server, started) = Decapsulator::start(&options).expect("an upgrade");
+        assert!(started.took_over);
+        let from = started.carried_over.expect("another layout");
+        assert_eq!((from.layout, from.losses.as_slice()), (99, &[][..]));
+        assert_eq!(server.addresses().expect("addresses"), own);
+        drop(server);
+        let (_, started) = Decapsulator::start(&options).expect("a takeover");
+        assert!(started.took_over && started.carried_over.is_none());
+    });
+}

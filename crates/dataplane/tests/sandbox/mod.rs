@@ -83,13 +83,23 @@ impl Netns {
     /// Runs `job` in this namespace and waits for it.
     pub(crate) fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
         let enter = || {
-            setns(&self.0, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
+            self.enter();
             job()
         };
         thread::scope(|scope| match scope.spawn(enter).join() {
             Ok(value) => value,
             Err(panic) => std::panic::resume_unwind(panic),
         })
+    }
+
+    /// The same namespace, for another thread.
+    pub(crate) fn another(&self) -> Self {
+        Self(self.0.try_clone().expect("a copy of a descriptor"))
+    }
+
+    /// Has the calling thread live in this namespace from now on.
+    pub(crate) fn enter(&self) {
+        setns(&self.0, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
     }
 
     /// What `ip link set IF netns` takes for this namespace.

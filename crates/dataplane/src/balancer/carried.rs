@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What of a balancer's maps comes into those of another layout or size: what leads a packet of an
+//! open connection to its server, and the counters.
+
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use super::*;
+use crate::btf::Fields;
+use crate::carry::{Carried, ConnFollower, FlowFollower, How, Rule, Rules, Source, read_entries};
+use crate::map::io_error;
+
+const BY_HASH: &str = "the ids of VIPs or reals cannot be read: all connections are picked again by hash, but those whose cookies or connection ids name their server";
+const FLOWS: &str = "the flow table cannot be read: connections without cookies or connection ids are picked again by hash";
+const SLOTS: &str =
+    "the slots of stateful connections cannot be read: these connections go by the flow table";
+const KEY: [&str; 5] = [
+    "key.saddr_be",
+    "key.daddr_be",
+    "key.sport_be",
+    "key.dport_be",
+    "key.proto",
+];
+const FLOW: &[&str] = &[KEY[0], KEY[1], KEY[2], KEY[3], KEY[4], "real", "real_gen"];
+
+/// Flows lie where the hash of a seed has them.
+const fn flows(map: &'static str, with: &'static str) -> Rule {
+    Rule {
+        needs: FLOW,
+        places_by: Some(("ctl", "table_seed")),
+        with: Some(with),
+        stake: FLOWS,
+        ..Rule::of(map, How::Apart)
+    }
+}
+
+const fn buckets(map: &'static str, with: &'static str) -> Rule {
+    Rule {
+        needs: &["tag"],
+        with: Some(with),
+        stake: FLOWS,
+        ..Rule::of(map, How::Apart)
+    }
+}
+
+pub(super) const RULES: Rules = Rules {
+    maps: &[
+        Rule {
+            needs: &["addr", "port_be", "proto", "id"],
+            stake: BY_HASH,
+            ..Rule::of("vips", How::Copied)
+        },
+        Rule {
+            needs: &["flags", "gen", "addr", "vip"],
+            stake: BY_HASH,
+            ..Rule::of("reals", How::Entries)
+        },
+        Rule {
+            needs: &["hash_key"],
+            stake: "the key of the hash cannot be read: what nothing remembers is picked by another one",
+            ..Rule::of("ctl", How::Entries)
+        },
+        Rule {
+            needs: &["real", "addr"],
+            stake: "the ids in cookies and connection ids cannot be read: connections that they name are lost where servers get other ids",
+            ..Rule::of("cookie_slots", How::Entries)
+        },
+        flows("flows4", "buckets4"),
+        buckets("buckets4", "flows4"),
+        flows("flows6", "buckets6"),
+        buckets("buckets6", "flows6"),
+        Rule {
+            needs: FLOW,
+            places_by: Some(("ctl", "hash_key")),
+            with: Some("conn_free_slots"),
+            stake: SLOTS,
+            ..Rule::of("conn_slots", How::Apart)
+        },
+        Rule {
+            with: Some("conn_slots"),
+            ..Rule::of("conn_free_slots", How::Apart)
+        },
+        Rule::of("rings", How::Apart),
+        Rule::of("vips_seen", How::Anew),
+        Rule::of("step_samples", How::Anew),
+        Rule::of("mirror_ctl", How::Anew),
+        Rule::of("mirror_pending", How::Anew),
+        Rule::of("mirror_counts", How::Anew),
+        Rule::of("mirror_share", How::Anew),
+        Rule::of("mirror_ring", How::Anew),
+    ],
+    whole: &["chain"],
+    apart: carry,
+};
+
+fn carry(carried: &mut Carried) -> Result<()> {
+    check_room(carried)?;
+    carry_rings(carried)?;
+    if carried.losses.iter().any(|loss| loss == BY_HASH) {
+        return Ok(()); // flows name reals by id
+    }
+    let seed = seed_of(carried)?;
+    for (buckets, flows, hashed) in [("buckets4", "flows4", 2), ("buckets6", "flows6", 5)] {
+        let (from, to) = (
+            carried.sources.remove(buckets),
+            carried.sources.remove(flows),
+        );
+        let (Some(old_buckets), Some(old_flows)) = (from, to) else {
+            continue;
+        };
+        let new = [carried.map(buckets)?, carried.map(flows)?];
+        let [new_buckets, new_flows] = new.each_ref();
+        let follower = FlowFollower::new(
+            [&old_buckets, &old_flows],
+            [new_buckets, new_flows],
+            hashed,
+            seed,
+        )?;
+        match follower {
+            Some(follower) => carried.follow(follower)?,
+            None => carried.lose(FLOWS),
+        }
+    }
+    carry_conns(carried)?;
+    freeze(carried)
+}
+
+/// Between the switch of programs and the last look at the old table, what the new one does not
+/// know may be of a connection that has just been opened. Where that would get another real than
+/// it has, what no table knows is dropped for these milliseconds: clients send it again.
+fn freeze(carried: &mut Carried) -> Result<()> {
+    let (vips, ctl) = (carried.map("vips")?, carried.map("ctl")?);
+    let (types, of_ctl) = (carried.types("vips").value, carried.types("ctl").value);
+    let failed = |e: libbpf_rs::Error| DataPlaneError::map("write", "vips", io_error(&e));
+    let mut frozen = Vec::new();
+    for (key, value) in read_entries(&vips)? {
+        let number = |field| types.number(&value, field, 0).unwrap_or(0);
+        let flag = |flag: u32| number("flags") & u64::from(flag) != 0;
+        let by_hash = number("pick") == u64::from(abi::PICK_HASH);
+        let is_known = by_hash && number("plain_size") == 0 && !flag(abi::VIP_SOURCES);
+        if is_known || flag(abi::VIP_FORGET) {
+            continue;
+        }
+        let mut without = value.clone();
+        for field in ["ring_size", "plain_size", "former_size"] {
+            set(&types, &mut without, field, 0);
+        }
+        let flags = number("flags") & !u64::from(abi::VIP_SOURCES);
+        set(&types, &mut without, "flags", flags);
+        vips.update(&key, &without, MapFlags::ANY).map_err(failed)?;
+        frozen.push((key, value));
+    }
+    carried.thaw_by(move || {
+        for (key, value) in frozen {
+            vips.update(&key, &value, MapFlags::ANY).map_err(failed)?;
+        }
+        // CPUs keep copies of VIPs, which are good for one version.
+        let mut value = read_ctl(&ctl)?;
+        let version = of_ctl.number(&value, "vips_version", 0).unwrap_or(0);
+        set(&of_ctl, &mut value, "vips_version", version.wrapping_add(1));
+        ctl.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|e| DataPlaneError::map("write", "ctl", io_error(&e)))
+    });
+    Ok(())
+}
+
+/// Sets a number of a value, cut to its field.
+fn set(types: &Fields, value: &mut [u8], path: &str, number: u64) {
+    let Some(field) = types.get(path) else {
+        return;
+    };
+    let target = value.get_mut(field.offset..field.offset + field.size);
+    match (target, field.size) {
+        (Some(target), 4) => target.copy_from_slice(&(number as u32).to_ne_bytes()),
+        (Some(target), 8) => target.copy_from_slice(&number.to_ne_bytes()),
+        _ => {}
+    }
+}
+
+fn read_ctl(ctl: &MapHandle) -> Result<Vec<u8>> {
+    let value = ctl.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+    let value = value.map_err(|e| DataPlaneError::map("read", "ctl", io_error(&e)))?;
+    Ok(value.unwrap_or_default())
+}
+
+/// A table may become smaller as long as it holds what is in use.
+fn check_room(carried: &Carried) -> Result<()> {
+    let vips = u64::from(carried.map("vip_stats")?.max_entries());
+    let blocks = u64::from(carried.map("cookie_slots")?.max_entries());
+    let types = carried.types("vips").value;
+    let (mut id, mut block) = (None, None);
+    for (_, value) in read_entries(&carried.map("vips")?)? {
+        let number = |field| types.number(&value, field, 0);
+        id = id.max(number("id"));
+        if number("cookie.mode").is_some_and(|mode| mode != 0) {
+            block = block.max(number("cookie_base"));
+        }
+    }
+    let ids = u64::from(causeway_core::cookie::IDS);
+    let block = block.map(|base| base / ids);
+    let reals = u64::from(carried.map("reals")?.max_entries());
+    let real = carried.last_cut_off("reals");
+    for (what, used, max, setting) in [
+        ("VIP", id, vips, "limits.vips"),
+        (
+            "VIP with cookies",
+            block,
+            blocks / ids,
+            "limits.cookie_vips",
+        ),
+        ("real", real, reals, "limits.reals"),
+    ] {
+        if let Some(number) = used.filter(|number| *number >= max) {
+            return Err(DataPlaneError::InUse {
+                what,
+                number,
+                max,
+                setting,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The seed of the flow table's hash; a new one where the old layout has none by this name.
+fn seed_of(carried: &Carried) -> Result<u64> {
+    let (ctl, types) = (carried.map("ctl")?, carried.types("ctl").value);
+    let mut value = read_ctl(&ctl)?;
+    let known = types.number(&value, "table_seed", 0);
+    if let Some(seed) = known.filter(|seed| *seed != 0) {
+        return Ok(seed);
+    }
+    let seed = flow_table::new_seed();
+    set(&types, &mut value, "table_seed", seed);
+    ctl.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
+        .map_err(|e| DataPlaneError::map("write", "ctl", io_error(&e)))?;
+    Ok(seed)
+}
+
+fn carry_conns(carried: &mut Carried) -> Result<()> {
+    let slots = carried.sources.remove("conn_slots");
+    let rings = carried.sources.remove("conn_free_slots");
+    let (Some(slots), Some(rings)) = (slots, rings) else {
+        return Ok(());
+    };
+    let types = carried.types("ctl").value;
+    let seed = types.number(&read_ctl(&carried.map("ctl")?)?, "hash_key", 1);
+    let follower = ConnFollower::new(
+        &slots,
+        rings.map.max_entries(),
+        &carried.map("conn_slots")?,
+        carried.map("conn_free_slots")?.max_entries(),
+        possible_cpus()?,
+        seed.unwrap_or(0),
+    )?;
+    match follower {
+        Some(follower) => carried.follow(follower),
+        None => Ok(()),
+    }
+}
+
+/// Rings are used on, under the numbers that other limits give them.
+fn carry_rings(carried: &mut Carried) -> Result<()> {
+    let Some(Source { map: old, .. }) = carried.sources.remove("rings") else {
+        return Ok(());
+    };
+    let new = carried.map("rings")?;
+    // Of each VIP and each group of client prefixes: its own, one of configured weights; of
+    // former owners for each VIP.
+    let vips = |rings: u32| (rings - 2 * abi::SOURCE_GROUPS) / 3;
+    let (from, to) = (vips(old.max_entries()), vips(new.max_entries()));
+    let part = |vips: u32| vips + abi::SOURCE_GROUPS;
+    let (from, to) = ((from, part(from)), (to, part(to)));
+    let number = |ring: u32| {
+        let (kind, at) = (ring / from.1, ring % from.1);
+        match at.checked_sub(from.0) {
+            None => (at < to.0).then(|| kind * to.1 + at),
+            Some(group) => Some(kind * to.1 + to.0 + group),
+        }
+    };
+    let (old, new) = (Rings::new(old)?, Rings::new(new)?);
+    let mut all = Vec::new();
+    for ring in 0..old.max_entries() {
+        if let (Some(to), Some(inner)) = (number(ring), old.inner(ring)?) {
+            all.push((to, inner));
+        }
+    }
+    new.swap(&all)
+}
+
+#[cfg(test)]
+mod tests;
