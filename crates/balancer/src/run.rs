@@ -57,13 +57,13 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let held = parsed
         .as_ref()
         .map_or_else(|_| Vec::new(), fleet::held_at_start);
-    let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
-    let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
     let errors = match parsed {
         Ok(config) if held.is_empty() => return Ok(LoadedConfig { config, text, held }),
         Ok(_) => ConfigErrors::of_file(file, fleet::refusal(&held).to_string()),
         Err(errors) => errors,
     };
+    let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
+    let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
     let Some((path, copy)) = state_dir::last_good(Path::new(&dir), file) else {
         return Err(errors);
     };
