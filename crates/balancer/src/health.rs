@@ -62,7 +62,7 @@ impl Engine {
                 check.handle_timeout(now_ns);
                 // A weight is told to who asks: each balancer does.
                 let probes = health.take_weight || self.peers.probes(member.id, check.state());
-                if let Some(counters) = self.counters.get(&member.id).filter(|_| health.passive) {
+                if let Some(counters) = self.counters.get(member.id).filter(|_| health.passive) {
                     let window_ns = window_ns(health);
                     let totals = counters.totals();
                     let counts = SilenceCounts {
@@ -198,7 +198,9 @@ impl Engine {
         self.tell_votes();
         let mut changed = false;
         for pool in &mut self.pools {
-            let name = pool.vip().name.clone();
+            if pool.vip().health.is_none() && pool.all_fit() {
+                continue;
+            }
             let mut unfit = HashSet::new();
             for (real, member) in pool.members() {
                 let Some(check) = self.checks.get_mut(&member.id) else {
@@ -206,8 +208,12 @@ impl Engine {
                 };
                 while let Some(event) = check.poll_event() {
                     let line = format!(
-                        "{name} {}: {} -> {}: {}",
-                        real.address, event.from, event.to, event.reason
+                        "{} {}: {} -> {}: {}",
+                        pool.vip().name,
+                        real.address,
+                        event.from,
+                        event.to,
+                        event.reason
                     );
                     match event.to {
                         HealthState::Down => warn!("{line}"),
@@ -253,7 +259,8 @@ pub(super) fn down_reals(pools: &[Pool], checks: &HashMap<RealId, Check>) -> Vec
         let check: Option<&Check> = checks.get(&id);
         check.is_some_and(|check| check.state() == HealthState::Down)
     };
-    let members = pools.iter().flat_map(|pool| {
+    let probed = pools.iter().filter(|pool| pool.vip().health.is_some());
+    let members = probed.flat_map(|pool| {
         let vip = pool.vip();
         pool.members()
             .map(move |(real, member)| (vip, real, member))

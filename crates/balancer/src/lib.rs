@@ -31,6 +31,7 @@ mod health;
 #[cfg(test)]
 mod health_tests;
 mod hold;
+mod interval;
 mod joins;
 pub mod kernel;
 mod latency_source;
@@ -62,6 +63,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod visits;
 
 pub use api::openapi;
 pub use config::BalancerConfig;

@@ -217,23 +217,23 @@ pub(crate) fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
         pools.flat_map(|pool| pool.members().map(move |member| (pool, member)))
     };
     let at = |member: &PoolMember, ns: u64| {
-        let epochs = &member.history;
+        let epochs = &member.past().history;
         epochs.partition_point(|epoch| epoch.start_monotonic_ns < ns)
     };
     // All series end at the same time, so that the next page misses nothing.
     let each = (limit / members().count().max(1)).max(1);
     let end_ns = members()
-        .filter_map(|(_, (_, member))| member.history.get(at(member, since_ns) + each))
+        .filter_map(|(_, (_, member))| member.past().history.get(at(member, since_ns) + each))
         .map(|epoch| epoch.start_monotonic_ns)
         .min();
     let series = members().map(|(pool, (config, member))| {
-        let end = end_ns.map_or(member.history.len(), |end_ns| at(member, end_ns));
+        let end = end_ns.map_or(member.past().history.len(), |end_ns| at(member, end_ns));
         let range = at(member, since_ns)..end;
         RealHistory {
             vip: pool.vip().name.clone(),
             id: member.id,
             real: config.address.to_string(),
-            epochs: member.history.range(range).copied().collect(),
+            epochs: member.past().history.range(range).copied().collect(),
         }
     });
     History {
