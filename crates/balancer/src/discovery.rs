@@ -334,7 +334,7 @@ async fn bring(shared: &Arc<Shared>, vip: &str, answer: Result<Vec<RealConfig>, 
     let brought = tokio::task::spawn_blocking(move || {
         if let Ok(reals) = &answer {
             let addresses: Vec<_> = reals.iter().map(|real| real.address).collect();
-            shared.find_way(&addresses, Route::of)?;
+            shared.find_way(|| addresses, Route::of)?;
         }
         let now_ns = Moment::now().realtime_ns;
         shared.engine().handle_found(now_ns, &of, answer)

@@ -92,7 +92,7 @@ pub struct Engine {
     pub(super) may_hold_others: bool,
     /// How many reals there are, and up to how many all are looked at in each interval.
     pub(super) reals: usize,
-    pub(super) few: usize,
+    pub(crate) few: usize,
     /// What agents have reported.
     pub(super) reports: AgentReports,
     /// What the balancers of the same VIPs report.

@@ -140,11 +140,12 @@ impl Engine {
     /// Reals of a pool that are up for certain, or all that could be where nothing is
     /// probed.
     pub fn reals_up(&self, pool: &Pool) -> usize {
+        if pool.vip().health.is_none() {
+            return pool.counted();
+        }
         let is_up = |id| self.health(id) == Some(HealthState::Up);
         let members = pool.members().filter(|(real, _)| is_counted(real));
-        members
-            .filter(|(_, member)| pool.vip().health.is_none() || is_up(member.id))
-            .count()
+        members.filter(|(_, member)| is_up(member.id)).count()
     }
 
     /// Reals of a pool that are wanted and probed, and of which nothing is known yet.
@@ -249,7 +250,7 @@ fn is_probed(real: &RealConfig) -> bool {
 }
 
 /// Whether a real counts for what its VIP needs, when it is up.
-fn is_counted(real: &RealConfig) -> bool {
+pub(super) fn is_counted(real: &RealConfig) -> bool {
     real.is_wanted() && real.role != RealRole::Sorry
 }
 

@@ -59,6 +59,7 @@ mod serve_tests;
 mod shared;
 pub mod slots;
 pub mod state_dir;
+mod streamed;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ use causeway_core::select::{self, Awrr, Loaded, RealKey};
 use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 
 use super::decisions::Decisions;
+use super::health::is_counted;
 use super::latency_source::InForce;
 use super::rings;
 use super::visits::Visits;
@@ -62,6 +63,8 @@ pub struct Pool {
     unfit: usize,
     warming: usize,
     draining: usize,
+    /// Members that count for what the VIP needs, when they are up.
+    counted: usize,
     /// Settles who begins in rings of turns.
     seed: u64,
     /// The digest of the configured weights, once a request has asked for it: it looks at every
@@ -201,6 +204,7 @@ impl Pool {
             unfit: 0,
             warming: 0,
             draining: 0,
+            counted: 0,
             seed,
         };
         pool.count();
@@ -228,7 +232,13 @@ impl Pool {
         let unfit = count(&|_, member| !member.fit);
         let warming = count(&|_, member| member.warms_ns > 0);
         let draining = count(&|real, _| !real.is_wanted());
+        self.counted = count(&|real, _| is_counted(real));
         (self.unfit, self.warming, self.draining) = (unfit, warming, draining);
+    }
+
+    /// How many members count for what the VIP needs, when they are up.
+    pub(crate) fn counted(&self) -> usize {
+        self.counted
     }
 
     /// Whether its health lets all members get new connections.

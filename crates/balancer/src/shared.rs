@@ -11,6 +11,7 @@ use causeway_api::balancer::{Difference, Status};
 use causeway_api::fleet::{FleetPush, FleetPushed, FleetRollback};
 use causeway_service::access::Access;
 use causeway_service::config::{ConfigErrors, plural};
+use causeway_service::memory::give_back_memory;
 use tracing::{info, warn};
 
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
@@ -230,7 +231,7 @@ impl Shared {
     ) -> Result<String, EngineError> {
         let (text, config) = self.read_file()?;
         let mut summary = config.summary();
-        self.find_way(&config.encapsulated_reals(), |_| Route::of(&config))?;
+        self.find_way(|| config.encapsulated_reals(), |_| Route::of(&config))?;
         let api = config.api.clone();
         let by_hand = {
             let mut engine = self.engine();
@@ -242,6 +243,8 @@ impl Shared {
         }
         self.keep_config(&text);
         self.keep();
+        drop(text);
+        give_back_memory();
         if by_hand > 0 {
             summary += &format!(
                 "; {} set by hand in the place of the file's (`causeway override list`)",
@@ -255,7 +258,7 @@ impl Shared {
     /// gateway may take seconds to answer.
     pub(crate) fn find_way(
         &self,
-        reals: &[IpAddr],
+        reals: impl FnOnce() -> Vec<IpAddr>,
         wanted: impl FnOnce(&BalancerConfig) -> Route,
     ) -> Result<(), EngineError> {
         let (route, resolver) = {
@@ -266,7 +269,9 @@ impl Shared {
             }
             (route, engine.plane().resolver())
         };
-        let next_hop = resolver.look(&route, reals, GATEWAY_PATIENCE)?.next_hop?;
+        let next_hop = resolver
+            .look(&route, &reals(), GATEWAY_PATIENCE)?
+            .next_hop?;
         self.engine().offer(Way { route, next_hop });
         Ok(())
     }

@@ -150,9 +150,9 @@ fn some_clients_have_rings_of_their_own() {
         .reload(config(&text(", drain = true")))
         .unwrap();
     assert!(bench.plane.state().sources[&0][0].ring.is_empty());
-    let stats = super::report::stats(&bench.engine, bench.now).unwrap();
-    assert_eq!(stats.vips[0].sources[0].from, ["10.1.0.0/16"]);
-    assert_eq!(stats.vips[0].limit, Some(5.0));
+    let vips = super::report::vips_of(&bench.engine, 0..1, super::report::Listed::All).unwrap();
+    assert_eq!(vips[0].sources[0].from, ["10.1.0.0/16"]);
+    assert_eq!(vips[0].limit, Some(5.0));
     let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     let line = "causeway_vip_source_flows_total{vip=\"web\",from=\"10.1.0.0/16\"} 5";
     assert!(page.contains(line), "{page}");

@@ -80,7 +80,7 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use causeway_api::Moment;
     use causeway_dataplane::Pick;
 
@@ -88,8 +88,8 @@ mod tests {
     use crate::real_counters::CountersOfReals;
     use crate::tests::{Bench, MS};
 
-    /// 40 VIPs with ten reals each, of an engine to which 100 reals are few.
-    fn bench() -> Bench {
+    /// 40 VIPs with ten reals each.
+    pub(crate) fn many() -> String {
         let vip = |n: u32| {
             let reals: Vec<String> = (0..10)
                 .map(|real| format!("{{ address = \"10.0.{n}.{}\" }}", real + 1))
@@ -99,10 +99,14 @@ mod tests {
                 "[[vip]]\nname = \"v{n}\"\naddress = \"192.0.2.{n}\"\nport = 80\nreal = [{reals}]\n"
             )
         };
-        let text: String = (1..=40).map(vip).collect();
+        (1..=40).map(vip).collect()
+    }
+
+    /// Those, of an engine to which 100 reals are few.
+    fn bench() -> Bench {
         let plane = FakePlane::default();
         plane.state().vip_packets = None;
-        let mut bench = Bench::on(plane, &text);
+        let mut bench = Bench::on(plane, &many());
         bench.engine.few = 100;
         bench.engine.counters = CountersOfReals::default();
         bench

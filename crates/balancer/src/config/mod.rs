@@ -309,6 +309,16 @@ impl ForwardingMode {
     }
 }
 
+/// The reals of these VIPs whose packets get an outer header, each once.
+pub(crate) fn encapsulated_reals(vips: &[SharedVip]) -> Vec<IpAddr> {
+    let vips = vips.iter().filter(|vip| vip.forwarding.encapsulates());
+    let reals = vips.flat_map(|vip| vip.reals.iter().map(|real| real.address));
+    let mut distinct: Vec<IpAddr> = reals.collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct
+}
+
 /// Why a reload does not change these keys.
 pub fn needs_restart(keys: &[&str]) -> String {
     format!(
@@ -437,10 +447,7 @@ impl BalancerConfig {
 
     /// The reals whose packets get an outer header, each once.
     pub fn encapsulated_reals(&self) -> Vec<IpAddr> {
-        let vips = self.vips.iter().filter(|vip| vip.forwarding.encapsulates());
-        let reals = vips.flat_map(|vip| vip.reals.iter().map(|real| real.address));
-        let distinct: BTreeSet<IpAddr> = reals.collect();
-        distinct.into_iter().collect()
+        encapsulated_reals(&self.vips)
     }
 
     /// What the data plane is started with.
