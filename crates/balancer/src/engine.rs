@@ -30,6 +30,9 @@ use crate::config::{BalancerConfig, Control, SharedVip, VipConfig, needs_restart
 
 /// How long the default route's neighbour may take to answer when it is new.
 pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
+/// VIPs that an error names.
+const NAMED_MAX: usize = 20;
+
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -446,12 +449,18 @@ impl Engine {
             })
         };
         by_name.or_else(by_address).ok_or_else(|| {
-            let known: Vec<&str> = vips.iter().map(|vip| vip.name.as_str()).collect();
-            EngineError::NotFound(match known.is_empty() {
-                true => format!("there is no vip `{name}`; this balancer has none"),
-                false => format!(
+            let named = vips.iter().take(NAMED_MAX).map(|vip| vip.name.as_str());
+            let named: Vec<&str> = named.collect();
+            EngineError::NotFound(match vips.len() {
+                0 => format!("there is no vip `{name}`; this balancer has none"),
+                all if all > NAMED_MAX => format!(
+                    "there is no vip `{name}`; this balancer has {} and {} more",
+                    named.join(", "),
+                    all - NAMED_MAX
+                ),
+                _ => format!(
                     "there is no vip `{name}`; this balancer has {}",
-                    known.join(", ")
+                    named.join(", ")
                 ),
             })
         })

@@ -270,7 +270,8 @@ impl Engine {
 
     /// Says what the vote has decided otherwise than the own check.
     pub(super) fn tell_votes(&mut self) {
-        for pool in &self.pools {
+        let probed = self.pools.iter().filter(|pool| pool.vip().health.is_some());
+        for pool in probed {
             for (real, member) in pool.members() {
                 let Some(check) = self.checks.get(&member.id) else {
                     continue;

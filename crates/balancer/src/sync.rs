@@ -90,8 +90,10 @@ impl Engine {
 
     /// The VIPs of `config` that stay as they are, with all that they go by.
     pub(super) fn unchanged(&self, config: &BalancerConfig) -> HashSet<Vip> {
-        let rules = |of: &BalancerConfig| (of.control.clone(), of.law, of.cookies.clone());
-        if rules(config) != rules(&self.config) {
+        let same = config.control == self.config.control
+            && config.law == self.config.law
+            && config.cookies == self.config.cookies;
+        if !same {
             return HashSet::new();
         }
         let running: HashMap<Vip, &Pool> = self
