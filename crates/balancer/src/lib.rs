@@ -40,6 +40,8 @@ mod latency_source_tests;
 mod loads;
 #[cfg(test)]
 mod loads_tests;
+#[cfg(test)]
+mod many_tests;
 mod metrics;
 mod next_hop;
 mod page;
@@ -48,6 +50,7 @@ mod peers;
 mod peers_tests;
 mod plane;
 mod pool;
+mod pool_member;
 mod probe;
 mod real_counters;
 mod report;

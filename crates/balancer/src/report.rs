@@ -15,7 +15,8 @@ use causeway_dataplane::{CookieTotals, RealStats, VipId};
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;
-use super::pool::{self, Pool, PoolMember};
+use super::pool::{self, Pool};
+use super::pool_member::PoolMember;
 use super::real_counters::RealCounters;
 use super::timeline::STEP_NS;
 use crate::config::{Control, RealConfig, Source};
