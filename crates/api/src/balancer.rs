@@ -239,6 +239,9 @@ pub struct VipView {
     pub low_grade_intervals: u64,
     /// Reals that are up, or not probed; those that drain do not count.
     pub reals_up: usize,
+    /// Reals that get new connections.
+    #[serde(default)]
+    pub reals_active: usize,
     /// Reals that must be up for the service to be offered.
     pub min_healthy: usize,
     /// Whether that many are.

@@ -86,7 +86,9 @@ impl Herald {
         let (announce, services, leaves) = {
             let engine = shared.engine();
             let leaves = engine.service() == Service::Leaving;
-            (engine.config().announce.clone(), services(&engine), leaves)
+            let announce = engine.config().announce.clone();
+            let services = announce.as_ref().map(|_| services(&engine));
+            (announce, services.unwrap_or_default(), leaves)
         };
         let Some(announce) = announce else {
             // Started again later, it begins from nothing: services are not watched until then.

@@ -2,10 +2,10 @@
 //! The HTTP API, on the Unix socket and, read-only, on a loopback address.
 //! docs/reference/api.md describes it for others.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -31,9 +31,10 @@ use super::engine::{Engine, EngineError};
 use super::fleet::FleetOrder;
 use super::plane::Route;
 use super::pool::Pool;
+use super::report::Listed;
 use super::shared::{Shared, no_fleet};
 use super::slots::HEAVIEST_MAX;
-use super::{metrics, page, report};
+use super::{metrics, page, report, streamed};
 use crate::config::{self, Beside, VipConfig};
 
 /// What holds for all of it (docs/reference/api.md).
@@ -148,7 +149,7 @@ async fn no_method(request: Request) -> Response {
 
 /// Does what waits for the engine's work or for a gateway where it keeps no other request,
 /// and no health probe, waiting.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -167,18 +168,39 @@ async fn status(State(shared): Api) -> Json<Status> {
     Json(status)
 }
 
+/// Which reals to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
+struct Brief {
+    /// All of VIPs that are not ready; of the others only those that are not active.
+    brief: bool,
+}
+
 /// All counters, VIPs and reals
-#[utoipa::path(get, path = "/v1/stats", responses((status = 200, body = Stats)))]
-async fn stats(State(shared): Api) -> Answer<Stats> {
-    let stats = blocking(move || Ok(report::stats(&shared.engine(), Moment::now())?));
-    Ok(Json(stats.await?))
+#[utoipa::path(
+    get, path = "/v1/stats",
+    params(Brief),
+    responses((status = 200, body = Stats)),
+)]
+async fn stats(
+    State(shared): Api,
+    Query(Brief { brief }): Query<Brief>,
+) -> Result<Response, EngineError> {
+    let listed = if brief { Listed::Amiss } else { Listed::All };
+    let head = |engine: &Engine| -> anyhow::Result<String> {
+        let stats = report::stats_without_vips(engine, Moment::now())?;
+        let text = serde_json::to_string(&stats)?;
+        let head = text.strip_suffix("]}").context("stats end with VIPs")?;
+        Ok(head.to_owned())
+    };
+    streamed::vips(shared, listed, head, "]}").await
 }
 
 /// All VIPs with their reals
 #[utoipa::path(get, path = "/v1/vips", responses((status = 200, body = Vec<VipView>)))]
-async fn vips(State(shared): Api) -> Answer<Vec<VipView>> {
-    let vips = blocking(move || Ok(report::vips(&shared.engine())?));
-    Ok(Json(vips.await?))
+async fn vips(State(shared): Api) -> Result<Response, EngineError> {
+    streamed::vips(shared, Listed::All, |_| Ok("[".to_owned()), "]").await
 }
 
 /// One VIP with its reals
@@ -194,8 +216,11 @@ async fn vip(State(shared): Api, Path(name): Path<String>) -> Answer<VipView> {
 
 /// One VIP, as it is answered.
 fn view(engine: &Engine, name: &str) -> Result<VipView, EngineError> {
-    let index = engine.find_vip(name)?;
-    Ok(report::vips(engine)?.swap_remove(index))
+    let at = engine.find_vip(name)?;
+    let mut views = report::vips_of(engine, at..at + 1, Listed::All)?;
+    views
+        .pop()
+        .ok_or_else(|| EngineError::NotFound(format!("vip {name} is not at work")))
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -388,15 +413,33 @@ async fn decisions(
     )?))
 }
 
-/// Metrics for Prometheus
+/// Whose metrics.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
+struct MetricsOf {
+    /// Of this VIP and its reals alone: name, or address:port.
+    vip: Option<String>,
+}
+
+/// Metrics for Prometheus; with more than 20,000 reals those of reals only where a VIP is named
 #[utoipa::path(
     get, path = "/metrics",
+    params(MetricsOf),
     responses((status = 200, body = String, content_type = "application/openmetrics-text")),
 )]
-async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
+async fn metrics_page(
+    State(shared): Api,
+    Query(of): Query<MetricsOf>,
+) -> Result<Response, EngineError> {
     let page = blocking(move || {
         let state_kept = shared.state_error().is_none();
-        Ok(metrics::page(&shared.engine(), state_kept, Moment::now())?)
+        let page = {
+            let engine = shared.engine();
+            let of = of.vip.map(|vip| engine.find_vip(&vip)).transpose()?;
+            metrics::Page::of(&engine, of, state_kept, Moment::now())?
+        };
+        Ok(page.text()?)
     });
     Ok(openmetrics(page.await?))
 }
@@ -542,8 +585,8 @@ async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineErr
     let vip: VipConfig = parse_vip(&body, beside)?;
     let name = vip.name.clone();
     let view = blocking(move || {
-        let reals: Vec<IpAddr> = vip.reals.iter().map(|real| real.address).collect();
-        shared.find_way(&reals, |config| {
+        let reals = || vip.reals.iter().map(|real| real.address).collect();
+        shared.find_way(reals, |config| {
             let mut route = Route::of(config);
             route.encapsulates |= vip.forwarding.encapsulates();
             route

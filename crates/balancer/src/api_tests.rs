@@ -23,15 +23,15 @@ use super::shared::Shared;
 use super::state_dir::StateDir;
 use super::tests::{MS, START, WEB, config};
 
-struct Daemon {
+pub(crate) struct Daemon {
     plane: FakePlane,
     intervals: Cell<u64>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     dir: tempfile::TempDir,
 }
 
 impl Daemon {
-    fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lb.toml");
         fs::write(&file, format!("interface = \"eth0\"\n{text}")).unwrap();
@@ -90,7 +90,7 @@ impl Daemon {
         request(self.router(), method, path, body).await
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.call("GET", path, Value::Null).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         body

@@ -113,7 +113,7 @@ impl Engine {
             }
             (_, None) => None,
         };
-        let vip = vip.map(VipConfig::endpoint);
+        let vip = vip.map(|vip| vip.endpoint());
         let is_meant = |set: &SetByHand| {
             vip.as_ref().is_none_or(|vip| *vip == set.vip)
                 && real.is_none_or(|real| real == set.real)

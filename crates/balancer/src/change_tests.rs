@@ -25,7 +25,7 @@ real = [{ address = "10.0.0.1", mac = "02:00:00:00:00:11" }]
 fn learnt(bench: &Bench) -> Vec<(f64, usize)> {
     let members = bench.engine.pools()[0].members();
     members
-        .map(|(_, member)| (member.weight, member.history.len()))
+        .map(|(_, member)| (member.weight, member.past().history.len()))
         .collect()
 }
 

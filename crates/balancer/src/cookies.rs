@@ -15,7 +15,7 @@ use causeway_dataplane::{CookieTotals, RealId, VipId};
 use super::engine::Engine;
 use super::kernel::KernelPlane;
 use super::pool::Pool;
-use crate::config::{BalancerConfig, HashKey, VipConfig, cookie, quic};
+use crate::config::{BalancerConfig, HashKey, SharedVip, VipConfig, cookie, quic};
 
 /// The ids of one VIP in the data plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -145,16 +145,15 @@ impl Engine {
 
     /// Refuses what no id can be given to, before anything is touched.
     pub(super) fn check_ids(&self, config: &BalancerConfig) -> anyhow::Result<()> {
-        let vips = self.plane.vips()?;
-        let has_ids = |vip: &&VipConfig| vip.cookie.is_some() || !vip.quic.is_empty();
-        let mut with_ids = config.vips.iter().filter(has_ids);
+        let unchanged = self.unchanged(config);
+        let has_ids = |vip: &&SharedVip| vip.cookie.is_some() || !vip.quic.is_empty();
+        let with_ids = config.vips.iter().filter(has_ids);
+        let mut with_ids = with_ids.filter(|vip| !unchanged.contains(&vip.key()));
         with_ids.try_for_each(|vip| match vip.is_first_tier() {
             true => second_tier(vip).map(drop),
             false => {
-                let key = vip.key();
-                let known = vips.iter().find(|(_, known)| *known == key);
-                self.choose_ids(config, vip, known.map(|(id, _)| *id))
-                    .map(drop)
+                let known = self.plane.vip_id(&vip.key());
+                self.choose_ids(config, vip, known).map(drop)
             }
         })
     }

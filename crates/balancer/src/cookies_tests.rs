@@ -247,8 +247,8 @@ fn a_second_tier_balancer_s_number_passes_to_its_successor_at_once() {
 #[test]
 fn the_report_shows_what_became_of_cookies() {
     let world = World::new(&[A, B]);
-    let stats = report::stats(&world.bench.engine, world.bench.now).unwrap();
-    let web = &stats.vips[0];
+    let vips = report::vips_of(&world.bench.engine, 0..1, report::Listed::All).unwrap();
+    let web = &vips[0];
     assert_eq!(
         (web.cookie.mode.as_str(), web.cookie.bits),
         ("timestamp", 16)

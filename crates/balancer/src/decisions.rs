@@ -22,6 +22,9 @@ const KEPT: usize = 32;
 pub struct Decisions(VecDeque<DecisionView>);
 
 impl Decisions {
+    /// Of a real about which nothing was decided.
+    pub(super) const NONE: Self = Self(VecDeque::new());
+
     /// Takes in what was decided at the end of an interval.
     pub fn note(
         &mut self,
@@ -123,6 +126,6 @@ pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanat
                     .latency_age_ns(own.address, now.monotonic_ns)
             })
             .map(|ns| ns as f64 / 1e9),
-        decisions: member.decisions.0.iter().cloned().collect(),
+        decisions: member.past().decisions.0.iter().cloned().collect(),
     })
 }

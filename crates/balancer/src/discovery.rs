@@ -24,7 +24,9 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::config::{self, BalancerConfig, Discover, RealConfig, RealsOrigin, VipConfig};
+use crate::config::{
+    self, BalancerConfig, Discover, RealConfig, RealsOrigin, SharedVip, VipConfig,
+};
 use crate::engine::{Engine, EngineError};
 use crate::plane::Route;
 use crate::shared::Shared;
@@ -50,7 +52,8 @@ pub(super) fn over(
     found: &HashMap<String, FoundReals>,
 ) -> BalancerConfig {
     for vip in file.vips.iter_mut().filter(|vip| vip.discover.is_some()) {
-        put(vip, found.get(&vip.endpoint()));
+        let found = found.get(&vip.endpoint());
+        put(vip, found);
     }
     file
 }
@@ -67,7 +70,7 @@ pub(super) fn resume(file: &BalancerConfig, kept: Vec<KeptReal>) -> HashMap<Stri
     let mut by_vip: HashMap<String, Vec<FoundReal>> = HashMap::new();
     for kept in kept {
         let mut vips = file.vips.iter();
-        let is_it = |vip: &&VipConfig| vip.discover.is_some() && vip.endpoint() == kept.vip;
+        let is_it = |vip: &&SharedVip| vip.discover.is_some() && vip.endpoint() == kept.vip;
         let Some(vip) = vips.find(is_it) else {
             continue;
         };
@@ -93,7 +96,7 @@ pub(super) fn resume(file: &BalancerConfig, kept: Vec<KeptReal>) -> HashMap<Stri
 
 impl Engine {
     /// The VIPs whose reals are asked for, as the file has them.
-    pub fn asked_for(&self) -> Vec<VipConfig> {
+    pub fn asked_for(&self) -> Vec<SharedVip> {
         let vips = self.file.vips.iter();
         vips.filter(|vip| vip.discover.is_some()).cloned().collect()
     }
@@ -153,7 +156,7 @@ impl Engine {
         vip: &str,
         change: impl FnOnce(&mut FoundReals, &Discover, usize, &str) -> bool,
     ) -> Result<(), EngineError> {
-        let is_it = |of: &VipConfig| of.endpoint() == vip;
+        let is_it = |of: &SharedVip| of.endpoint() == vip;
         let Some(at) = self.file.vips.iter().position(is_it) else {
             return Ok(());
         };
@@ -331,7 +334,7 @@ async fn bring(shared: &Arc<Shared>, vip: &str, answer: Result<Vec<RealConfig>, 
     let brought = tokio::task::spawn_blocking(move || {
         if let Ok(reals) = &answer {
             let addresses: Vec<_> = reals.iter().map(|real| real.address).collect();
-            shared.find_way(&addresses, Route::of)?;
+            shared.find_way(|| addresses, Route::of)?;
         }
         let now_ns = Moment::now().realtime_ns;
         shared.engine().handle_found(now_ns, &of, answer)

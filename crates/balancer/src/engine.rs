@@ -10,37 +10,30 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Change, Difference, DropStep, EpochView, Move, NextHopView};
-use causeway_core::control::Sampling;
+use causeway_api::balancer::{Change, Difference, DropStep, Move, NextHopView};
 use causeway_core::health::{Check, Silence};
-use causeway_dataplane::{RealId, RealStats, Vip};
+use causeway_dataplane::{RealId, Vip};
 use causeway_service::config::plural;
-use tracing::{debug, info};
+use tracing::info;
 
 use super::agent_reports::AgentReports;
 use super::discovery::FoundReals;
 use super::fleet::{self, Membership};
 use super::peers::PeerSteering;
 use super::plane::{DataPlane, Route};
-use super::pool::{self, Pool};
-use super::real_counters::{self, RealCounters, mean_us};
+use super::pool::Pool;
+use super::real_counters::{CountersOfReals, RealCounters};
 use super::state_dir::{Down, KeptState, SetByHand};
-use super::sync::{Way, real_ids};
-use super::timeline::{DropSteps, STEP_NS, Standing};
-use super::{by_hand, discovery, latency_source, loads, rings, timeline};
-use crate::config::{BalancerConfig, Control, VipConfig, needs_restart};
+use super::sync::Way;
+use super::timeline::DropSteps;
+use super::visits::FEW;
+use super::{by_hand, discovery};
+use crate::config::{BalancerConfig, Control, SharedVip, VipConfig, needs_restart};
 
-/// Changes of weight that are remembered.
-const MOVES_MAX: usize = 1000;
-/// Epochs that are remembered over all reals: about 300 MB.
-const EPOCHS_MAX: usize = 4 << 20;
-/// How often histograms are read, and how long a window of percentiles is.
-const HISTOGRAM_NS: u64 = 1_000_000_000;
-const WINDOW_NS: u64 = 10_000_000_000;
 /// How long the default route's neighbour may take to answer when it is new.
 pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
-/// Changes of weight below this part of the configured weight are not recorded.
-const MOVE_MIN: f64 = 0.001;
+/// VIPs that an error names.
+const NAMED_MAX: usize = 20;
 /// The most lines in the log of what one reload has changed.
 const CHANGES_LOGGED: usize = 1000;
 
@@ -82,7 +75,7 @@ pub struct Engine {
     /// Reals that a former daemon found to be down.
     pub(super) former_down: HashSet<Down>,
     pub(super) pools: Vec<Pool>,
-    pub(super) counters: HashMap<RealId, RealCounters>,
+    pub(super) counters: CountersOfReals,
     /// Health of the reals that are probed.
     pub(super) checks: HashMap<RealId, Check>,
     /// Reals whose checks begin down, because a former daemon had them out of the ring.
@@ -99,8 +92,14 @@ pub struct Engine {
     pub(super) offered: Option<Way>,
     /// What the last change has left to do, and why it is not done.
     pub(super) unfinished: Option<String>,
-    /// VIPs that are to be removed from the data plane.
+    /// VIPs and reals that are to be removed from the data plane.
     pub(super) gone: HashSet<Vip>,
+    pub(super) gone_reals: HashSet<RealId>,
+    /// Whether there may be others in it that are to be removed.
+    pub(super) may_hold_others: bool,
+    /// How many reals there are, and up to how many all are looked at in each interval.
+    pub(super) reals: usize,
+    pub(crate) few: usize,
     /// What agents have reported.
     pub(super) reports: AgentReports,
     /// What the balancers of the same VIPs report.
@@ -113,16 +112,16 @@ pub struct Engine {
     announce_up: Option<bool>,
     /// Whether the file was taken when it was read last, and when one was.
     reloads: Reloads,
-    moves: VecDeque<Move>,
+    pub(super) moves: VecDeque<Move>,
     /// What was dropped.
-    drops: DropSteps,
+    pub(super) drops: DropSteps,
     /// Rings that intervals have set, and the slots of these.
-    rings_set: (u64, u64),
-    last_tick: Option<Moment>,
-    last_histograms_ns: u64,
-    last_window_ns: u64,
+    pub(super) rings_set: (u64, u64),
+    pub(super) last_tick: Option<Moment>,
+    pub(super) last_histograms_ns: u64,
+    pub(super) last_window_ns: u64,
     /// When a step of the timelines ended; `None` before the first began.
-    last_step_ns: Option<u64>,
+    pub(super) last_step_ns: Option<u64>,
 }
 
 /// What became of the file when it was read.
@@ -170,7 +169,7 @@ impl Engine {
                 success_ns: now.realtime_ns,
             },
             pools: Vec::new(),
-            counters: HashMap::new(),
+            counters: CountersOfReals::default(),
             checks: HashMap::new(),
             seed: now.realtime_ns,
             announced: BTreeSet::new(),
@@ -184,6 +183,10 @@ impl Engine {
             hold_error: None,
             offered: None,
             gone: HashSet::new(),
+            gone_reals: HashSet::new(),
+            may_hold_others: true,
+            reals: 0,
+            few: FEW,
             unfinished: None,
             reports: AgentReports::default(),
             peers: PeerSteering::default(),
@@ -277,7 +280,7 @@ impl Engine {
     }
 
     pub fn counters(&self, id: RealId) -> Option<&RealCounters> {
-        self.counters.get(&id)
+        self.counters.get(id)
     }
 
     /// Rings set at the end of intervals since the start, and the slots written for them.
@@ -327,14 +330,15 @@ impl Engine {
     /// The same, whatever it takes away from a fleet: an operator has seen that.
     pub fn reload_confirmed(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         self.check_file(&config)?;
-        let config = discovery::over(config, &self.found);
+        let mut config = discovery::over(config, &self.found);
+        SharedVip::share(&mut config.vips, &self.file.vips);
         let (in_force, by_hand) = self.in_force(&config, &self.by_hand)?;
         let changes = in_force.changes(&self.config);
         self.replace(in_force)?;
         log_changes(&changes);
         by_hand::tell_gone(&config, &self.by_hand);
         (self.file, self.by_hand) = (config, by_hand);
-        let asked: HashSet<String> = self.asked_for().iter().map(VipConfig::endpoint).collect();
+        let asked: HashSet<String> = self.asked_for().iter().map(|vip| vip.endpoint()).collect();
         self.found.retain(|vip, _| asked.contains(vip));
         self.set_held(Vec::new());
         Ok(())
@@ -394,240 +398,11 @@ impl Engine {
         Ok(self.sync(config, None)?)
     }
 
-    /// Ends an interval at `now`: reads counters, lets the controllers decide,
-    /// sets rings, records history.
-    pub fn tick(&mut self, now: Moment) -> anyhow::Result<()> {
-        self.tick_with(now, |_, _| {})
-    }
-
-    /// The same with what `add` adds to the counters that the data plane has.
-    pub fn tick_with(
-        &mut self,
-        now: Moment,
-        mut add: impl FnMut(RealId, &mut RealStats),
-    ) -> anyhow::Result<()> {
-        let interval_ns = match self.last_tick {
-            Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
-            None => self.config.control.interval_ns,
-        };
-        if self.unfinished.is_some() {
-            self.finish();
-        }
-        self.sweep_flows(now.monotonic_ns);
-        let totals = self.plane.real_stats()?;
-        self.read_histograms(now.monotonic_ns)?;
-        // An interval that could not be read is part of the next one.
-        self.last_tick = Some(now);
-        for (id, mut totals) in totals {
-            add(id, &mut totals);
-            if let Some(counters) = self.counters.get_mut(&id) {
-                counters.advance(now.monotonic_ns, interval_ns, totals);
-            }
-        }
-        self.record(now.before(interval_ns));
-        self.step(now);
-        // One that returned within a long interval was not there for all of it.
-        self.warm(interval_ns.min(self.config.control.interval_ns))?;
-        self.decide(now, interval_ns);
-        self.sample(now.monotonic_ns)?;
-        self.follow_loads(now.monotonic_ns, interval_ns)?;
-        self.set_rings()
-    }
-
-    /// Gives the data plane the rings that it lacks.
-    pub(super) fn set_rings(&mut self) -> anyhow::Result<()> {
-        let (rings, slots) = rings::set_stale(self.plane.as_mut(), &mut self.pools)?;
-        self.rings_set.0 += rings;
-        self.rings_set.1 += slots;
-        Ok(())
-    }
-
-    fn sweep_flows(&mut self, now_ns: u64) {
-        let members = self.pools.iter().flat_map(Pool::members);
-        let draining: Vec<RealId> = members
-            .filter(|(real, _)| !real.is_wanted())
-            .map(|(_, member)| member.id)
-            .collect();
-        let idle = &self.config.flow_idle;
-        let unheard = self.plane.sweep_flows(now_ns, idle, &draining);
-        for (real, connections) in unheard {
-            if let Some(counters) = self.counters.get_mut(&real) {
-                counters.give_up(connections, idle.ended);
-            }
-        }
-    }
-
-    fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        if now_ns.saturating_sub(self.last_histograms_ns) < HISTOGRAM_NS {
-            return Ok(());
-        }
-        let histograms: Vec<_> = self
-            .counters
-            .keys()
-            .map(|id| self.plane.histogram(*id).map(|histogram| (*id, histogram)))
-            .collect::<anyhow::Result<_>>()?;
-        self.last_histograms_ns = now_ns;
-        let rotate = now_ns.saturating_sub(self.last_window_ns) >= WINDOW_NS;
-        if rotate {
-            self.last_window_ns = now_ns;
-        }
-        for (id, histogram) in histograms {
-            let Some(counters) = self.counters.get_mut(&id) else {
-                continue;
-            };
-            counters.observe_histogram(histogram);
-            if rotate {
-                counters.rotate();
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the interval that began at `start` into the history, with the
-    /// weights that were in force during it.
-    fn record(&mut self, start: Moment) {
-        let reals = real_ids(&self.pools).count().max(1);
-        let epochs = self.config.history.as_nanos() / u128::from(self.config.control.interval_ns);
-        let keep = (epochs as usize).clamp(1, (EPOCHS_MAX / reals).max(1));
-        for pool in &mut self.pools {
-            for (real, member) in pool.members_mut() {
-                let Some(counters) = self.counters.get(&member.id) else {
-                    continue;
-                };
-                let delta = counters.delta();
-                let latencies = delta.latencies();
-                let tally = real_counters::tally(delta);
-                let epoch = EpochView {
-                    start_ns: start.realtime_ns,
-                    start_monotonic_ns: start.monotonic_ns,
-                    estimate_us: mean_us(latencies.sum_halves_ns, latencies.weight_halves),
-                    samples: latencies.weight_halves as f64 / 2.0,
-                    low: tally.bound_halves as f64 / 2.0,
-                    quality: real_counters::grade(&tally),
-                    requests: delta.requests,
-                    opened: delta.conns_opened,
-                    active: counters.active(),
-                    configured: pool::configured(real),
-                    weight: member.weight,
-                };
-                while member.history.len() >= keep {
-                    member.history.pop_front();
-                }
-                member.history.push_back(epoch);
-            }
-        }
-    }
-
-    /// Ends a step of the timelines if it is time, and the histograms are of now.
-    fn step(&mut self, now: Moment) {
-        let begun = self.last_step_ns;
-        let is_due = begun.is_none_or(|ns| now.monotonic_ns.saturating_sub(ns) >= STEP_NS);
-        if !is_due || self.last_histograms_ns != now.monotonic_ns {
-            return;
-        }
-        self.last_step_ns = Some(now.monotonic_ns);
-        // What cannot be read now is part of the next step: nothing rests on it.
-        if let Ok(verdicts) = self.plane.verdicts() {
-            self.drops.end(now, verdicts);
-        }
-        if begun.is_none() {
-            return;
-        }
-        let keep = timeline::kept(real_ids(&self.pools).count());
-        for (real, member) in self.pools.iter().flat_map(Pool::members) {
-            if let Some(counters) = self.counters.get_mut(&member.id) {
-                let standing = Standing {
-                    configured: pool::configured(real),
-                    weight: member.weight,
-                    state: pool::state(real, member),
-                    active: counters.active(),
-                };
-                counters.step(now, standing, keep);
-            }
-        }
-    }
-
-    /// Has the data plane measure as many connections as the controllers ask for, hardly more.
-    fn sample(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        if !self.config.measure {
-            return Ok(());
-        }
-        for pool in &mut self.pools {
-            let (fixed, wanted) = (pool.vip().sampling, pool.samples_wanted());
-            let takes_low = pool.in_force().takes_low;
-            let mut any: Option<Sampling> = None;
-            for (_, member) in pool.members() {
-                let Some(counters) = self.counters.get_mut(&member.id) else {
-                    continue;
-                };
-                let before = counters.sampling();
-                let sampling = counters.sample(now_ns, fixed, wanted, takes_low);
-                if sampling != before {
-                    self.plane.set_sampling(member.id, sampling)?;
-                }
-                any = Some(any.map_or(sampling, |any| any.with(sampling)));
-            }
-            // A call to the kernel for each VIP and interval, of which hardly one would change it.
-            let any = any.unwrap_or_default();
-            if pool.sampling != Some(any) {
-                self.plane.set_vip_sampling(pool.id(), any)?;
-                pool.sampling = Some(any);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives reals that have returned recently more of their weight.
-    fn warm(&mut self, interval_ns: u64) -> anyhow::Result<()> {
-        for pool in &mut self.pools {
-            if pool.warm(interval_ns) && pool.counts_connections() {
-                loads::weigh_connections(self.plane.as_mut(), pool)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn decide(&mut self, now: Moment, interval_ns: u64) {
-        let measured = self.measured(now);
-        for (pool, measured) in self.pools.iter_mut().zip(measured) {
-            let readings = latency_source::readings(
-                pool,
-                &self.reports,
-                now.monotonic_ns,
-                interval_ns,
-                &measured,
-            );
-            let reasons = reasons(pool);
-            pool.tick(now, &readings);
-            for (index, change) in moves(pool, now) {
-                let line = format!(
-                    "{} {}: weight {:.3} -> {:.3}: {}{}",
-                    change.vip,
-                    change.real,
-                    change.before,
-                    change.after,
-                    change.reason_text,
-                    if change.observed { " (observed)" } else { "" }
-                );
-                // The first of a row of moves is news, the rest is detail; so is what a
-                // move of one real means for all others.
-                let follows = matches!(change.reason.as_str(), "received" | "gave" | "regressed");
-                match follows || reasons.get(index) == Some(&change.reason) {
-                    true => debug!("{line}"),
-                    false => info!("{line}"),
-                }
-                while self.moves.len() >= MOVES_MAX {
-                    self.moves.pop_front();
-                }
-                self.moves.push_back(change);
-            }
-        }
-    }
-
     /// Adds a VIP at run time; it lasts until the next reload or restart.
-    pub fn add_vip(&mut self, vip: VipConfig) -> Result<(), EngineError> {
+    pub fn add_vip(&mut self, vip: impl Into<SharedVip>) -> Result<(), EngineError> {
+        let vip = vip.into();
         self.goes_by_itself()?;
-        let taken = |other: &VipConfig| other.name == vip.name || other.key() == vip.key();
+        let taken = |other: &SharedVip| other.name == vip.name || other.key() == vip.key();
         if let Some(other) = self.config.vips.iter().find(|other| taken(other)) {
             return Err(EngineError::Conflict(format!(
                 "vip {} exists already; remove it first, or change its reals",
@@ -680,8 +455,9 @@ impl Engine {
 
     /// The VIP at work of this name, or of this `address:port[/protocol]`.
     pub fn pool(&self, vip: &str) -> Result<&Pool, EngineError> {
-        let name = &self.config.vips[self.find_vip(vip)?].name;
-        let pool = self.pools.iter().find(|pool| pool.vip().name == *name);
+        let at = self.find_vip(vip)?;
+        let name = &self.config.vips[at].name;
+        let pool = self.pools.get(at);
         pool.ok_or_else(|| EngineError::NotFound(format!("vip {name} is not at work")))
     }
 
@@ -696,49 +472,22 @@ impl Engine {
             })
         };
         by_name.or_else(by_address).ok_or_else(|| {
-            let known: Vec<&str> = vips.iter().map(|vip| vip.name.as_str()).collect();
-            EngineError::NotFound(match known.is_empty() {
-                true => format!("there is no vip `{name}`; this balancer has none"),
-                false => format!(
+            let named = vips.iter().take(NAMED_MAX).map(|vip| vip.name.as_str());
+            let named: Vec<&str> = named.collect();
+            EngineError::NotFound(match vips.len() {
+                0 => format!("there is no vip `{name}`; this balancer has none"),
+                all if all > NAMED_MAX => format!(
+                    "there is no vip `{name}`; this balancer has {} and {} more",
+                    named.join(", "),
+                    all - NAMED_MAX
+                ),
+                _ => format!(
                     "there is no vip `{name}`; this balancer has {}",
-                    known.join(", ")
+                    named.join(", ")
                 ),
             })
         })
     }
-}
-
-/// The words of the last decision, by real.
-fn reasons(pool: &Pool) -> Vec<String> {
-    let reals = pool.decision().map(|decision| &decision.reals[..]);
-    let words = reals.unwrap_or_default().iter();
-    words.map(|real| real.reason.word().to_owned()).collect()
-}
-
-/// The changes of weight of the last decision, with the real's index.
-fn moves(pool: &Pool, at: Moment) -> Vec<(usize, Move)> {
-    let Some(decision) = pool.decision() else {
-        return Vec::new();
-    };
-    let mut moves = Vec::new();
-    for (index, ((real, _), own)) in pool.members().zip(&decision.reals).enumerate() {
-        if (own.weight - own.before).abs() <= MOVE_MIN * own.configured {
-            continue;
-        }
-        let change = Move {
-            at,
-            vip: pool.vip().name.clone(),
-            real: real.address.to_string(),
-            before: own.before,
-            after: own.weight,
-            latency_us: own.latency_ns.map(|ns| ns / 1e3),
-            reason: own.reason.word().to_owned(),
-            reason_text: own.reason.to_string(),
-            observed: pool.vip().control == Control::Observe,
-        };
-        moves.push((index, change));
-    }
-    moves
 }
 
 /// Says what a reload has changed.

@@ -53,6 +53,12 @@ pub(crate) struct State {
     pub ring_swaps: usize,
     /// Whether the next reading of totals panics.
     pub panic: bool,
+    /// Packets to each VIP; `None`: those to its reals.
+    pub vip_packets: Option<u64>,
+    /// VIPs whose options have been set.
+    pub vips_set: usize,
+    /// Reals whose totals have been read.
+    pub reals_read: usize,
     /// Whether the next reading of totals fails.
     pub unreadable: bool,
     /// How long the data plane has counted.
@@ -151,6 +157,7 @@ impl Default for FakePlane {
     fn default() -> Self {
         let state = State {
             gateway: Some(MacAddress([2, 0, 0, 0, 0, 1])),
+            vip_packets: Some(40),
             ..State::default()
         };
         Self(Arc::new(Mutex::new(state)))
@@ -284,6 +291,12 @@ impl DataPlane for FakePlane {
             .collect())
     }
 
+    fn vip_id(&self, vip: &Vip) -> Option<VipId> {
+        let state = self.state();
+        let found = state.vips.iter().find(|(_, known)| *known == vip);
+        found.map(|(id, _)| *id)
+    }
+
     fn set_vip(&mut self, vip: Vip) -> anyhow::Result<VipId> {
         let mut state = self.state();
         if let Some((id, _)) = state.vips.iter().find(|(_, known)| **known == vip) {
@@ -295,7 +308,9 @@ impl DataPlane for FakePlane {
     }
 
     fn set_vip_options(&mut self, id: VipId, options: VipOptions) -> anyhow::Result<()> {
-        self.state().options.insert(id, options);
+        let mut state = self.state();
+        state.options.insert(id, options);
+        state.vips_set += 1;
         Ok(())
     }
 
@@ -317,6 +332,13 @@ impl DataPlane for FakePlane {
             .iter()
             .map(|(id, real)| (*id, *real))
             .collect())
+    }
+
+    fn real_at(&self, vip: VipId, address: IpAddr) -> Option<(RealId, Real)> {
+        let state = self.state();
+        let is_it = |real: &Real| real.vip == vip && real.address == address;
+        let found = state.reals.iter().find(|(_, real)| is_it(real));
+        found.map(|(id, real)| (*id, *real))
     }
 
     fn set_real(&mut self, real: Real) -> anyhow::Result<RealId> {
@@ -496,25 +518,33 @@ impl DataPlane for FakePlane {
     }
 
     fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, PacketsBytes)>> {
+        let state = self.state();
         let counter = PacketsBytes {
-            packets: 40,
+            packets: state.vip_packets.unwrap_or(0),
             bytes: 4000,
         };
-        Ok(self.state().vips.keys().map(|id| (*id, counter)).collect())
+        let mut totals: BTreeMap<VipId, PacketsBytes> =
+            state.vips.keys().map(|id| (*id, counter)).collect();
+        for (id, of_real) in &state.totals {
+            let vip = state.reals.get(id).map(|real| real.vip);
+            let total = vip.and_then(|vip| totals.get_mut(&vip));
+            if let (Some(total), None) = (total, state.vip_packets) {
+                total.packets += of_real.packets;
+            }
+        }
+        Ok(totals.into_iter().collect())
     }
 
-    fn real_stats(&self) -> anyhow::Result<Vec<(RealId, RealStats)>> {
+    fn real_stats(&self, of: &[RealId]) -> anyhow::Result<Vec<(RealId, RealStats)>> {
         let panic = std::mem::take(&mut self.state().panic);
         assert!(!panic, "a test wants this panic");
         if std::mem::take(&mut self.state().unreadable) {
             bail!("totals cannot be read");
         }
-        Ok(self
-            .state()
-            .totals
-            .iter()
-            .map(|(id, totals)| (*id, *totals))
-            .collect())
+        let mut state = self.state();
+        state.reals_read += of.len();
+        let totals = of.iter().map(|id| Some((*id, *state.totals.get(id)?)));
+        Ok(totals.flatten().collect())
     }
 
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {

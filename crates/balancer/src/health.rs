@@ -62,7 +62,7 @@ impl Engine {
                 check.handle_timeout(now_ns);
                 // A weight is told to who asks: each balancer does.
                 let probes = health.take_weight || self.peers.probes(member.id, check.state());
-                if let Some(counters) = self.counters.get(&member.id).filter(|_| health.passive) {
+                if let Some(counters) = self.counters.get(member.id).filter(|_| health.passive) {
                     let window_ns = window_ns(health);
                     let totals = counters.totals();
                     let counts = SilenceCounts {
@@ -140,11 +140,12 @@ impl Engine {
     /// Reals of a pool that are up for certain, or all that could be where nothing is
     /// probed.
     pub fn reals_up(&self, pool: &Pool) -> usize {
+        if pool.vip().health.is_none() {
+            return pool.counted();
+        }
         let is_up = |id| self.health(id) == Some(HealthState::Up);
         let members = pool.members().filter(|(real, _)| is_counted(real));
-        members
-            .filter(|(_, member)| pool.vip().health.is_none() || is_up(member.id))
-            .count()
+        members.filter(|(_, member)| is_up(member.id)).count()
     }
 
     /// Reals of a pool that are wanted and probed, and of which nothing is known yet.
@@ -198,7 +199,9 @@ impl Engine {
         self.tell_votes();
         let mut changed = false;
         for pool in &mut self.pools {
-            let name = pool.vip().name.clone();
+            if pool.vip().health.is_none() && pool.all_fit() {
+                continue;
+            }
             let mut unfit = HashSet::new();
             for (real, member) in pool.members() {
                 let Some(check) = self.checks.get_mut(&member.id) else {
@@ -206,8 +209,12 @@ impl Engine {
                 };
                 while let Some(event) = check.poll_event() {
                     let line = format!(
-                        "{name} {}: {} -> {}: {}",
-                        real.address, event.from, event.to, event.reason
+                        "{} {}: {} -> {}: {}",
+                        pool.vip().name,
+                        real.address,
+                        event.from,
+                        event.to,
+                        event.reason
                     );
                     match event.to {
                         HealthState::Down => warn!("{line}"),
@@ -243,7 +250,7 @@ fn is_probed(real: &RealConfig) -> bool {
 }
 
 /// Whether a real counts for what its VIP needs, when it is up.
-fn is_counted(real: &RealConfig) -> bool {
+pub(super) fn is_counted(real: &RealConfig) -> bool {
     real.is_wanted() && real.weight > 0 && real.role != RealRole::Sorry
 }
 
@@ -253,7 +260,8 @@ pub(super) fn down_reals(pools: &[Pool], checks: &HashMap<RealId, Check>) -> Vec
         let check: Option<&Check> = checks.get(&id);
         check.is_some_and(|check| check.state() == HealthState::Down)
     };
-    let members = pools.iter().flat_map(|pool| {
+    let probed = pools.iter().filter(|pool| pool.vip().health.is_some());
+    let members = probed.flat_map(|pool| {
         let vip = pool.vip();
         pool.members()
             .map(move |(real, member)| (vip, real, member))

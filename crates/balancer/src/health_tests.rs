@@ -439,7 +439,9 @@ fn reals_have_the_weights_that_they_say() {
         }
         assert_eq!(shares(&bench), [0.5, 0.3, 0.2, 0.0], "{scheduler}");
         let state = |bench: &Bench| {
-            let view = super::report::vips(&bench.engine).unwrap().swap_remove(0);
+            let view = super::report::vips_of(&bench.engine, 0..1, super::report::Listed::All)
+                .unwrap()
+                .swap_remove(0);
             let real = &view.reals[3];
             (real.state.clone(), real.health.as_ref().unwrap().weight)
         };

@@ -170,6 +170,10 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.vips())
     }
 
+    fn vip_id(&self, vip: &Vip) -> Option<VipId> {
+        self.balancer.vip_id(vip)
+    }
+
     fn set_vip(&mut self, vip: Vip) -> anyhow::Result<VipId> {
         match self.balancer.vip_id(&vip) {
             Some(id) => Ok(id),
@@ -187,6 +191,10 @@ impl DataPlane for KernelPlane {
 
     fn reals(&self) -> anyhow::Result<Vec<(RealId, Real)>> {
         Ok(self.balancer.reals())
+    }
+
+    fn real_at(&self, vip: VipId, address: IpAddr) -> Option<(RealId, Real)> {
+        self.balancer.real_at(vip, address)
     }
 
     fn set_real(&mut self, real: Real) -> anyhow::Result<RealId> {
@@ -306,8 +314,8 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.vip_stats()?)
     }
 
-    fn real_stats(&self) -> anyhow::Result<Vec<(RealId, RealStats)>> {
-        Ok(self.balancer.real_stats()?)
+    fn real_stats(&self, of: &[RealId]) -> anyhow::Result<Vec<(RealId, RealStats)>> {
+        Ok(self.balancer.real_stats_of(of)?)
     }
 
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {

@@ -31,6 +31,7 @@ mod health;
 #[cfg(test)]
 mod health_tests;
 mod hold;
+mod interval;
 mod joins;
 pub mod kernel;
 mod latency_source;
@@ -39,6 +40,8 @@ mod latency_source_tests;
 mod loads;
 #[cfg(test)]
 mod loads_tests;
+#[cfg(test)]
+mod many_tests;
 mod metrics;
 mod next_hop;
 mod page;
@@ -47,6 +50,7 @@ mod peers;
 mod peers_tests;
 mod plane;
 mod pool;
+mod pool_member;
 mod probe;
 mod real_counters;
 mod report;
@@ -58,10 +62,12 @@ mod serve_tests;
 mod shared;
 pub mod slots;
 pub mod state_dir;
+mod streamed;
 mod sync;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod visits;
 
 pub use api::openapi;
 pub use config::BalancerConfig;

@@ -29,10 +29,7 @@ impl Engine {
             weigh_connections(self.plane.as_mut(), pool)?;
             for (_, member) in pool.members() {
                 if self.plane.load(member.id)? == 0 {
-                    let open = self
-                        .counters
-                        .get(&member.id)
-                        .map_or(0, RealCounters::active);
+                    let open = self.counters.get(member.id).map_or(0, RealCounters::active);
                     self.plane.add_load(member.id, open as i64)?;
                 }
             }
@@ -45,7 +42,7 @@ impl Engine {
         let mut pools = std::mem::take(&mut self.pools);
         let result = pools
             .iter_mut()
-            .filter(|pool| pool.vip().scheduler.follows_load())
+            .filter(|pool| pool.visits.is_due() && pool.vip().scheduler.follows_load())
             .try_for_each(|pool| self.follow_pool(pool, now_ns, interval_ns));
         self.pools = pools;
         result
@@ -59,9 +56,10 @@ impl Engine {
     ) -> anyhow::Result<()> {
         let source = pool.vip().load;
         let (mut open, mut arrivals) = (0, 0);
+        let elapsed_ns = pool.visits.look(now_ns, interval_ns);
         let reports = self.reports.clone();
         for (real, member) in pool.members_mut() {
-            let Some(counters) = self.counters.get(&member.id) else {
+            let Some(counters) = self.counters.get(member.id) else {
                 continue;
             };
             let others = self.peers.active(member.id);
@@ -75,7 +73,7 @@ impl Engine {
             member.load = match source {
                 LoadSource::Connections => {
                     let load = self.plane.load(member.id)?;
-                    let (change, carry) = aged(load, member.aged, interval_ns);
+                    let (change, carry) = aged(load, member.aged, elapsed_ns);
                     member.aged = carry;
                     self.plane.add_load(member.id, change)?;
                     Some((load + change) as f64 + others as f64)

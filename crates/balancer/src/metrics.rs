@@ -15,6 +15,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use super::engine::{Engine, Reloads};
+use super::report::Listed;
 use super::{agreement, report};
 
 /// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 26 s.
@@ -22,34 +23,16 @@ use super::{agreement, report};
 const FIRST_POWER: u32 = 16;
 const LAST_POWER: u32 = 34;
 
-/// The page that a Prometheus server scrapes.
-pub(crate) fn page(engine: &Engine, state_kept: bool, at: Moment) -> anyhow::Result<String> {
-    let stats = report::stats(engine, at)?;
-    let histograms = stats
-        .vips
-        .iter()
-        .flat_map(|vip| &vip.reals)
-        .map(|real| Latencies::of(engine, real))
-        .collect();
-    let reloads = engine.reloads();
-    let agreement = agreement::agreement(engine)?;
-    let fleet = engine.fleet.as_ref().map(|fleet| fleet.view.clone());
-    let page = Page {
-        stats,
-        histograms,
-        reloads,
-        announce_up: engine.announce_up(),
-        state_kept,
-        is_held: engine.hold_error().is_none(),
-        agreement,
-        fleet,
-        peers: engine.peers_view(at.monotonic_ns),
-    };
-    Ok(metrics::page([("causeway", Box::new(page))])?)
-}
+/// With more reals the page has none of them: that would be millions of series.
+const REALS_MAX: usize = 20_000;
 
+/// The page that a Prometheus server scrapes.
 #[derive(Debug)]
-struct Page {
+pub(crate) struct Page {
+    /// Whether it is of one VIP alone.
+    of_vip: bool,
+    /// Reals that are left out.
+    left_out: usize,
     stats: Stats,
     /// One per real, in the order of `stats`.
     histograms: Vec<Latencies>,
@@ -111,6 +94,54 @@ fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
 type Label<'a> = (&'static str, &'a str);
 
 impl Page {
+    /// What the engine knows, or of the VIP at this place alone.
+    pub(crate) fn of(
+        engine: &Engine,
+        vip: Option<usize>,
+        state_kept: bool,
+        at: Moment,
+    ) -> anyhow::Result<Self> {
+        let with_reals = vip.is_some() || engine.reals <= REALS_MAX;
+        let listed = if with_reals {
+            Listed::All
+        } else {
+            Listed::None
+        };
+        let places = vip.map_or(0..engine.pools().len(), |at| at..at + 1);
+        let stats = Stats {
+            vips: report::vips_of(engine, places, listed)?,
+            ..report::stats_without_vips(engine, at)?
+        };
+        let histograms = stats
+            .vips
+            .iter()
+            .flat_map(|vip| &vip.reals)
+            .map(|real| Latencies::of(engine, real))
+            .collect();
+        let agreement = match vip {
+            Some(_) => Agreement::default(),
+            None => agreement::agreement(engine)?,
+        };
+        Ok(Self {
+            of_vip: vip.is_some(),
+            left_out: if with_reals { 0 } else { engine.reals },
+            stats,
+            histograms,
+            reloads: engine.reloads(),
+            announce_up: engine.announce_up(),
+            state_kept,
+            is_held: engine.hold_error().is_none(),
+            agreement,
+            fleet: engine.fleet.as_ref().map(|fleet| fleet.view.clone()),
+            peers: engine.peers_view(at.monotonic_ns),
+        })
+    }
+
+    /// As it is scraped.
+    pub(crate) fn text(self) -> anyhow::Result<String> {
+        Ok(metrics::page([("causeway", Box::new(self))])?)
+    }
+
     /// The VIPs with their labels.
     fn vips(&self) -> impl Iterator<Item = (&VipView, [Label<'_>; 1])> {
         let vips = self.stats.vips.iter();
@@ -389,14 +420,17 @@ impl Page {
         counters(encoder, "peer_left_out", help, None, reasons)
     }
 
-    fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn health_of_vips(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let ready = self.vips().map(|(vip, labels)| (labels, flag(vip.ready)));
         let help = "1 if as many reals are up as the VIP needs";
         gauges(encoder, "vip_ready", help, None, ready)?;
         let announced = self.vips();
         let announced = announced.map(|(vip, labels)| (labels, flag(vip.announced)));
         let help = "1 if the VIP's address is announced to routers";
-        gauges(encoder, "vip_announced", help, None, announced)?;
+        gauges(encoder, "vip_announced", help, None, announced)
+    }
+
+    fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let probed = || {
             let reals = self.reals();
             reals.filter_map(|(real, labels)| Some((real.health.as_ref()?, labels)))
@@ -409,10 +443,6 @@ impl Page {
         let help =
             "1 if a real gets new connections: not down, in maintenance, draining or on standby";
         gauges(encoder, "real_active", help, None, active)?;
-        if let Some(up) = self.announce_up {
-            let help = "1 if BIRD took the last change; with [announce]";
-            gauge(encoder, "announce_up", help, None, flag(up))?;
-        }
         let states = probed().map(|(health, [vip, address])| {
             ([vip, address, ("state", health.state.as_str())], 1.0)
         });
@@ -536,23 +566,42 @@ fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.vip_counters(&mut encoder)?;
+        self.cookies(&mut encoder)?;
+        self.sources(&mut encoder)?;
+        self.discovery(&mut encoder)?;
+        self.health_of_vips(&mut encoder)?;
+        // A family without a row would seem to say that there are no reals.
+        if self.left_out == 0 {
+            self.real_counters(&mut encoder)?;
+            self.real_gauges(&mut encoder)?;
+            self.health(&mut encoder)?;
+            self.latency(&mut encoder)?;
+        }
+        if self.of_vip {
+            return Ok(());
+        }
+        let help = "Reals whose metrics are left out, for there are too many: /metrics?vip=NAME has those of a VIP";
+        let left_out = self.left_out as f64;
+        gauge(&mut encoder, "metrics_reals_left_out", help, None, left_out)?;
         packets(&self.stats.verdicts, &mut encoder)?;
         self.config(&mut encoder)?;
         self.flow_table(&mut encoder)?;
-        self.vip_counters(&mut encoder)?;
         self.agent_reports(&mut encoder)?;
-        self.cookies(&mut encoder)?;
-        self.sources(&mut encoder)?;
-        self.real_counters(&mut encoder)?;
-        self.real_gauges(&mut encoder)?;
-        self.discovery(&mut encoder)?;
-        self.health(&mut encoder)?;
+        if let Some(up) = self.announce_up {
+            let help = "1 if BIRD took the last change; with [announce]";
+            gauge(&mut encoder, "announce_up", help, None, flag(up))?;
+        }
         self.agreement(&mut encoder)?;
         if let Some(fleet) = &self.fleet {
             of_fleet(fleet, &mut encoder)?;
         }
         self.peers(&mut encoder)?;
-        self.latency(&mut encoder)?;
         build_info(&mut encoder)
     }
+}
+
+#[cfg(test)]
+pub(crate) fn page(engine: &Engine, state_kept: bool, at: Moment) -> anyhow::Result<String> {
+    Page::of(engine, None, state_kept, at)?.text()
 }

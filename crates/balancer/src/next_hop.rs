@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::engine::Engine;
 use super::plane::{Found, Route};
 use super::shared::Shared;
-use crate::config::MacAddress;
+use crate::config::{MacAddress, SharedVip, encapsulated_reals};
 
 /// From one look to the next: a router that has another MAC address is followed within three
 /// of them and the kernel's own probes.
@@ -21,20 +21,34 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long a look waits for a gateway to answer with its MAC address.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Looks once, without holding the engine meanwhile.
-pub(crate) fn look(shared: &Shared) {
-    let (route, reals, resolver) = {
-        let engine = shared.engine();
-        let Some(way) = &engine.way else {
-            return;
+/// Looks again and again.
+#[derive(Default)]
+pub(crate) struct NextHopWatch {
+    /// The VIPs at the last look, and what was gathered of them.
+    vips: Vec<SharedVip>,
+    reals: Vec<IpAddr>,
+}
+
+impl NextHopWatch {
+    /// Looks once, without holding the engine meanwhile.
+    pub(crate) fn look(&mut self, shared: &Shared) {
+        let (route, vips, resolver) = {
+            let engine = shared.engine();
+            let Some(way) = &engine.way else {
+                return;
+            };
+            let vips = engine.config.vips.clone();
+            (way.route.clone(), vips, engine.plane.resolver())
         };
-        let reals = engine.config.encapsulated_reals();
-        (way.route.clone(), reals, engine.plane.resolver())
-    };
-    let found = resolver.look(&route, &reals, PATIENCE);
-    shared
-        .engine()
-        .take_look(&route, &reals, found, Moment::now());
+        if vips != self.vips {
+            self.reals = encapsulated_reals(&vips);
+            self.vips = vips;
+        }
+        let found = resolver.look(&route, &self.reals, PATIENCE);
+        shared
+            .engine()
+            .take_look(&route, &self.reals, found, Moment::now());
+    }
 }
 
 impl Engine {

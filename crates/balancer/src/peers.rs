@@ -160,11 +160,13 @@ impl PeerSteering {
 }
 
 impl Engine {
-    /// What an interval has brought of each pool's reals, at all balancers of them.
+    /// What an interval has brought of the reals of each pool that is due, at all balancers of
+    /// them. With other balancers all are due.
     pub(super) fn measured(&mut self, now: Moment) -> Vec<Vec<MeasuredInterval>> {
-        let measured = self.pools.iter().map(|pool| {
+        let due = self.pools.iter().filter(|pool| pool.visits.is_due());
+        let measured = due.map(|pool| {
             let members = pool.members();
-            let each = members.map(|(_, member)| self.counters.get(&member.id));
+            let each = members.map(|(_, member)| self.counters.get(member.id));
             each.map(|of| of.map(RealCounters::measured).unwrap_or_default())
                 .collect()
         });
@@ -268,7 +270,8 @@ impl Engine {
 
     /// Says what the vote has decided otherwise than the own check.
     pub(super) fn tell_votes(&mut self) {
-        for pool in &self.pools {
+        let probed = self.pools.iter().filter(|pool| pool.vip().health.is_some());
+        for pool in probed {
             for (real, member) in pool.members() {
                 let Some(check) = self.checks.get(&member.id) else {
                     continue;

@@ -64,6 +64,8 @@ pub trait DataPlane: CookiePlane + Send {
     fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()>;
     /// Every VIP that the data plane knows.
     fn vips(&self) -> anyhow::Result<Vec<(VipId, Vip)>>;
+    /// The number of a VIP that is there.
+    fn vip_id(&self, vip: &Vip) -> Option<VipId>;
     /// Adds a VIP, or finds it. A new one has no ring and drops its packets.
     fn set_vip(&mut self, vip: Vip) -> anyhow::Result<VipId>;
     /// Sets what a VIP has besides its ring.
@@ -72,6 +74,8 @@ pub trait DataPlane: CookiePlane + Send {
     fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()>;
     /// Every real that the data plane knows.
     fn reals(&self) -> anyhow::Result<Vec<(RealId, Real)>>;
+    /// The real of a VIP at this address, if it is there.
+    fn real_at(&self, vip: VipId, address: IpAddr) -> Option<(RealId, Real)>;
     /// Adds a real, or finds it and has packets reach it in this way.
     fn set_real(&mut self, real: Real) -> anyhow::Result<RealId>;
     /// Removes a real, which must not be in a ring; its flows are picked again.
@@ -122,9 +126,10 @@ pub trait DataPlane: CookiePlane + Send {
     fn age(&self) -> Duration;
     /// Totals of every exit, in the data plane's order.
     fn verdicts(&self) -> anyhow::Result<Vec<(Verdict, PacketsBytes)>>;
+    /// Totals of all VIPs, sorted by their numbers.
     fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, PacketsBytes)>>;
-    /// Totals of the reals, by id.
-    fn real_stats(&self) -> anyhow::Result<Vec<(RealId, RealStats)>>;
+    /// Totals of these reals.
+    fn real_stats(&self, of: &[RealId]) -> anyhow::Result<Vec<(RealId, RealStats)>>;
     /// Latency histogram of a real since its slot was made.
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram>;
 }

@@ -2,19 +2,22 @@
 //! One VIP at work: its reals, its controller, its ring.
 
 use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 
 use causeway_api::Moment;
-use causeway_api::balancer::EpochView;
-use causeway_core::control::{ControlParams, Controller, Decision, Law, Member, Reading, Sampling};
+use causeway_core::control::{
+    ControlParams, Controller, Decision, Law, Member, Reading, RealDecision, Sampling,
+};
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
 use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 
-use super::decisions::Decisions;
+use super::health::is_counted;
 use super::latency_source::InForce;
+use super::pool_member::{Past, PoolMember};
 use super::rings;
+use super::visits::Visits;
 use crate::config::{
-    Control, Fallback, LoadSource, RealConfig, RealRole, Scheduler, Source, VipConfig,
+    Control, Fallback, LoadSource, RealConfig, RealRole, Scheduler, SharedVip, Source, VipConfig,
 };
 
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
@@ -32,7 +35,7 @@ const RING_TOLERANCE: f64 = 0.01;
 /// A VIP in the data plane.
 #[derive(Debug)]
 pub struct Pool {
-    vip: VipConfig,
+    vip: SharedVip,
     id: VipId,
     members: Vec<PoolMember>,
     controller: Option<Controller>,
@@ -48,6 +51,19 @@ pub struct Pool {
     plan_is_new: bool,
     /// What the controller goes by.
     in_force: InForce,
+    /// When it was looked at.
+    pub(super) visits: Visits,
+    /// Whether its controller's last decision moved no weight.
+    is_settled: bool,
+    /// Whether the ring in the data plane may be another than the wanted one.
+    ring_may_be_stale: bool,
+    /// Members that are not fit, those that wait for their whole weight, and those that an
+    /// operator does not want to get new connections.
+    unfit: usize,
+    warming: usize,
+    draining: usize,
+    /// Members that count for what the VIP needs, when they are up.
+    counted: usize,
     /// Settles who begins in rings of turns.
     seed: u64,
     /// The digest of the configured weights, once a request has asked for it: it looks at every
@@ -69,33 +85,6 @@ struct InRingMember {
     weight: f64,
 }
 
-/// A real of a pool.
-#[derive(Debug)]
-pub struct PoolMember {
-    /// Index in the data plane.
-    pub id: RealId,
-    /// Weight in force.
-    pub weight: f64,
-    /// Whether its health lets it get new connections.
-    pub fit: bool,
-    /// The weight that it says it should have, where its VIP goes by that.
-    pub told: Option<u32>,
-    /// Whether it waits for others to fail.
-    pub standby: bool,
-    /// Time until it has all of its weight again, ns.
-    pub warms_ns: u64,
-    /// Load by the last interval; `None` if it is not known or of no interest.
-    pub load: Option<f64>,
-    /// Part of a half sample of its clients that is left for the next interval.
-    pub latency_rest: f64,
-    /// Part of a flow that ageing has still to take off its load.
-    pub aged: f64,
-    /// What happened, oldest epoch first.
-    pub history: VecDeque<EpochView>,
-    /// What the controller decided about it.
-    pub decisions: Decisions,
-}
-
 impl Pool {
     /// The digest of the configured weights, which `of` makes of the VIP.
     pub(crate) fn weights_digest(&self, of: impl FnOnce(&VipConfig) -> String) -> &str {
@@ -107,7 +96,7 @@ impl Pool {
     /// history follows with [`take_history`](Self::take_history). `observed` is the law
     /// of a controller that only observes.
     pub fn new(
-        vip: VipConfig,
+        vip: SharedVip,
         id: VipId,
         reals: &[RealId],
         (params, observed): (&ControlParams, Law),
@@ -127,8 +116,7 @@ impl Pool {
                 load: None,
                 latency_rest: 0.0,
                 aged: 0.0,
-                history: VecDeque::new(),
-                decisions: Decisions::default(),
+                past: None,
             })
             .collect();
         let known = former.filter(|former| former.vip == vip);
@@ -146,8 +134,16 @@ impl Pool {
             in_plain: former.and_then(|former| former.in_plain.clone()),
             plan: Vec::new(),
             plan_is_new: false,
+            visits: former.map_or_else(Visits::default, |former| former.visits),
+            is_settled: true,
+            ring_may_be_stale: true,
+            unfit: 0,
+            warming: 0,
+            draining: 0,
+            counted: 0,
             seed,
         };
+        pool.count();
         if pool.vip.control != Control::Off {
             let law = pool.vip.control.law().unwrap_or(observed);
             let known = former.and_then(|former| former.controller.clone());
@@ -163,9 +159,44 @@ impl Pool {
         pool
     }
 
+    /// Counts the members that are not as most are.
+    fn count(&mut self) {
+        let count = |is: &dyn Fn(&RealConfig, &PoolMember) -> bool| {
+            let members = self.members();
+            members.filter(|(real, member)| is(real, member)).count()
+        };
+        let unfit = count(&|_, member| !member.fit);
+        let warming = count(&|_, member| member.warms_ns > 0);
+        let draining = count(&|real, _| !real.is_wanted());
+        self.counted = count(&|real, _| is_counted(real));
+        (self.unfit, self.warming, self.draining) = (unfit, warming, draining);
+    }
+
+    /// How many members count for what the VIP needs, when they are up.
+    pub(crate) fn counted(&self) -> usize {
+        self.counted
+    }
+
+    /// Whether its health lets all members get new connections.
+    pub(crate) fn all_fit(&self) -> bool {
+        self.unfit == 0
+    }
+
+    /// Whether an operator wants a member to get no new connections.
+    pub(crate) fn has_draining(&self) -> bool {
+        self.draining > 0
+    }
+
+    /// Whether its weights may move though no packet comes: by time, or by what agents report.
+    pub(crate) fn moves_without_packets(&self) -> bool {
+        let told = matches!(self.vip.load, LoadSource::Cpu | LoadSource::InFlight);
+        self.warming > 0 || !self.is_settled || (told && self.vip.scheduler.follows_load())
+    }
+
     /// Gives every member the weight it is meant to have; a controller goes on from
     /// what it knows.
     fn reset_weights(&mut self) {
+        self.ring_may_be_stale = true;
         let in_the_end = self.meant_in_the_end();
         let meant = self.meant();
         let reals = self.vip.reals.iter().zip(in_the_end);
@@ -230,13 +261,14 @@ impl Pool {
 
     /// Lets time pass for members that have returned recently; whether weights changed.
     pub(crate) fn warm(&mut self, interval_ns: u64) -> bool {
-        if self.members.iter().all(|member| member.warms_ns == 0) {
+        if self.warming == 0 {
             return false;
         }
         let before = self.meant();
         for member in &mut self.members {
             member.warms_ns = member.warms_ns.saturating_sub(interval_ns);
         }
+        self.count();
         let changed = self.meant() != before;
         if changed {
             self.reset_weights();
@@ -309,6 +341,7 @@ impl Pool {
             member.fit = fit;
         }
         if changed {
+            self.count();
             self.plan.clear();
             self.reset_weights();
         }
@@ -317,18 +350,22 @@ impl Pool {
 
     /// Takes over the history of the pool that this one replaces.
     pub fn take_history(&mut self, former: Self) {
-        let mut known: HashMap<RealId, (VecDeque<EpochView>, Decisions)> = former
-            .members
-            .into_iter()
-            .map(|member| (member.id, (member.history, member.decisions)))
+        let members = former.members.into_iter();
+        let mut known: HashMap<RealId, Box<Past>> = members
+            .filter_map(|member| Some((member.id, member.past?)))
             .collect();
         for member in &mut self.members {
-            (member.history, member.decisions) = known.remove(&member.id).unwrap_or_default();
+            member.past = known.remove(&member.id);
         }
     }
 
     /// The configured VIP.
     pub fn vip(&self) -> &VipConfig {
+        &self.vip
+    }
+
+    /// The same, as others share it.
+    pub(super) fn shared_vip(&self) -> &SharedVip {
         &self.vip
     }
 
@@ -375,10 +412,10 @@ impl Pool {
             let observed = self.vip.control == Control::Observe;
             for (member, own) in self.members.iter_mut().zip(&decision.reals) {
                 let source = self.in_force.source;
-                member
-                    .decisions
-                    .note(now, &decision, own, (observed, source));
+                let decisions = &mut member.past_mut().decisions;
+                decisions.note(now, &decision, own, (observed, source));
             }
+            self.is_settled = !decision.reals.iter().any(RealDecision::changed);
             self.decision = Some(decision);
             self.take_weights();
         }
@@ -431,6 +468,7 @@ impl Pool {
     /// Lets a scheduler that follows loads act on those of the members. A flow adds
     /// `rise`; `arrivals` flows came in the last interval.
     pub fn follow_loads(&mut self, rise: f64, arrivals: u64) {
+        self.ring_may_be_stale = true;
         match self.vip.scheduler {
             Scheduler::Awrr => {
                 let awrr = Awrr::default();
@@ -513,6 +551,7 @@ impl Pool {
         let Some(controller) = &self.controller else {
             return;
         };
+        self.ring_may_be_stale = true;
         if self.vip.control.law().is_some() {
             for (member, (_, weight)) in self.members.iter_mut().zip(controller.weights()) {
                 member.weight = weight;
@@ -522,6 +561,15 @@ impl Pool {
 
     /// Whether the data plane's ring is not that of the members and weights in force.
     pub fn ring_is_stale(&self) -> bool {
+        self.ring_may_be_stale && self.ring_differs()
+    }
+
+    /// Notes that the ring was compared, and is the wanted one.
+    pub(super) fn ring_is_known(&mut self) {
+        self.ring_may_be_stale = false;
+    }
+
+    fn ring_differs(&self) -> bool {
         let Some(in_ring) = &self.in_ring else {
             return true;
         };
@@ -643,12 +691,14 @@ impl Pool {
         self.in_ring = Some(self.wanted_ring());
         self.in_plain = Some(self.plain_weights());
         self.plan_is_new = false;
+        self.ring_may_be_stale = false;
     }
 
     /// Notes that it is unknown which ring the data plane has.
     pub fn ring_is_unknown(&mut self) {
         self.in_ring = None;
         self.in_plain = None;
+        self.ring_may_be_stale = true;
     }
 }
 

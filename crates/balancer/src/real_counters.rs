@@ -11,7 +11,7 @@ use causeway_core::control::{
 };
 use causeway_core::estimate::{Quality, Tally};
 use causeway_core::hist::Histogram;
-use causeway_dataplane::{LatencySums, RealStats};
+use causeway_dataplane::{LatencySums, RealId, RealStats};
 
 use super::timeline::{Standing, Steps};
 
@@ -30,6 +30,8 @@ pub struct RealCounters {
     totals: RealStats,
     delta: RealStats,
     active: f64,
+    /// When that was; `None`: it has not been looked at since it began.
+    at_ns: Option<u64>,
     last_us: Option<f64>,
     /// Recent intervals with samples.
     recent: VecDeque<Recent>,
@@ -40,6 +42,40 @@ pub struct RealCounters {
     latest: Histogram,
     steps: Steps,
     sampler: ConnectionSampler,
+}
+
+/// The counters of the reals that are counted, by id: ids are given out lowest first.
+#[derive(Debug, Default)]
+pub(crate) struct CountersOfReals(Vec<Option<Box<RealCounters>>>);
+
+impl CountersOfReals {
+    pub(crate) fn get(&self, id: RealId) -> Option<&RealCounters> {
+        self.0.get(id as usize)?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: RealId) -> Option<&mut RealCounters> {
+        self.0.get_mut(id as usize)?.as_deref_mut()
+    }
+
+    pub(crate) fn insert(&mut self, id: RealId, counters: RealCounters) {
+        let at = id as usize;
+        if at >= self.0.len() {
+            self.0.resize_with(at + 1, || None);
+        }
+        self.0[at] = Some(Box::new(counters));
+    }
+
+    pub(crate) fn remove(&mut self, id: RealId) {
+        if let Some(counters) = self.0.get_mut(id as usize) {
+            *counters = None;
+        }
+    }
+
+    /// How many are counted.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
 }
 
 /// The samples of an interval that ended at `at_ns`.
@@ -61,6 +97,7 @@ impl RealCounters {
             totals,
             delta: RealStats::default(),
             active: unended * still_open(age.as_nanos() as f64),
+            at_ns: None,
             last_us: None,
             recent: VecDeque::new(),
             window: histogram.clone(),
@@ -69,6 +106,12 @@ impl RealCounters {
             latest: histogram,
             sampler: ConnectionSampler::default(),
         }
+    }
+
+    /// They are of that time.
+    #[must_use]
+    pub(crate) fn begun_at(self, at_ns: Option<u64>) -> Self {
+        Self { at_ns, ..self }
     }
 
     /// Goes on from how the data plane samples its connections.
@@ -110,11 +153,16 @@ impl RealCounters {
         self.sampler.sampling()
     }
 
-    /// Takes in the totals at the end of an interval of `interval_ns`.
+    /// Takes in the totals at the end of an interval of `interval_ns`. Connections age since the
+    /// last look, which may be longer ago: in between no packet came.
     pub fn advance(&mut self, now_ns: u64, interval_ns: u64, totals: RealStats) {
         self.delta = since(totals, self.totals);
         self.totals = totals;
-        let kept = self.active * (-(interval_ns as f64) / CONNECTION_AGE_NS).exp();
+        let elapsed_ns = self
+            .at_ns
+            .replace(now_ns)
+            .map_or(interval_ns, |at_ns| now_ns.saturating_sub(at_ns));
+        let kept = self.active * (-(elapsed_ns as f64) / CONNECTION_AGE_NS).exp();
         self.active =
             (kept + self.delta.conns_opened as f64 - self.delta.conns_closed as f64).max(0.0);
         let all = self.delta.latencies();
@@ -192,7 +240,7 @@ impl RealCounters {
         &self.latest
     }
 
-    /// Estimate of open connections.
+    /// Estimate of open connections, at the last look.
     pub fn active(&self) -> u64 {
         self.active.round() as u64
     }

@@ -2,6 +2,7 @@
 //! From the engine's state to the API's types.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use causeway_api::balancer::{
     AgentReportView, CookieView, Drops, FlowTableView, HealthView, History, LatencyView, Moves,
@@ -14,13 +15,14 @@ use causeway_dataplane::{CookieTotals, RealStats, VipId};
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;
-use super::pool::{self, Pool, PoolMember};
+use super::pool::{self, Pool};
+use super::pool_member::PoolMember;
 use super::real_counters::RealCounters;
 use super::timeline::STEP_NS;
 use crate::config::{Control, RealConfig, Source};
 
-/// Everything that `causeway stats` shows.
-pub(crate) fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
+/// Everything that `causeway stats` shows, but for the VIPs.
+pub(crate) fn stats_without_vips(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
     let verdicts = engine.plane().verdicts()?.into_iter();
     Ok(Stats {
         at,
@@ -36,7 +38,7 @@ pub(crate) fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
         flow_table: flow_table(engine),
         agent_reports: engine.reports().counts(),
         next_hop: engine.next_hops().to_vec(),
-        vips: vips(engine)?,
+        vips: Vec::new(),
     })
 }
 
@@ -52,12 +54,25 @@ fn flow_table(engine: &Engine) -> FlowTableView {
     }
 }
 
-/// The VIPs with their reals.
-pub(crate) fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
+/// Which reals an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listed {
+    All,
+    /// All of VIPs that are not ready, of the others those that are not active.
+    Amiss,
+    None,
+}
+
+/// The VIPs at these places.
+pub(crate) fn vips_of(
+    engine: &Engine,
+    places: Range<usize>,
+    listed: Listed,
+) -> anyhow::Result<Vec<VipView>> {
     let traffic: HashMap<VipId, PacketsBytes> = engine.plane().vip_totals()?.into_iter().collect();
     let totals: HashMap<VipId, CookieTotals> =
         engine.plane().cookie_totals()?.into_iter().collect();
-    let pools = engine.pools().iter();
+    let pools = engine.pools()[places].iter();
     pools
         .map(|pool| {
             let traffic = traffic.get(&pool.id()).copied().unwrap_or_default();
@@ -69,7 +84,7 @@ pub(crate) fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
                 sources: sources
                     .map(|(source, picked)| source_view(source, picked))
                     .collect(),
-                ..vip(engine, pool, traffic, cookie, &ids)
+                ..vip(engine, pool, traffic, cookie, (listed, &ids))
             })
         })
         .collect()
@@ -91,9 +106,19 @@ fn vip(
     pool: &Pool,
     traffic: PacketsBytes,
     cookie: CookieView,
-    ids: &Ids,
+    (listed, ids): (Listed, &Ids),
 ) -> VipView {
     let vip = pool.vip();
+    let is_active =
+        |(config, member): (&RealConfig, &PoolMember)| pool::state(config, member) == "active";
+    let reals_up = engine.reals_up(pool);
+    let ready = reals_up >= vip.min_healthy;
+    let members = pool.members().enumerate();
+    let listed = members.filter(|(_, of)| match listed {
+        Listed::All => true,
+        Listed::Amiss => !ready || !is_active(*of),
+        Listed::None => false,
+    });
     VipView {
         name: vip.name.clone(),
         id: pool.id(),
@@ -108,9 +133,10 @@ fn vip(
         latency_fallbacks: pool.in_force().fallbacks,
         takes_low: pool.in_force().takes_low,
         low_grade_intervals: pool.in_force().low_intervals,
-        reals_up: engine.reals_up(pool),
+        reals_up,
+        reals_active: pool.members().filter(|of| is_active(*of)).count(),
         min_healthy: vip.min_healthy,
-        ready: engine.reals_up(pool) >= vip.min_healthy,
+        ready,
         announced: engine.is_announced(vip.address),
         packets: traffic.packets,
         bytes: traffic.bytes,
@@ -118,9 +144,7 @@ fn vip(
         limit: vip.limit.map(|limit| limit.rate),
         sources: Vec::new(),
         discovery: engine.discovery(vip),
-        reals: pool
-            .members()
-            .enumerate()
+        reals: listed
             .map(|(index, (config, member))| RealView {
                 cookie_ids: cookies::ids_of(ids, member.id),
                 ..real(engine, pool, index, config, member)
@@ -217,23 +241,23 @@ pub(crate) fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
         pools.flat_map(|pool| pool.members().map(move |member| (pool, member)))
     };
     let at = |member: &PoolMember, ns: u64| {
-        let epochs = &member.history;
+        let epochs = &member.past().history;
         epochs.partition_point(|epoch| epoch.start_monotonic_ns < ns)
     };
     // All series end at the same time, so that the next page misses nothing.
     let each = (limit / members().count().max(1)).max(1);
     let end_ns = members()
-        .filter_map(|(_, (_, member))| member.history.get(at(member, since_ns) + each))
+        .filter_map(|(_, (_, member))| member.past().history.get(at(member, since_ns) + each))
         .map(|epoch| epoch.start_monotonic_ns)
         .min();
     let series = members().map(|(pool, (config, member))| {
-        let end = end_ns.map_or(member.history.len(), |end_ns| at(member, end_ns));
+        let end = end_ns.map_or(member.past().history.len(), |end_ns| at(member, end_ns));
         let range = at(member, since_ns)..end;
         RealHistory {
             vip: pool.vip().name.clone(),
             id: member.id,
             real: config.address.to_string(),
-            epochs: member.history.range(range).copied().collect(),
+            epochs: member.past().history.range(range).copied().collect(),
         }
     });
     History {

@@ -20,11 +20,14 @@ pub(crate) fn set_stale(
 ) -> anyhow::Result<(u64, u64)> {
     let stale = pools.iter().filter(|pool| pool.ring_is_stale());
     let rings: Vec<_> = stale.map(Pool::stale_rings).collect();
-    if rings.is_empty() {
-        return Ok((0, 0));
+    if !rings.is_empty() {
+        plane.set_rings(&rings)?;
     }
-    plane.set_rings(&rings)?;
-    for pool in pools.iter_mut().filter(|pool| pool.ring_is_stale()) {
+    for pool in pools {
+        if !pool.ring_is_stale() {
+            pool.ring_is_known();
+            continue;
+        }
         let sources = pool.source_rings();
         if !sources.is_empty() {
             plane.set_sources(pool.id(), &sources)?;

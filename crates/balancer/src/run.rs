@@ -12,6 +12,7 @@ use causeway_api::balancer::Status;
 use causeway_core::fleet::Removal;
 use causeway_dataplane::{LoadBalancer, Started};
 use causeway_service::config::{self, ConfigErrors};
+use causeway_service::memory::give_back_memory;
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::{Listeners, Process};
 use tracing::{error, info, warn};
@@ -57,13 +58,13 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let held = parsed
         .as_ref()
         .map_or_else(|_| Vec::new(), fleet::held_at_start);
-    let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
-    let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
     let errors = match parsed {
         Ok(config) if held.is_empty() => return Ok(LoadedConfig { config, text, held }),
         Ok(_) => ConfigErrors::of_file(file, fleet::refusal(&held).to_string()),
         Err(errors) => errors,
     };
+    let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
+    let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
     let Some((path, copy)) = state_dir::last_good(Path::new(&dir), file) else {
         return Err(errors);
     };
@@ -130,18 +131,20 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     let fleet = fleet.map(|fleet| Fleet::open(&config, fleet, &kept.by_hand));
     let (fleet, membership) = fleet.transpose()?.unzip();
     let plane = Box::new(plane);
-    let engine = Engine::succeed(plane, config.clone(), kept, membership, Moment::now());
+    let pin_dir = config.pin_dir.clone();
+    let engine = Engine::succeed(plane, config, kept, membership, Moment::now());
     let mut engine = match engine {
         Ok(engine) => engine,
         Err(error) if started.took_over => return Err(error),
         Err(error) => {
             // Nothing ran before; nothing half-made must run now.
-            LoadBalancer::detach(&config.pin_dir)?;
+            LoadBalancer::detach(&pin_dir)?;
             return Err(error);
         }
     };
     // It was for reading the rings that the kernel has.
     give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
+    let config = engine.config();
     started.log(&config.interface, config.xdp_mode, &config.summary());
     listeners.announce();
     if let Some(reports) = reports {
@@ -163,13 +166,14 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
             .with_access(listeners.access())
             .with_fleet(orders),
     );
-    if let Ok(text) = &text {
-        shared.keep_config(text);
+    if let Ok(text) = text {
+        shared.keep_config(&text);
     }
+    give_back_memory();
     serve::serve(process, shared, listeners, fleet.zip(inbox))?;
     info!(
         "stopped; the data plane goes on forwarding from {}; `causeway lb unload -c {} --yes` takes it down",
-        config.pin_dir.display(),
+        pin_dir.display(),
         file.display()
     );
     Ok(())

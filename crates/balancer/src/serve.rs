@@ -19,7 +19,7 @@ use super::announce::Announcements;
 use super::api;
 use super::discovery;
 use super::fleet::{Fleet, FleetInbox, FleetRunner};
-use super::next_hop::{self, LOOK_EVERY};
+use super::next_hop::{LOOK_EVERY, NextHopWatch};
 use super::probe;
 use super::shared::Shared;
 
@@ -41,9 +41,10 @@ pub(crate) fn serve(
     let kept = Arc::clone(&shared);
     let keeper = Repeated::start("state", KEEP_EVERY, move || kept.keep())?;
     let looking = Arc::clone(&shared);
+    let mut hops = NextHopWatch::default();
     let watch = Repeated::start("next-hop", LOOK_EVERY, move || {
         looking.engine().mend();
-        next_hop::look(&looking);
+        hops.look(&looking);
     })?;
     let probes_run = probe::run(Arc::clone(&shared));
     let discovery = discovery::run(Arc::clone(&shared));
@@ -141,7 +142,7 @@ impl Repeated {
     fn start(
         name: &str,
         every: Duration,
-        work: impl Fn() + Send + 'static,
+        mut work: impl FnMut() + Send + 'static,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);

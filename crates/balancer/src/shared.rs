@@ -11,6 +11,7 @@ use causeway_api::balancer::{Difference, Status};
 use causeway_api::fleet::{FleetPush, FleetPushed, FleetRollback};
 use causeway_service::access::Access;
 use causeway_service::config::{ConfigErrors, plural};
+use causeway_service::memory::give_back_memory;
 use tracing::{info, warn};
 
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     /// Of one reload at a time.
     reloading: Mutex<()>,
     kept: Mutex<Keeping>,
+    /// Why the state cannot be kept. Apart from it: a disk may be slow.
+    keep_error: Mutex<Option<String>>,
 }
 
 /// What is kept for the next daemon, and where.
@@ -43,7 +46,6 @@ struct Keeping {
     saved: Option<KeptState>,
     /// The text of a file in force whose copy could not be written.
     unsaved_config: Option<String>,
-    error: Option<String>,
 }
 
 impl Shared {
@@ -58,6 +60,7 @@ impl Shared {
             fleet: None,
             reloading: Mutex::default(),
             kept: Mutex::default(),
+            keep_error: Mutex::default(),
         }
     }
 
@@ -81,7 +84,7 @@ impl Shared {
         let Some(dir) = &keeping.dir else {
             return;
         };
-        if keeping.saved.as_ref() == Some(&kept) && keeping.error.is_none() {
+        if keeping.saved.as_ref() == Some(&kept) && self.state_error().is_none() {
             return;
         }
         let error = dir.save(&kept).err();
@@ -91,7 +94,7 @@ impl Shared {
             keeping.unsaved_config = None;
         }
         keeping.saved = error.is_none().then_some(kept);
-        keeping.note(error.or(config_error));
+        self.note_kept(error.or(config_error));
     }
 
     /// Keeps the text of the file that has been taken into force.
@@ -103,13 +106,32 @@ impl Shared {
         let error = dir.save_config(&self.config_file, text).err();
         keeping.unsaved_config = error.is_some().then(|| text.to_owned());
         if error.is_some() {
-            keeping.note(error);
+            self.note_kept(error);
         }
     }
 
     /// Why the state cannot be kept, if so.
     pub(crate) fn state_error(&self) -> Option<String> {
-        self.keeping().error.clone()
+        self.keep_error().clone()
+    }
+
+    fn keep_error(&self) -> MutexGuard<'_, Option<String>> {
+        self.keep_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_kept(&self, error: Option<String>) {
+        let mut before = self.keep_error();
+        if error != *before {
+            match &error {
+                Some(error) => warn!(
+                    "what is set by hand, health and the last good configuration would not outlive the daemon: {error}"
+                ),
+                None => info!("the state is kept again"),
+            }
+        }
+        *before = error;
     }
 
     fn keeping(&self) -> MutexGuard<'_, Keeping> {
@@ -230,7 +252,7 @@ impl Shared {
     ) -> Result<String, EngineError> {
         let (text, config) = self.read_file()?;
         let mut summary = config.summary();
-        self.find_way(&config.encapsulated_reals(), |_| Route::of(&config))?;
+        self.find_way(|| config.encapsulated_reals(), |_| Route::of(&config))?;
         let api = config.api.clone();
         let by_hand = {
             let mut engine = self.engine();
@@ -242,6 +264,8 @@ impl Shared {
         }
         self.keep_config(&text);
         self.keep();
+        drop(text);
+        give_back_memory();
         if by_hand > 0 {
             summary += &format!(
                 "; {} set by hand in the place of the file's (`causeway override list`)",
@@ -255,7 +279,7 @@ impl Shared {
     /// gateway may take seconds to answer.
     pub(crate) fn find_way(
         &self,
-        reals: &[IpAddr],
+        reals: impl FnOnce() -> Vec<IpAddr>,
         wanted: impl FnOnce(&BalancerConfig) -> Route,
     ) -> Result<(), EngineError> {
         let (route, resolver) = {
@@ -266,7 +290,9 @@ impl Shared {
             }
             (route, engine.plane().resolver())
         };
-        let next_hop = resolver.look(&route, reals, GATEWAY_PATIENCE)?.next_hop?;
+        let next_hop = resolver
+            .look(&route, &reals(), GATEWAY_PATIENCE)?
+            .next_hop?;
         self.engine().offer(Way { route, next_hop });
         Ok(())
     }
@@ -279,20 +305,6 @@ impl Shared {
 impl HasEngine for Shared {
     fn engine(&self) -> MutexGuard<'_, Engine> {
         Self::engine(self)
-    }
-}
-
-impl Keeping {
-    fn note(&mut self, error: Option<String>) {
-        if error != self.error {
-            match &error {
-                Some(error) => warn!(
-                    "what is set by hand, health and the last good configuration would not outlive the daemon: {error}"
-                ),
-                None => info!("the state is kept again"),
-            }
-        }
-        self.error = error;
     }
 }
 

@@ -20,8 +20,11 @@ use super::rings;
 use super::state_dir::Down;
 use crate::config::{
     Affinity, BalancerConfig, FlowLimitConfig, ForwardingMode, Fragments, RealConfig, RealRole,
-    VipConfig,
+    SharedVip, VipConfig,
 };
+
+/// VIPs whose rings are set at a time: those of 10,000 would take a gigabyte.
+const RINGS_AT_A_TIME: usize = 256;
 
 /// The way to the reals in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,29 +43,21 @@ struct Done {
     vips: Vec<VipId>,
     /// VIPs that were there, with the ids that their reals had.
     cookies: Vec<(VipId, Ids)>,
-    /// VIPs whose options may be others.
-    options: Vec<VipId>,
+    /// VIPs whose options may be others, and how they pick.
+    options: HashSet<VipId>,
     reals: Vec<RealId>,
     /// Reals that packets reached in another way, with that.
     ways: Vec<Real>,
-    /// VIPs that were there and may pick otherwise now.
-    picking: bool,
     /// VIPs whose rings may have been swapped.
-    rings: Vec<VipId>,
-    /// Rings of client prefixes, too.
+    rings: HashSet<VipId>,
+    /// Those of client prefixes, too.
     sources: bool,
 }
 
-/// A state to come.
+/// A state to come, of the VIPs that do not stay as they are.
 struct Staged {
     pools: Vec<Pool>,
-    counters: HashMap<RealId, RealCounters>,
-}
-
-/// What the data plane holds before a change.
-struct Present {
-    vips: HashMap<Vip, VipId>,
-    reals: HashMap<(VipId, std::net::IpAddr), (RealId, Real)>,
+    counters: Vec<(RealId, RealCounters)>,
 }
 
 impl Engine {
@@ -83,11 +78,35 @@ impl Engine {
             }
             Err(error) => match self.take_back(done) {
                 Ok(()) => Err(error),
-                Err(undo) => Err(error.context(format!(
-                    "and the former state could not be restored: {undo:#}"
-                ))),
+                Err(undo) => {
+                    self.may_hold_others = true;
+                    Err(error.context(format!(
+                        "and the former state could not be restored: {undo:#}"
+                    )))
+                }
             },
         }
+    }
+
+    /// The VIPs of `config` that stay as they are, with all that they go by.
+    pub(super) fn unchanged(&self, config: &BalancerConfig) -> HashSet<Vip> {
+        let same = config.control == self.config.control
+            && config.law == self.config.law
+            && config.cookies == self.config.cookies;
+        if !same {
+            return HashSet::new();
+        }
+        let running: HashMap<Vip, &Pool> = self
+            .pools
+            .iter()
+            .map(|pool| (pool.vip().key(), pool))
+            .collect();
+        let stays = |vip: &&SharedVip| {
+            let pool = running.get(&vip.key());
+            pool.is_some_and(|pool| pool.shared_vip() == *vip)
+        };
+        let vips = config.vips.iter().filter(stays);
+        vips.map(|vip| vip.key()).collect()
     }
 
     /// Does what follows a change that is in force, and can refuse it no more: what fails is
@@ -138,7 +157,6 @@ impl Engine {
         resume_at: Option<u64>,
         done: &mut Done,
     ) -> anyhow::Result<Staged> {
-        let present = self.present()?;
         self.check_ids(config)?;
         // Probes that nothing encapsulates would come back, and all reals be down.
         if config.vips.iter().any(|vip| vip.health.is_some()) {
@@ -150,108 +168,123 @@ impl Engine {
         }
         done.keys = true;
         self.stage_cookie_keys(config)?;
-        let mut pools = Vec::with_capacity(config.vips.len());
-        let mut rings = Vec::new();
+        let unchanged = self.unchanged(config);
+        let changed = config.vips.iter();
+        let changed = changed.filter(|vip| !unchanged.contains(&vip.key()));
         // A VIP drops packets from when it is there until it has a ring. So the
         // rings of new ones are built first, and new ones come last.
-        let is_new = |vip: &&VipConfig| !present.vips.contains_key(&vip.key());
-        let first_rings: Vec<_> = config
-            .vips
-            .iter()
-            .filter(is_new)
-            .map(|vip| rings::first(vip, self.seed))
-            .collect();
-        for vip in config.vips.iter().filter(|vip| !is_new(vip)) {
-            let mut pool = self.stage_pool(config, vip, &present, done)?;
+        let (new, known): (Vec<&SharedVip>, Vec<&SharedVip>) =
+            changed.partition(|vip| self.plane.vip_id(&vip.key()).is_none());
+        let mut staged = Staged {
+            pools: Vec::with_capacity(new.len() + known.len()),
+            counters: Vec::new(),
+        };
+        let mut rings = Vec::new();
+        for vip in known {
+            let (mut pool, were_there) = self.stage_pool(config, vip, done)?;
             if let Some(now_ns) = resume_at {
-                self.resume(&mut pool, now_ns, &present);
+                self.resume(&mut pool, now_ns, &were_there);
             }
             if pool.ring_is_stale() {
                 rings.push(pool.stale_rings());
             }
-            pools.push(pool);
+            staged.pools.push(pool);
+            self.set_staged(&mut rings, RINGS_AT_A_TIME, done)?;
         }
-        for (vip, of_indices) in config.vips.iter().filter(is_new).zip(first_rings) {
-            let pool = self.stage_pool(config, vip, &present, done)?;
-            let ids: Vec<RealId> = pool.members().map(|(_, member)| member.id).collect();
-            let [ring, plain] = of_indices.map(|ring| {
-                let ring = ring.into_iter();
-                ring.map(|index| ids[index as usize]).collect()
-            });
-            rings.push(VipRings {
-                vip: pool.id(),
-                ring,
-                plain: Some(plain),
-            });
-            pools.push(pool);
+        for vips in new.chunks(RINGS_AT_A_TIME) {
+            let first_rings: Vec<_> = vips
+                .iter()
+                .map(|vip| rings::first(vip, self.seed))
+                .collect();
+            for (vip, of_indices) in vips.iter().zip(first_rings) {
+                let (pool, _) = self.stage_pool(config, vip, done)?;
+                let ids: Vec<RealId> = pool.members().map(|(_, member)| member.id).collect();
+                let [ring, plain] = of_indices.map(|ring| {
+                    let ring = ring.into_iter();
+                    ring.map(|index| ids[index as usize]).collect()
+                });
+                rings.push(VipRings {
+                    vip: pool.id(),
+                    ring,
+                    plain: Some(plain),
+                });
+                staged.pools.push(pool);
+            }
+            self.set_staged(&mut rings, RINGS_AT_A_TIME, done)?;
         }
-        let counters = self.new_counters(&pools)?;
-        if !rings.is_empty() {
-            done.rings = rings.iter().map(|rings| rings.vip).collect();
-            self.plane.set_rings(&rings)?;
-        }
+        staged.counters = self.new_counters(config, &staged.pools, resume_at)?;
+        self.set_staged(&mut rings, 1, done)?;
         done.sources = true;
-        for pool in &mut pools {
+        for pool in &mut staged.pools {
             self.plane.set_sources(pool.id(), &pool.source_rings())?;
             if done.rings.contains(&pool.id()) {
                 pool.ring_is_set();
             }
         }
-        let order: HashMap<Vip, usize> = config.vips.iter().map(VipConfig::key).zip(0..).collect();
-        pools.sort_by_key(|pool| order.get(&pool.vip().key()).copied());
-        Ok(Staged { pools, counters })
+        Ok(staged)
     }
 
-    fn present(&self) -> anyhow::Result<Present> {
-        let vips = self.plane.vips()?.into_iter();
-        let reals = self.plane.reals()?.into_iter();
-        Ok(Present {
-            vips: vips.map(|(id, vip)| (vip, id)).collect(),
-            reals: reals
-                .map(|(id, real)| ((real.vip, real.address), (id, real)))
-                .collect(),
-        })
+    /// Sets rings once there are so many.
+    fn set_staged(
+        &mut self,
+        rings: &mut Vec<VipRings>,
+        from: usize,
+        done: &mut Done,
+    ) -> anyhow::Result<()> {
+        if rings.len() < from {
+            return Ok(());
+        }
+        done.rings.extend(rings.iter().map(|rings| rings.vip));
+        self.plane.set_rings(rings)?;
+        rings.clear();
+        Ok(())
     }
 
+    /// A VIP with its reals in the data plane, and those of them that were there before.
     fn stage_pool(
         &mut self,
         config: &BalancerConfig,
-        vip: &VipConfig,
-        present: &Present,
+        vip: &SharedVip,
         done: &mut Done,
-    ) -> anyhow::Result<Pool> {
+    ) -> anyhow::Result<(Pool, HashSet<RealId>)> {
         let address = vip.key();
+        let known = self.plane.vip_id(&address);
         let id = self.plane.set_vip(address)?;
-        match present.vips.contains_key(&address) {
-            true => done.cookies.push((id, self.plane.cookie_ids(id)?)),
-            false => done.vips.push(id),
+        match known {
+            Some(id) => done.cookies.push((id, self.plane.cookie_ids(id)?)),
+            None => done.vips.push(id),
         }
         self.plane.set_vip_options(id, vip_options(vip))?;
-        done.options.push(id);
+        done.options.insert(id);
         let mut reals = Vec::with_capacity(vip.reals.len());
+        let mut were_there = HashSet::new();
         for real in &vip.reals {
             let wanted = real_spec(id, vip.forwarding, real);
+            let before = self.plane.real_at(id, wanted.address);
             let real = self.plane.set_real(wanted)?;
-            match present.reals.get(&(id, wanted.address)) {
+            match before {
                 None => done.reals.push(real),
-                Some((_, before)) if *before != wanted => done.ways.push(*before),
-                Some(_) => {}
+                Some((_, before)) => {
+                    were_there.insert(real);
+                    if before != wanted {
+                        done.ways.push(before);
+                    }
+                }
             }
             reals.push(real);
         }
         self.stage_cookies(config, vip, id, &reals)?;
-        let same = |pool: &&Pool| pool.vip().key() == address;
+        let same = |pool: &&Pool| pool.id() == id && pool.vip().key() == address;
         let former = self.pools.iter().find(same);
         let rules = (&config.control, config.law);
         let pool = Pool::new(vip.clone(), id, &reals, rules, former, self.seed);
-        done.picking = true;
         self.plane.set_picking(id, pool.picking())?;
-        Ok(pool)
+        Ok((pool, were_there))
     }
 
     /// Goes on where a daemon that ended was: with the weights of its ring, and without the
     /// reals that it had out of it.
-    fn resume(&mut self, pool: &mut Pool, now_ns: u64, present: &Present) {
+    fn resume(&mut self, pool: &mut Pool, now_ns: u64, were_there: &HashSet<RealId>) {
         let ring = match self.plane.ring(pool.id()) {
             Ok(ring) => ring,
             Err(error) => {
@@ -262,17 +295,24 @@ impl Engine {
                 Vec::new()
             }
         };
-        let out = self.were_out(pool, &ring, present);
+        let out = self.were_out(pool, &ring, were_there);
         pool.set_unfit(&out);
         self.begin_down.extend(out);
         if pool.follows_latency() && !ring.is_empty() {
             pool.resume(now_ns, &ring);
+            let interval_ns = self.config.control.interval_ns;
+            pool.visits.look_on(now_ns, interval_ns);
         }
     }
 
     /// Reals that are probed, could be in the ring, and were not; or of which it is known
     /// that they were down. If all reals were down, the ring had all, and shows nothing.
-    fn were_out(&self, pool: &Pool, ring: &[RealId], present: &Present) -> HashSet<RealId> {
+    fn were_out(
+        &self,
+        pool: &Pool,
+        ring: &[RealId],
+        were_there: &HashSet<RealId>,
+    ) -> HashSet<RealId> {
         let vip = pool.vip();
         if vip.health.is_none() {
             return HashSet::new();
@@ -289,7 +329,7 @@ impl Engine {
             role != RealRole::Sorry && rank <= role_in_ring
         };
         let members = pool.members().filter(|(real, member)| {
-            let was_there = present.reals.contains_key(&(pool.id(), real.address));
+            let was_there = were_there.contains(&member.id);
             let takes_part =
                 configured(real) > 0.0 && !vip.is_reserved(real) && could_be(real.role);
             let known_down = || {
@@ -304,39 +344,73 @@ impl Engine {
         members.map(|(_, member)| member.id).collect()
     }
 
-    /// Counters of the reals that have none yet.
-    fn new_counters(&self, pools: &[Pool]) -> anyhow::Result<HashMap<RealId, RealCounters>> {
-        let totals: HashMap<_, _> = self.plane.real_stats()?.into_iter().collect();
-        let former: HashSet<RealId> = real_ids(&self.pools).collect();
+    /// Counters of the reals of these VIPs that have none yet. With many reals, those of VIPs to
+    /// which no packet has come get theirs with the first.
+    fn new_counters(
+        &self,
+        config: &BalancerConfig,
+        pools: &[Pool],
+        begun_ns: Option<u64>,
+    ) -> anyhow::Result<Vec<(RealId, RealCounters)>> {
+        let all = config.vips.iter().map(|vip| vip.reals.len()).sum::<usize>() <= self.few;
+        let totals = match all || pools.is_empty() {
+            true => Vec::new(),
+            false => self.plane.vip_totals()?,
+        };
+        let has_packets = |pool: &Pool| {
+            let at = totals.binary_search_by_key(&pool.id(), |(id, _)| *id);
+            at.is_ok_and(|at| totals[at].1.packets > 0)
+        };
+        let counted = pools.iter().filter(|pool| all || has_packets(pool));
+        let new = real_ids(counted).filter(|id| self.counters.get(*id).is_none());
+        let new: Vec<RealId> = new.collect();
         let age = self.plane.age();
-        real_ids(pools)
-            .filter(|id| !former.contains(id))
-            .map(|id| {
-                let totals = totals.get(&id).copied().unwrap_or_default();
+        let totals = self.plane.real_stats(&new)?.into_iter();
+        totals
+            .map(|(id, totals)| {
                 let counters = RealCounters::new(totals, self.plane.histogram(id)?, age);
+                let counters = counters.begun_at(begun_ns);
                 Ok((id, counters.sampled(self.plane.sampling(id)?)))
             })
             .collect()
     }
 
     /// Takes the new state; nothing here can fail.
-    fn commit(&mut self, config: BalancerConfig, way: Option<Way>, mut staged: Staged) {
+    fn commit(&mut self, config: BalancerConfig, way: Option<Way>, staged: Staged) {
+        if config.reconcile != self.config.reconcile {
+            self.may_hold_others = true;
+        }
+        let by_key = |pool: Pool| (pool.vip().key(), pool);
         let mut former: HashMap<Vip, Pool> = std::mem::take(&mut self.pools)
             .into_iter()
-            .map(|pool| (pool.vip().key(), pool))
+            .map(by_key)
             .collect();
-        for pool in &mut staged.pools {
-            let address = pool.vip().key();
+        let mut staged_pools: HashMap<Vip, Pool> = staged.pools.into_iter().map(by_key).collect();
+        for vip in &config.vips {
+            let address = vip.key();
             self.gone.remove(&address);
-            if let Some(former) = former.remove(&address) {
-                pool.take_history(former);
+            let before = former.remove(&address);
+            let Some(mut pool) = staged_pools.remove(&address) else {
+                self.pools.extend(before);
+                continue;
+            };
+            if let Some(before) = before {
+                self.gone_reals.extend(real_ids([&before]));
+                pool.take_history(before);
             }
+            for id in real_ids([&pool]) {
+                self.gone_reals.remove(&id);
+            }
+            self.pools.push(pool);
+        }
+        for id in real_ids(former.values()).chain(self.gone_reals.iter().copied()) {
+            self.counters.remove(id);
         }
         self.gone.extend(former.into_keys());
-        self.counters.extend(staged.counters);
-        let used: HashSet<RealId> = real_ids(&staged.pools).collect();
-        self.counters.retain(|id, _| used.contains(id));
-        self.pools = staged.pools;
+        for (id, counters) in staged.counters {
+            self.counters.insert(id, counters);
+        }
+        self.reals = config.vips.iter().map(|vip| vip.reals.len()).sum();
         let reports = config.agent_reports.as_ref();
         self.reports
             .set_keys(reports.map(|reports| reports.keys.clone()));
@@ -364,10 +438,8 @@ impl Engine {
             if done.options.contains(&pool.id()) {
                 let options = vip_options(pool.vip());
                 self.plane.set_vip_options(pool.id(), options)?;
+                self.plane.set_picking(pool.id(), pool.picking())?;
             }
-        }
-        for pool in self.pools.iter().filter(|_| done.picking) {
-            self.plane.set_picking(pool.id(), pool.picking())?;
         }
         let swapped = self
             .pools
@@ -383,7 +455,8 @@ impl Engine {
             former.iter_mut().for_each(|pool| pool.ring_is_unknown());
             return Err(error);
         }
-        for pool in self.pools.iter().filter(|_| done.sources) {
+        let changed = |pool: &&Pool| done.sources && done.options.contains(&pool.id());
+        for pool in self.pools.iter().filter(changed) {
             self.plane.set_sources(pool.id(), &pool.source_rings())?;
         }
         for id in &done.vips {
@@ -396,30 +469,54 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the VIPs that are gone, the reals that our VIPs no longer have and,
-    /// when the file is to be the whole truth, every VIP that it does not name.
+    /// Removes the VIPs and reals that are gone.
     fn remove_others(&mut self) -> anyhow::Result<()> {
-        let wanted: HashSet<Vip> = self.config.vips.iter().map(VipConfig::key).collect();
-        for (id, vip) in self.plane.vips()? {
-            if self.gone.contains(&vip) || (self.config.reconcile && !wanted.contains(&vip)) {
+        if self.may_hold_others {
+            self.find_others()?;
+            self.may_hold_others = false;
+        }
+        for vip in self.gone.iter().copied().collect::<Vec<_>>() {
+            if let Some(id) = self.plane.vip_id(&vip) {
                 self.plane.remove_vip(id)?;
             }
-        }
-        self.gone.clear();
-        let ours: HashSet<VipId> = self.pools.iter().map(Pool::id).collect();
-        let used: HashSet<RealId> = real_ids(&self.pools).collect();
-        for (id, real) in self.plane.reals()? {
-            if ours.contains(&real.vip) && !used.contains(&id) {
-                self.plane.remove_real(id)?;
+            self.gone.remove(&vip);
+            // Its reals went with it.
+            if !self.gone_reals.is_empty() {
+                let left: HashSet<RealId> =
+                    self.plane.reals()?.into_iter().map(|(id, _)| id).collect();
+                self.gone_reals.retain(|id| left.contains(id));
             }
         }
+        for id in self.gone_reals.iter().copied().collect::<Vec<_>>() {
+            self.plane.remove_real(id)?;
+            self.gone_reals.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Finds the reals that our VIPs no longer have and, when the file is to be the whole truth,
+    /// every VIP that it does not name.
+    fn find_others(&mut self) -> anyhow::Result<()> {
+        if self.config.reconcile {
+            let wanted: HashSet<Vip> = self.config.vips.iter().map(|vip| vip.key()).collect();
+            let present = self.plane.vips()?.into_iter().map(|(_, vip)| vip);
+            self.gone
+                .extend(present.filter(|vip| !wanted.contains(vip)));
+        }
+        let ours: HashSet<VipId> = self.pools.iter().map(Pool::id).collect();
+        let used: HashSet<RealId> = real_ids(&self.pools).collect();
+        let present = self.plane.reals()?.into_iter();
+        let others = present.filter(|(id, real)| ours.contains(&real.vip) && !used.contains(id));
+        self.gone_reals = others.map(|(id, _)| id).collect();
         Ok(())
     }
 }
 
 /// The reals of these pools.
-pub(super) fn real_ids(pools: &[Pool]) -> impl Iterator<Item = RealId> {
-    let members = pools.iter().flat_map(Pool::members);
+pub(super) fn real_ids<'p>(
+    pools: impl IntoIterator<Item = &'p Pool>,
+) -> impl Iterator<Item = RealId> {
+    let members = pools.into_iter().flat_map(Pool::members);
     members.map(|(_, member)| member.id)
 }
 

@@ -150,9 +150,9 @@ fn some_clients_have_rings_of_their_own() {
         .reload(config(&text(", drain = true")))
         .unwrap();
     assert!(bench.plane.state().sources[&0][0].ring.is_empty());
-    let stats = super::report::stats(&bench.engine, bench.now).unwrap();
-    assert_eq!(stats.vips[0].sources[0].from, ["10.1.0.0/16"]);
-    assert_eq!(stats.vips[0].limit, Some(5.0));
+    let vips = super::report::vips_of(&bench.engine, 0..1, super::report::Listed::All).unwrap();
+    assert_eq!(vips[0].sources[0].from, ["10.1.0.0/16"]);
+    assert_eq!(vips[0].limit, Some(5.0));
     let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     let line = "causeway_vip_source_flows_total{vip=\"web\",from=\"10.1.0.0/16\"} 5";
     assert!(page.contains(line), "{page}");
@@ -414,7 +414,7 @@ fn a_reload_keeps_measurements_and_weights() {
     assert!(bench.plane.state().share(0, 0) < 0.03);
     assert!(bench.plane.state().share(0, 4) > 0.15);
     let (_, member) = bench.engine.pools()[0].members().next().unwrap();
-    assert_eq!(member.history.len(), 30);
+    assert_eq!(member.past().history.len(), 30);
 }
 
 #[test]
@@ -468,8 +468,8 @@ fn history_is_bounded_and_holds_the_epochs_figures() {
     let mut bench = Bench::new(&text);
     bench.run(15, &[5.0, 6.0, 7.0, 8.0]);
     let (_, member) = bench.engine.pools()[0].members().nth(1).unwrap();
-    assert_eq!(member.history.len(), 10);
-    let last = member.history.back().unwrap();
+    assert_eq!(member.past().history.len(), 10);
+    let last = member.past().history.back().unwrap();
     assert_eq!(last.estimate_us, Some(6000.0));
     assert_eq!((last.samples, last.requests), (50.0, 50));
     assert_eq!(last.start_monotonic_ns, bench.now.monotonic_ns - 100 * MS);
@@ -507,9 +507,9 @@ fn an_interval_that_cannot_be_read_is_part_of_the_next() {
     bench.engine.tick(bench.now).unwrap_err();
     bench.run(1, &[5.0; 4]);
     let (_, member) = bench.engine.pools()[0].members().next().unwrap();
-    let last = member.history.back().unwrap();
+    let last = member.past().history.back().unwrap();
     assert_eq!(last.start_monotonic_ns, first.monotonic_ns);
-    assert_eq!((member.history.len(), last.requests), (2, 100));
+    assert_eq!((member.past().history.len(), last.requests), (2, 100));
 }
 
 #[test]
@@ -565,7 +565,7 @@ fn a_time_of_day_that_is_set_changes_no_decision() {
         bench.run(50, &[5.0; 4]);
         let members = bench.engine.pools()[0].members();
         let learnt: Vec<_> = members
-            .map(|(_, member)| (member.weight, member.history.len()))
+            .map(|(_, member)| (member.weight, member.past().history.len()))
             .collect();
         (slow, learnt)
     };

@@ -352,9 +352,18 @@ struct Checked {
     balancers: Option<BalancerConfig>,
 }
 
-/// Reads and validates a file of any kind.
+/// Reads and validates a file of any kind. A balancer's may have a million lines, and is read once.
 fn check(path: &Path) -> Result<Checked, ConfigErrors> {
     let text = read(path)?;
+    let errors = match BalancerConfig::parse(path, &text) {
+        Ok(config) => {
+            return Ok(Checked {
+                summary: config.summary(),
+                balancers: Some(config),
+            });
+        }
+        Err(errors) => errors,
+    };
     let other = |summary| Checked {
         summary,
         balancers: None,
@@ -367,18 +376,12 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
     }
     let balancers = ["interface", "vip"];
     let is_balancers = balancers.iter().any(|key| has_key(&text, key));
-    let config = BalancerConfig::parse(path, &text).map_err(|errors| {
-        match is_balancers || !is_readable(&text) {
-            true => errors,
-            false => errors.beginning_with(
-                "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
-            ),
-        }
-    });
-    config.map(|config| Checked {
-        summary: config.summary(),
-        balancers: Some(config),
-    })
+    match is_balancers || !is_readable(&text) {
+        true => Err(errors),
+        false => Err(errors.beginning_with(
+            "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
+        )),
+    }
 }
 
 /// Whether a file is an agent's. One that cannot be read is not: the daemon that loads it says why.

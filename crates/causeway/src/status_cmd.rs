@@ -41,7 +41,9 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         run(&self.target, self.output, |target| {
-            let (status, stats) = (target.get("/v1/status")?, target.get("/v1/stats")?);
+            let status = target.get("/v1/status")?;
+            // The active ones of a million reals are not what an operator should look at.
+            let stats = target.get("/v1/stats?brief=true")?;
             let mut condition = of_balancer(&status, &stats);
             // Refused where there is no fleet.
             let fleet: Option<FleetView> = target.get("/v1/fleet").ok();
@@ -148,8 +150,13 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
 
     let ready = stats.vips.iter().filter(|vip| vip.ready).count();
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
-    for real in stats.vips.iter().flat_map(|vip| &vip.reals) {
-        *states.entry(&real.state).or_default() += 1;
+    for vip in &stats.vips {
+        for real in vip.reals.iter().filter(|real| real.state != ACTIVE) {
+            *states.entry(&real.state).or_default() += 1;
+        }
+        if active(vip) > 0 {
+            *states.entry(ACTIVE).or_default() += active(vip);
+        }
     }
     let states: Vec<String> = states
         .iter()
@@ -209,9 +216,19 @@ fn of_fleet(view: &FleetView) -> Vec<String> {
     troubles
 }
 
+/// Of a real that gets new connections.
+const ACTIVE: &str = "active";
+
+/// How many of a VIP's reals are active; older daemons list all of them.
+fn active(vip: &VipView) -> usize {
+    let listed = vip.reals.iter().filter(|real| real.state == ACTIVE);
+    listed.count().max(vip.reals_active)
+}
+
 fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
     let name = &vip.name;
     if !vip.ready {
+        let reals = vip.reals.iter().filter(|real| real.state != ACTIVE);
         let health = vip.reals.iter().filter_map(|real| real.health.as_ref());
         let unknown = health.filter(|health| health.state == "unknown").count();
         let is_drained = |real: &&RealView| real.state == "drain" || real.state == "maintenance";
@@ -227,7 +244,7 @@ fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
         troubles.push(format!(
             "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}{}",
             vip.reals_up,
-            plural(vip.reals.len(), "real"),
+            plural(reals.count() + active(vip), "real"),
             vip.min_healthy,
             of(drained, "drained"),
             of(weightless.count(), "of weight 0"),

@@ -3,6 +3,7 @@
 //! made; after that the types do.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::{io, ptr};
 
@@ -147,7 +148,7 @@ impl<V: Plain> Table<u32, V> {
     /// The first `count` values of an array, in one system call.
     pub(crate) fn first(&self, count: u32) -> Result<Vec<V>> {
         let mut values = vec![V::default(); count as usize];
-        lookup_batch(&self.map, count, values.as_mut_ptr().cast())?;
+        lookup_batch(&self.map, 0..count, values.as_mut_ptr().cast())?;
         Ok(values)
     }
 
@@ -187,8 +188,13 @@ impl<V: Plain> PerCpu<V> {
 
     /// The first `count` entries folded over the CPUs, in one system call.
     pub(crate) fn first(&self, count: u32, add: impl Fn(&mut V, &V)) -> Result<Vec<V>> {
-        let mut values = vec![V::default(); count as usize * self.cpus];
-        lookup_batch(&self.map, count, values.as_mut_ptr().cast())?;
+        self.range(0..count, add)
+    }
+
+    /// Entries in a row folded over the CPUs, in one system call.
+    pub(crate) fn range(&self, range: Range<u32>, add: impl Fn(&mut V, &V)) -> Result<Vec<V>> {
+        let mut values = vec![V::default(); range.len() * self.cpus];
+        lookup_batch(&self.map, range, values.as_mut_ptr().cast())?;
         let fold = |cpus: &[V]| {
             cpus.iter().fold(V::default(), |mut sum, value| {
                 add(&mut sum, value);
@@ -213,22 +219,29 @@ impl<V: Plain> PerCpu<V> {
     }
 }
 
-/// Reads entries 0 to `count` of an array into `values`, which must have room for
-/// them, for each CPU if the map is per CPU.
-fn lookup_batch(map: &MapHandle, count: u32, values: *mut libc::c_void) -> Result<()> {
+/// Reads these entries of an array into `values`, which must have room for them, for each CPU if
+/// the map is per CPU.
+fn lookup_batch(map: &MapHandle, range: Range<u32>, values: *mut libc::c_void) -> Result<()> {
+    let count = range.len() as u32;
     if count == 0 {
         return Ok(());
     }
     let mut keys = vec![0_u32; count as usize];
+    // The kernel begins behind this one.
+    let mut before = range.start.wrapping_sub(1);
+    let from = match range.start {
+        0 => ptr::null_mut(),
+        _ => ptr::from_mut(&mut before).cast(),
+    };
     let mut next = 0_u32;
     let mut done = count;
     let opts = batch_opts();
     // SAFETY: `keys` holds `count` keys and, by this function's contract, `values`
-    // as many values; `next` is a key. The kernel writes no more than `done`.
+    // as many values; `before` and `next` are keys. The kernel writes no more than `done`.
     let ret = unsafe {
         libbpf_sys::bpf_map_lookup_batch(
             map.as_fd().as_raw_fd(),
-            ptr::null_mut(),
+            from,
             ptr::from_mut(&mut next).cast(),
             keys.as_mut_ptr().cast(),
             values,

@@ -10,6 +10,7 @@ mod files;
 pub mod http;
 mod linger;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod notify;
 pub mod privileges;

@@ -9,7 +9,7 @@ fn vip(lines: &str) -> Result<VipConfig, String> {
          real = [{{ address = \"10.0.0.1\" }}, {{ address = \"10.0.0.2\" }}]\n{lines}\n"
     );
     let config = BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())?;
-    Ok(config.vips[0].clone())
+    Ok((*config.vips[0]).clone())
 }
 
 #[test]

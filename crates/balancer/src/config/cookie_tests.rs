@@ -49,13 +49,13 @@ fn a_change_by_request_leaves_cookies_and_goes_by_them() {
     let keys = "flow_table = false\ncontrol = \"equalise\"\ncookie_id_bits = 4";
     let vip = &balancer(keys).unwrap().vips[0];
     let nothing = changed_vip(vip, &serde_json::json!({})).unwrap();
-    assert_eq!(nothing, *vip);
+    assert_eq!(nothing, **vip);
     let observe = changed_vip(vip, &serde_json::json!({ "control": "observe" })).unwrap();
     assert_eq!((observe.cookie, observe.flow_table), (vip.cookie, false));
     // Without its cookies its connections would move with the weights.
     let bare = VipConfig {
         cookie: None,
-        ..vip.clone()
+        ..(**vip).clone()
     };
     let error = changed_vip(&bare, &serde_json::json!({})).unwrap_err();
     assert!(

@@ -30,6 +30,7 @@ impl BalancerConfig {
         for vip in &former.vips {
             changes.vip = Some(vip.name.clone());
             match new.get(&key(vip)) {
+                Some(to) if *to == vip => {}
                 Some(to) => changes.of_vip(vip, to),
                 None => changes.whole(ChangeKind::Removed, about(vip)),
             }

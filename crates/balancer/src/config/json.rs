@@ -17,7 +17,7 @@ pub fn vip_from_json(vip: Value, beside: Beside) -> Result<VipConfig, String> {
         let first = errors.faults.into_iter().next();
         first.map_or_else(String::new, |fault| fault.message)
     })?;
-    let vip = config.vips.into_iter().next();
+    let vip = config.vips.first().map(|vip| (**vip).clone());
     vip.ok_or_else(|| "the request has no vip".to_owned())
 }
 

@@ -45,6 +45,7 @@ pub mod quic;
 mod quic_tests;
 mod raw;
 mod reports;
+mod shared_vip;
 mod stateful;
 #[cfg(test)]
 mod tests;
@@ -66,6 +67,7 @@ pub use json::{changed_vip, real_from_json, real_to_json, reals_from_json, vip_f
 pub use peers::PeersConfig;
 pub use probe::{Authorities, ProbeConfig, StatusRanges};
 pub use reports::AgentReportsConfig;
+pub use shared_vip::SharedVip;
 pub use stateful::Stateful;
 pub use words::{
     Affinity, Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource,
@@ -146,7 +148,7 @@ pub struct BalancerConfig {
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
-    pub vips: Vec<VipConfig>,
+    pub vips: Vec<SharedVip>,
 }
 
 /// The outer header.
@@ -307,6 +309,16 @@ impl ForwardingMode {
     }
 }
 
+/// The reals of these VIPs whose packets get an outer header, each once.
+pub(crate) fn encapsulated_reals(vips: &[SharedVip]) -> Vec<IpAddr> {
+    let vips = vips.iter().filter(|vip| vip.forwarding.encapsulates());
+    let reals = vips.flat_map(|vip| vip.reals.iter().map(|real| real.address));
+    let mut distinct: Vec<IpAddr> = reals.collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct
+}
+
 /// Why a reload does not change these keys.
 pub fn needs_restart(keys: &[&str]) -> String {
     format!(
@@ -329,17 +341,17 @@ impl BalancerConfig {
 
     /// Validates the text of a file, which may turn out to be of another daemon.
     pub fn of_balancer(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        let other = [("tunnel", "a tunnel's"), ("agent", "an agent's")];
-        let other = other
-            .iter()
-            .find(|(kind, _)| causeway_service::config::has_key(text, kind));
-        match other {
-            Some((kind, whose)) => Err(ConfigErrors::of_file(
-                path,
-                format!("this is {whose} file; start it with `causeway {kind} -c FILE`"),
-            )),
-            None => Self::parse(path, text),
-        }
+        Self::parse(path, text).map_err(|errors| {
+            let other = [("tunnel", "a tunnel's"), ("agent", "an agent's")];
+            let mut other = other.iter();
+            match other.find(|(kind, _)| causeway_service::config::has_key(text, kind)) {
+                Some((kind, whose)) => ConfigErrors::of_file(
+                    path,
+                    format!("this is {whose} file; start it with `causeway {kind} -c FILE`"),
+                ),
+                None => errors,
+            }
+        })
     }
 
     /// Validates the text of a file; `path` only names it in messages.
@@ -435,10 +447,7 @@ impl BalancerConfig {
 
     /// The reals whose packets get an outer header, each once.
     pub fn encapsulated_reals(&self) -> Vec<IpAddr> {
-        let vips = self.vips.iter().filter(|vip| vip.forwarding.encapsulates());
-        let reals = vips.flat_map(|vip| vip.reals.iter().map(|real| real.address));
-        let distinct: BTreeSet<IpAddr> = reals.collect();
-        distinct.into_iter().collect()
+        encapsulated_reals(&self.vips)
     }
 
     /// What the data plane is started with.
@@ -465,7 +474,7 @@ impl BalancerConfig {
     pub fn memory(&self) -> Result<String, DataPlaneError> {
         let cpus = possible_cpus()?;
         let memory = self.data_plane().memory(cpus)?;
-        let rings = self.vips.iter().map(rings::bytes_at_most).sum();
+        let rings = self.vips.iter().map(|vip| rings::bytes_at_most(vip)).sum();
         let shown = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
         Ok(format!(
             "{} MiB of the kernel's memory: flow table {}, connection slots {}, VIPs {}, cookies {}, reals {}, histograms {}, rings at most {}, other {} ({})",

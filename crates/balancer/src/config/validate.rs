@@ -18,8 +18,8 @@ use super::cookie::{self, Beside};
 use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
-    BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, TunnelEnds,
-    Unserved, VipConfig, announce, fleet, limits, peers, reports, stateful, vip,
+    BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, SharedVip,
+    TunnelEnds, Unserved, VipConfig, announce, fleet, limits, peers, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -113,7 +113,7 @@ pub(super) fn config(
             .and_then(|own| fleet::fleet(own, raw.agent_reports.is_some(), faults)),
         peers,
         history: history.unwrap_or(Duration::from_secs(600)),
-        vips,
+        vips: vips.into_iter().map(SharedVip::from).collect(),
     })
 }
 

@@ -233,7 +233,7 @@ fn a_list_is_json_or_lines() {
     }
 }
 
-fn vip_with(discover: &str) -> VipConfig {
+fn vip_with(discover: &str) -> SharedVip {
     config(&text("").replace(FILE, &format!("discover = {discover}")))
         .vips
         .remove(0)

@@ -324,7 +324,7 @@ pub(super) fn vips_of(file: &BalancerConfig, book: &FleetBook) -> BTreeMap<Arc<s
         (vip.endpoint().into(), FleetVip { ids, cid, reals })
     };
     let vips = file.vips.iter().filter(|vip| is_of_fleet(vip));
-    vips.map(vip).collect()
+    vips.map(|of| vip(of)).collect()
 }
 
 /// `config` as the book has it. What the file does not have is as it is in what runs.

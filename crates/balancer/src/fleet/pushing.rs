@@ -21,7 +21,7 @@ use super::following::vips_of;
 use super::kept::Kept;
 use super::view::LEFT;
 use super::{Fleet, HasEngine};
-use crate::config::{BalancerConfig, VipConfig};
+use crate::config::{BalancerConfig, SharedVip};
 use crate::discovery;
 use crate::engine::{Engine, EngineError};
 use crate::state_dir::StateDir;
@@ -307,7 +307,7 @@ impl Engine {
 
     /// Refuses VIPs of which this balancer's file has too little.
     fn can_serve(&self, change: &ChangedVips) -> Result<(), EngineError> {
-        let configured = |of: &BalancerConfig, name: &str| -> Option<VipConfig> {
+        let configured = |of: &BalancerConfig, name: &str| -> Option<SharedVip> {
             let mut vips = of.vips.iter();
             vips.find(|vip| vip.endpoint() == name).cloned()
         };

@@ -68,7 +68,7 @@ impl Telling {
         Self {
             cids: book.cids.iter().map(cids).collect(),
             keys: accepted.map(|(number, key)| (*number, *key)).collect(),
-            services: vips.map(service).collect(),
+            services: vips.map(|vip| service(vip)).collect(),
             paths,
             book,
         }

@@ -34,6 +34,16 @@ pub fn maglev(pool: &[RingMember], size: RingSize) -> Vec<u32> {
     let mut walks: Vec<Walk> = pool.iter().map(|m| Walk::new(m.key, size)).collect();
     let mut ring = vec![0; size.slots()];
     let mut taken = Slots::new(size);
+    let mut claim = |at: usize| {
+        let slot = walks[at].next_free(&taken, size);
+        taken.set(slot);
+        ring[slot as usize] = pool[at].id;
+    };
+    // Equal weights are the paper's round robin: the heap would find the same order.
+    if pool.iter().all(|member| member.weight == pool[0].weight) {
+        (0..pool.len()).cycle().take(size.slots()).for_each(claim);
+        return ring;
+    }
     let mut turns: BinaryHeap<Turn> = (0..pool.len())
         .map(|at| Turn {
             half_steps: 1,
@@ -45,10 +55,7 @@ pub fn maglev(pool: &[RingMember], size: RingSize) -> Vec<u32> {
         let Some(mut turn) = turns.peek_mut() else {
             break;
         };
-        let at = turn.at as usize;
-        let slot = walks[at].next_free(&taken, size);
-        taken.set(slot);
-        ring[slot as usize] = pool[at].id;
+        claim(turn.at as usize);
         turn.half_steps += 2;
         drop::<PeekMut<'_, Turn>>(turn);
     }

@@ -13,6 +13,9 @@ use crate::map::io_error;
 /// Counters of one real, and its sums of latencies.
 pub use crate::abi::{LatencySums, RealStats};
 
+/// Reals that are read at once: each has counters for every possible CPU.
+const IN_A_ROW: usize = 1024;
+
 impl LoadBalancer {
     /// What became of all packets.
     pub fn verdicts(&self) -> Result<Vec<(Verdict, PacketsBytes)>> {
@@ -33,11 +36,28 @@ impl LoadBalancer {
 
     /// Traffic and latency of each real.
     pub fn real_stats(&self) -> Result<Vec<(RealId, RealStats)>> {
-        let in_use = self.reals();
-        let counters = self
-            .real_stats
-            .first(upper_bound(&in_use), RealStats::add)?;
-        Ok(pick(&in_use, &counters))
+        let ids: Vec<RealId> = self.reals().iter().map(|(id, _)| *id).collect();
+        self.real_stats_of(&ids)
+    }
+
+    /// The same of these reals alone, in their order; those that are not in use are left out. Ids
+    /// in a row are read at once: the reals of a VIP mostly cost one system call.
+    pub fn real_stats_of(&self, ids: &[RealId]) -> Result<Vec<(RealId, RealStats)>> {
+        let in_use: Vec<RealId> = {
+            let book = self.book();
+            let ids = ids.iter().copied();
+            ids.filter(|id| book.reals.get(*id).is_some()).collect()
+        };
+        let mut all = Vec::with_capacity(in_use.len());
+        for row in in_use.chunk_by(|id, next| id + 1 == *next) {
+            for row in row.chunks(IN_A_ROW) {
+                let counters = self
+                    .real_stats
+                    .range(row[0]..row[0] + row.len() as u32, RealStats::add)?;
+                all.extend(row.iter().copied().zip(counters));
+            }
+        }
+        Ok(all)
     }
 
     /// A real's latency histogram; empty where it has none, see [`TableLimits`].

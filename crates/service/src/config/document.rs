@@ -35,14 +35,11 @@ pub fn parse_prepared<R: DeserializeOwned + JsonSchema, C>(
     path: &Path,
     text: &str,
     renamed: &Renamed,
-    prepare: impl FnOnce(&mut DeTable<'_>, &mut Faults<'_>),
+    prepare: impl Fn(&mut DeTable<'_>, &mut Faults<'_>),
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
     let mut faults = Faults::new(text);
-    let raw = document(text, &mut faults).and_then(|mut document| {
-        prepare(document.get_mut(), &mut faults);
-        read(document, renamed, &mut faults)
-    });
+    let raw = read(text, renamed, prepare, &mut faults);
     match raw.and_then(|raw| check(raw, &mut faults)) {
         Some(config) if faults.is_empty() => Ok(config),
         _ => Err(faults.into_errors(path)),
@@ -105,30 +102,45 @@ pub fn top_level_text(text: &str, name: &str) -> Option<String> {
 
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
-/// is checked further: a misspelt key would be missing, too.
+/// is checked further: a misspelt key would be missing, too. To read consumes the document; that
+/// it is made again for each fault costs less than a copy of a million reals for none.
 fn read<R: DeserializeOwned + JsonSchema>(
-    mut document: Spanned<DeTable<'_>>,
+    text: &str,
     renamed: &Renamed,
+    prepare: impl Fn(&mut DeTable<'_>, &mut Faults<'_>),
     faults: &mut Faults<'_>,
 ) -> Option<R> {
     let tables: LazyCell<Tables> = LazyCell::new(Tables::of::<R>);
+    let prepared = |faults: &mut Faults<'_>| {
+        let mut document = document(text, faults)?;
+        prepare(document.get_mut(), faults);
+        Some(document)
+    };
+    let mut document = prepared(faults)?;
+    let mut refused: Vec<Range<usize>> = Vec::new();
     for _ in 0..FAULTS_MAX {
-        match R::deserialize(Deserializer::from(document.clone())) {
+        let error = match R::deserialize(Deserializer::from(document)) {
             Ok(raw) => return faults.is_empty().then_some(raw),
-            Err(error) => {
-                let new_names = error.span();
-                let new_names = new_names.map(|at| renamed::at(renamed, document.get_ref(), &at));
-                match new_names.filter(|names| !names.is_empty()) {
-                    Some(names) => names
-                        .into_iter()
-                        .for_each(|(at, message)| faults.at(at, message)),
-                    None => note(&error, explain(error.message(), &tables), faults),
-                }
-                if !take_out(document.get_mut(), &error.span()?) {
-                    return None;
-                }
-            }
+            Err(error) => error,
+        };
+        // What is wrong with it as a whole is noted already.
+        document = prepared(&mut Faults::new(text))?;
+        for place in &refused {
+            take_out(document.get_mut(), place);
         }
+        let new_names = error.span();
+        let new_names = new_names.map(|at| renamed::at(renamed, document.get_ref(), &at));
+        match new_names.filter(|names| !names.is_empty()) {
+            Some(names) => names
+                .into_iter()
+                .for_each(|(at, message)| faults.at(at, message)),
+            None => note(&error, explain(error.message(), &tables), faults),
+        }
+        let place = error.span()?;
+        if !take_out(document.get_mut(), &place) {
+            return None;
+        }
+        refused.push(place);
     }
     None
 }

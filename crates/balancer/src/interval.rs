@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The control interval: what the engine does ten times a second, for the VIPs that are due.
+
+use std::time::Duration;
+
+use causeway_api::Moment;
+use causeway_api::balancer::{EpochView, Move};
+use causeway_core::control::Sampling;
+use causeway_core::hist::Histogram;
+use causeway_dataplane::{RealId, RealStats};
+use tracing::{debug, info};
+
+use super::engine::Engine;
+use super::pool::{self, Pool};
+use super::real_counters::{self, RealCounters, mean_us};
+use super::timeline::{STEP_NS, Standing};
+use super::{latency_source, loads, rings, timeline};
+use crate::config::Control;
+
+/// Changes of weight that are remembered.
+const MOVES_MAX: usize = 1000;
+/// Epochs that are remembered over all reals: about 300 MB.
+const EPOCHS_MAX: usize = 4 << 20;
+/// How often histograms are read, and how long a window of percentiles is.
+const HISTOGRAM_NS: u64 = 1_000_000_000;
+const WINDOW_NS: u64 = 10_000_000_000;
+/// Changes of weight below this part of the configured weight are not recorded.
+const MOVE_MIN: f64 = 0.001;
+
+impl Engine {
+    /// Ends an interval at `now`: reads counters, lets the controllers decide,
+    /// sets rings, records history.
+    pub fn tick(&mut self, now: Moment) -> anyhow::Result<()> {
+        self.tick_with(now, |_, _| {})
+    }
+
+    /// The same with what `add` adds to the counters that the data plane has.
+    pub fn tick_with(
+        &mut self,
+        now: Moment,
+        mut add: impl FnMut(RealId, &mut RealStats),
+    ) -> anyhow::Result<()> {
+        let interval_ns = match self.last_tick {
+            Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
+            None => self.config.control.interval_ns,
+        };
+        if self.unfinished.is_some() {
+            self.finish();
+        }
+        self.sweep_flows(now.monotonic_ns);
+        let due = self.choose(now.monotonic_ns, interval_ns)?;
+        self.count_due()?;
+        let totals = self
+            .plane
+            .real_stats(&self.due_reals().collect::<Vec<_>>())?;
+        self.read_histograms(now.monotonic_ns)?;
+        // An interval that could not be read is part of the next one.
+        self.last_tick = Some(now);
+        for (id, mut totals) in totals {
+            add(id, &mut totals);
+            if let Some(counters) = self.counters.get_mut(id) {
+                counters.advance(now.monotonic_ns, interval_ns, totals);
+            }
+        }
+        self.record(now.before(interval_ns), due);
+        self.step(now, due);
+        // One that returned within a long interval was not there for all of it.
+        self.warm(interval_ns.min(self.config.control.interval_ns))?;
+        self.decide(now, interval_ns);
+        self.sample(now.monotonic_ns)?;
+        self.follow_loads(now.monotonic_ns, interval_ns)?;
+        self.set_rings()
+    }
+
+    /// Has counters for the reals that the interval looks at. Those that have none had no packet.
+    fn count_due(&mut self) -> anyhow::Result<()> {
+        let new = self.due_reals();
+        let new = new.filter(|id| self.counters.get(*id).is_none());
+        for id in new.collect::<Vec<_>>() {
+            let none = RealCounters::new(RealStats::default(), Histogram::new(), Duration::ZERO);
+            let counters = none.sampled(self.plane.sampling(id)?);
+            self.counters.insert(id, counters);
+        }
+        Ok(())
+    }
+
+    /// The reals that the interval looks at.
+    fn due_reals(&self) -> impl Iterator<Item = RealId> + '_ {
+        let due = self.pools.iter().filter(|pool| pool.visits.is_due());
+        due.flat_map(Pool::members).map(|(_, member)| member.id)
+    }
+
+    /// Gives the data plane the rings that it lacks.
+    pub(super) fn set_rings(&mut self) -> anyhow::Result<()> {
+        let (rings, slots) = rings::set_stale(self.plane.as_mut(), &mut self.pools)?;
+        self.rings_set.0 += rings;
+        self.rings_set.1 += slots;
+        Ok(())
+    }
+
+    fn sweep_flows(&mut self, now_ns: u64) {
+        let draining = self.pools.iter().filter(|pool| pool.has_draining());
+        let members = draining.flat_map(Pool::members);
+        let draining: Vec<RealId> = members
+            .filter(|(real, _)| !real.is_wanted())
+            .map(|(_, member)| member.id)
+            .collect();
+        let idle = &self.config.flow_idle;
+        let unheard = self.plane.sweep_flows(now_ns, idle, &draining);
+        for (real, connections) in unheard {
+            if let Some(counters) = self.counters.get_mut(real) {
+                counters.give_up(connections, idle.ended);
+            }
+        }
+    }
+
+    fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if now_ns.saturating_sub(self.last_histograms_ns) < HISTOGRAM_NS {
+            return Ok(());
+        }
+        let histograms: Vec<_> = self
+            .due_reals()
+            .map(|id| self.plane.histogram(id).map(|histogram| (id, histogram)))
+            .collect::<anyhow::Result<_>>()?;
+        self.last_histograms_ns = now_ns;
+        let rotate = now_ns.saturating_sub(self.last_window_ns) >= WINDOW_NS;
+        if rotate {
+            self.last_window_ns = now_ns;
+        }
+        for (id, histogram) in histograms {
+            let Some(counters) = self.counters.get_mut(id) else {
+                continue;
+            };
+            counters.observe_histogram(histogram);
+            if rotate {
+                counters.rotate();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the interval that began at `start` into the history, with the
+    /// weights that were in force during it. `due` reals are looked at.
+    fn record(&mut self, start: Moment, due: usize) {
+        let epochs = self.config.history.as_nanos() / u128::from(self.config.control.interval_ns);
+        let keep = (epochs as usize).clamp(1, (EPOCHS_MAX / due.max(1)).max(1));
+        for pool in self.pools.iter_mut().filter(|pool| pool.visits.is_due()) {
+            for (real, member) in pool.members_mut() {
+                let Some(counters) = self.counters.get(member.id) else {
+                    continue;
+                };
+                let delta = counters.delta();
+                let latencies = delta.latencies();
+                let tally = real_counters::tally(delta);
+                let epoch = EpochView {
+                    start_ns: start.realtime_ns,
+                    start_monotonic_ns: start.monotonic_ns,
+                    estimate_us: mean_us(latencies.sum_halves_ns, latencies.weight_halves),
+                    samples: latencies.weight_halves as f64 / 2.0,
+                    low: tally.bound_halves as f64 / 2.0,
+                    quality: real_counters::grade(&tally),
+                    requests: delta.requests,
+                    opened: delta.conns_opened,
+                    active: counters.active(),
+                    configured: pool::configured(real),
+                    weight: member.weight,
+                };
+                member.past_mut().record(epoch, keep);
+            }
+        }
+    }
+
+    /// Ends a step of the timelines if it is time, and the histograms are of now.
+    fn step(&mut self, now: Moment, due: usize) {
+        let begun = self.last_step_ns;
+        let is_due = begun.is_none_or(|ns| now.monotonic_ns.saturating_sub(ns) >= STEP_NS);
+        if !is_due || self.last_histograms_ns != now.monotonic_ns {
+            return;
+        }
+        self.last_step_ns = Some(now.monotonic_ns);
+        // What cannot be read now is part of the next step: nothing rests on it.
+        if let Ok(verdicts) = self.plane.verdicts() {
+            self.drops.end(now, verdicts);
+        }
+        if begun.is_none() {
+            return;
+        }
+        let keep = timeline::kept(due);
+        let due = self.pools.iter().filter(|pool| pool.visits.is_due());
+        for (real, member) in due.flat_map(Pool::members) {
+            if let Some(counters) = self.counters.get_mut(member.id) {
+                let standing = Standing {
+                    configured: pool::configured(real),
+                    weight: member.weight,
+                    state: pool::state(real, member),
+                    active: counters.active(),
+                };
+                counters.step(now, standing, keep);
+            }
+        }
+    }
+
+    /// Has the data plane measure as many connections as the controllers ask for, hardly more.
+    fn sample(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if !self.config.measure {
+            return Ok(());
+        }
+        for pool in self.pools.iter_mut().filter(|pool| pool.visits.is_due()) {
+            let (fixed, wanted) = (pool.vip().sampling, pool.samples_wanted());
+            let takes_low = pool.in_force().takes_low;
+            let mut any: Option<Sampling> = None;
+            for (_, member) in pool.members() {
+                let Some(counters) = self.counters.get_mut(member.id) else {
+                    continue;
+                };
+                let before = counters.sampling();
+                let sampling = counters.sample(now_ns, fixed, wanted, takes_low);
+                if sampling != before {
+                    self.plane.set_sampling(member.id, sampling)?;
+                }
+                any = Some(any.map_or(sampling, |any| any.with(sampling)));
+            }
+            // A call to the kernel for each VIP and interval, of which hardly one would change it.
+            let any = any.unwrap_or_default();
+            if pool.sampling != Some(any) {
+                self.plane.set_vip_sampling(pool.id(), any)?;
+                pool.sampling = Some(any);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives reals that have returned recently more of their weight.
+    fn warm(&mut self, interval_ns: u64) -> anyhow::Result<()> {
+        for pool in self.pools.iter_mut().filter(|pool| pool.visits.is_due()) {
+            if pool.warm(interval_ns) && pool.counts_connections() {
+                loads::weigh_connections(self.plane.as_mut(), pool)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, now: Moment, interval_ns: u64) {
+        let measured = self.measured(now);
+        let due = self.pools.iter_mut().filter(|pool| pool.visits.is_due());
+        for (pool, measured) in due.zip(measured) {
+            let readings = latency_source::readings(
+                pool,
+                &self.reports,
+                now.monotonic_ns,
+                interval_ns,
+                &measured,
+            );
+            let reasons = reasons(pool);
+            pool.tick(now, &readings);
+            for (index, change) in moves(pool, now) {
+                let line = format!(
+                    "{} {}: weight {:.3} -> {:.3}: {}{}",
+                    change.vip,
+                    change.real,
+                    change.before,
+                    change.after,
+                    change.reason_text,
+                    if change.observed { " (observed)" } else { "" }
+                );
+                // The first of a row of moves is news, the rest is detail; so is what a
+                // move of one real means for all others.
+                let follows = matches!(change.reason.as_str(), "received" | "gave" | "regressed");
+                match follows || reasons.get(index) == Some(&change.reason) {
+                    true => debug!("{line}"),
+                    false => info!("{line}"),
+                }
+                while self.moves.len() >= MOVES_MAX {
+                    self.moves.pop_front();
+                }
+                self.moves.push_back(change);
+            }
+        }
+    }
+}
+
+/// The words of the last decision, by real.
+fn reasons(pool: &Pool) -> Vec<String> {
+    let reals = pool.decision().map(|decision| &decision.reals[..]);
+    let words = reals.unwrap_or_default().iter();
+    words.map(|real| real.reason.word().to_owned()).collect()
+}
+
+/// The changes of weight of the last decision, with the real's index.
+fn moves(pool: &Pool, at: Moment) -> Vec<(usize, Move)> {
+    let Some(decision) = pool.decision() else {
+        return Vec::new();
+    };
+    let mut moves = Vec::new();
+    for (index, ((real, _), own)) in pool.members().zip(&decision.reals).enumerate() {
+        if (own.weight - own.before).abs() <= MOVE_MIN * own.configured {
+            continue;
+        }
+        let change = Move {
+            at,
+            vip: pool.vip().name.clone(),
+            real: real.address.to_string(),
+            before: own.before,
+            after: own.weight,
+            latency_us: own.latency_ns.map(|ns| ns / 1e3),
+            reason: own.reason.word().to_owned(),
+            reason_text: own.reason.to_string(),
+            observed: pool.vip().control == Control::Observe,
+        };
+        moves.push((index, change));
+    }
+    moves
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A real of a VIP at work, and what is remembered of it.
+
+use std::collections::VecDeque;
+
+use causeway_api::balancer::EpochView;
+use causeway_dataplane::RealId;
+
+use super::decisions::Decisions;
+
+/// A real of a pool.
+#[derive(Debug)]
+pub struct PoolMember {
+    /// Index in the data plane.
+    pub id: RealId,
+    /// Weight in force.
+    pub weight: f64,
+    /// Whether its health lets it get new connections.
+    pub fit: bool,
+    /// The weight that it says it should have, where its VIP goes by that.
+    pub told: Option<u32>,
+    /// Whether it waits for others to fail.
+    pub standby: bool,
+    /// Time until it has all of its weight again, ns.
+    pub warms_ns: u64,
+    /// Load by the last interval; `None` if it is not known or of no interest.
+    pub load: Option<f64>,
+    /// Part of a half sample of its clients that is left for the next interval.
+    pub latency_rest: f64,
+    /// Part of a flow that ageing has still to take off its load.
+    pub aged: f64,
+    /// What is remembered of it; `None` before it is looked at.
+    pub(super) past: Option<Box<Past>>,
+}
+
+/// What is remembered of a real.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// What happened, oldest epoch first.
+    pub history: VecDeque<EpochView>,
+    /// What the controller decided about it.
+    pub decisions: Decisions,
+}
+
+impl Past {
+    /// Adds an epoch to the history, of which the newest `keep` are kept.
+    pub(super) fn record(&mut self, epoch: EpochView, keep: usize) {
+        while self.history.len() >= keep {
+            self.history.pop_front();
+        }
+        if self.history.capacity() > 4 * keep {
+            self.history.shrink_to(keep);
+        }
+        self.history.push_back(epoch);
+    }
+}
+
+static NO_PAST: Past = Past {
+    history: VecDeque::new(),
+    decisions: Decisions::NONE,
+};
+
+impl PoolMember {
+    /// What is remembered of it.
+    pub fn past(&self) -> &Past {
+        self.past.as_deref().unwrap_or(&NO_PAST)
+    }
+
+    pub(super) fn past_mut(&mut self) -> &mut Past {
+        self.past.get_or_insert_default()
+    }
+}
