@@ -10,35 +10,23 @@ mod cookies;
 mod latency;
 mod tunnel;
 
-use std::fs::File;
 use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 
-/// Scenarios that measure time have the machine to themselves: two cores are not much. Those that
+/// Of the scenarios, those that measure time run one by one: two cores are not much. Those that
 /// count what breaks hold whatever runs beside them, and run with others of their kind.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Waits until the machine is this scenario's alone.
-fn alone() -> (RwLockWriteGuard<'static, ()>, Option<File>) {
-    let guard = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-    (guard, quiet())
+/// Waits until no other scenario runs.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until no scenario runs that measures time.
-fn beside_others() -> (RwLockReadGuard<'static, ()>, Option<File>) {
-    let guard = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    (guard, quiet())
-}
-
-/// Waits until `scripts/test` has released the file that `CAUSEWAY_QUIET_LOCK` names.
-fn quiet() -> Option<File> {
-    std::env::var_os("CAUSEWAY_QUIET_LOCK").map(|path| {
-        let file = File::open(path).expect("the file of CAUSEWAY_QUIET_LOCK");
-        file.lock_shared().expect("a lock on it");
-        file
-    })
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lab() -> Command {
