@@ -417,7 +417,7 @@ fn each_fault_of_the_files_is_told_with_its_mend() {
         ("tokens", String::new(), 0o640, "chmod 600"),
         ("cert.pem", "x".to_owned(), 0o600, "lb.toml:4: file "),
         ("key.pem", "x".to_owned(), 0o600, "it holds no private key"),
-        ("key.pem", "x".to_owned(), 0o604, "chmod o= FILE"),
+        ("key.pem", "x".to_owned(), 0o604, "chmod o= /"),
         (
             "key.pem",
             other.signing_key.serialize_pem(),

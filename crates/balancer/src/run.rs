@@ -108,6 +108,10 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
             file.display()
         );
     }
+    let shown = text.as_ref().ok();
+    if let Some(shown) = shown.and_then(|text| BalancerConfig::open_secret(&file, text)) {
+        warn!("{shown}");
+    }
     let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
     let (plane, started) = KernelPlane::start(&config)?;
     let reports = config.agent_reports.as_ref();

@@ -99,7 +99,7 @@ enum Command {
     #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
     /// Write shell completions and man pages
-    #[command(hide = true)]
+    #[command(after_help = examples::GENERATE)]
     Generate(generate_cmd::Args),
 }
 
@@ -222,6 +222,22 @@ mod tests {
             (
                 "causeway vip add 192.0.2.1 -r 10.0.0.1",
                 "write for example 192.0.2.1:80",
+            ),
+            (
+                "causeway real weight web 10.0.0.1 3.5",
+                "weight 3.5 is not a whole number from 0 (no new connections) to 65535",
+            ),
+            (
+                "causeway real weight web 10.0.0.1 -1",
+                "weight -1 is not a whole number from 0",
+            ),
+            (
+                "causeway real add web 10.0.0.1 --weight 70000",
+                "weight 70000 is not a whole number",
+            ),
+            (
+                "causeway vip add 192.0.2.1:80 -r 10.0.0.1=x",
+                "weight x is not a whole number",
             ),
             (
                 "causeway trace 192.0.2.7 192.0.2.1:80",

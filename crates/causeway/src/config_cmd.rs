@@ -15,9 +15,11 @@ use causeway_service::config::{ConfigErrors, has_key, is_readable, read};
 use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
 use hyper::Uri;
+use nix::sys::statfs::BPF_FS_MAGIC;
 use serde_json::json;
 
 use crate::client::{Credentials, Target};
+use crate::doctor::is_in;
 use crate::vip_cmd::print;
 
 /// Arguments of `causeway config`.
@@ -32,7 +34,7 @@ enum Action {
     /// Check a balancer's, an agent's or a tunnel's file; each error is one line with its place and
     /// remedy
     Check {
-        /// The file to check
+        /// The file to check; `-` is standard input
         #[arg(default_value = "/etc/causeway/causeway.toml")]
         file: PathBuf,
         /// Also ask the balancer that runs at the file's socket whether it would take it at a
@@ -110,7 +112,13 @@ impl Args {
                 file,
                 running,
                 output,
-            } => return tell_check(&file, running, output),
+            } => {
+                let file = match file.as_os_str() == "-" {
+                    true => PathBuf::from("/dev/stdin"),
+                    false => file,
+                };
+                return tell_check(&file, running, output);
+            }
             Action::Diff {
                 files,
                 socket,
@@ -190,7 +198,12 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
     let mut row = |ok: bool, told: String| {
         table.push(vec![file.display().to_string(), ok.to_string(), told]);
     };
-    let Checked { summary, balancers } = match check(file) {
+    let Checked {
+        text,
+        summary,
+        notes,
+        balancers,
+    } = match check(file) {
         Ok(checked) => checked,
         Err(errors) if output == OutputFormat::Table => {
             eprintln!("{errors}");
@@ -209,12 +222,15 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
     let (memory, is_taken) = match balancers {
         Some(config) => {
             let memory = config.memory();
-            let is_taken = ask(file, config.socket, running)?;
+            let is_taken = ask(file, &text, config.socket, running)?;
             (Some(memory?.to_string()), is_taken)
         }
         None => (None, false),
     };
     if output == OutputFormat::Table {
+        for note in &notes {
+            eprintln!("note: {note}");
+        }
         println!("{}: ok: {summary}", file.display());
         if let Some(memory) = memory {
             println!("{memory}");
@@ -225,7 +241,11 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
         return Ok(ExitCode::SUCCESS);
     }
     row(true, summary.clone());
-    let value = json!({ "file": file, "ok": true, "summary": summary, "memory": memory });
+    for note in &notes {
+        row(true, note.clone());
+    }
+    let value =
+        json!({ "file": file, "ok": true, "summary": summary, "memory": memory, "notes": notes });
     print(output, &value, &table)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -291,7 +311,7 @@ fn difference(
 
 /// A line for each change, as people read a difference.
 pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
-    let mut table = TextTable::new(&["", "vip", "real", "key", "from", "to", ""]);
+    let mut table = TextTable::new(&["change", "vip", "real", "key", "from", "to", "needs"]);
     for change in changes {
         let kind = match change.change {
             ChangeKind::Added => "+",
@@ -299,11 +319,7 @@ pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
             ChangeKind::Changed => "~",
         };
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let restart = if change.needs_restart {
-            "needs a restart"
-        } else {
-            ""
-        };
+        let restart = if change.needs_restart { "restart" } else { "" };
         table.push(vec![
             kind.to_owned(),
             text(&change.vip),
@@ -319,7 +335,7 @@ pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
 
 /// Asks the balancer at `socket`, if it runs with this file or must be asked, whether it would
 /// take it.
-fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<bool> {
+fn ask(file: &Path, text: &str, socket: PathBuf, running: bool) -> anyhow::Result<bool> {
     let target = Target::balancer(socket);
     let status = target.get::<Status>("/v1/status");
     let same = |status: &Status| {
@@ -335,8 +351,7 @@ fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<bool> {
         (Err(_), false) => Ok(false),
         (Ok(status), false) if !same(&status) => Ok(false),
         (Ok(_), _) => {
-            let text = std::fs::read_to_string(file)?;
-            let taken = target.post::<String>("/v1/check", &text);
+            let taken = target.post::<String>("/v1/check", text);
             let refused = || format!("{}: the running balancer would refuse it", file.display());
             taken.map(|_| true).with_context(refused)
         }
@@ -346,8 +361,11 @@ fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<bool> {
 /// A file without a fault.
 #[derive(Debug)]
 struct Checked {
+    text: String,
     /// What it holds, in one line.
     summary: String,
+    /// What this machine lacks for it, or shows of it.
+    notes: Vec<String>,
     /// A balancer's.
     balancers: Option<BalancerConfig>,
 }
@@ -357,22 +375,32 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
     let text = read(path)?;
     let errors = match BalancerConfig::parse(path, &text) {
         Ok(config) => {
+            let mut notes = missing(path, &config.interface, Some(&config.pin_dir));
+            notes.extend(BalancerConfig::open_secret(path, &text));
             return Ok(Checked {
                 summary: config.summary(),
+                notes,
                 balancers: Some(config),
+                text,
             });
         }
         Err(errors) => errors,
     };
-    let other = |summary| Checked {
+    let other = |summary, notes| Checked {
+        text: text.clone(),
         summary,
+        notes,
         balancers: None,
     };
     if causeway_tunnel::config::is_tunnels(&text) {
-        return TunnelConfig::parse(path, &text).map(|config| other(config.summary()));
+        let config = TunnelConfig::parse(path, &text)?;
+        return Ok(other(config.summary(), Vec::new()));
     }
     if causeway_agent::config::is_agents(&text) {
-        return AgentConfig::parse(path, &text).map(|config| other(config.summary()));
+        let config = AgentConfig::parse(path, &text)?;
+        let pins = config.decapsulates().then_some(config.pin_dir.as_path());
+        let notes = missing(path, &config.interface, pins);
+        return Ok(other(config.summary(), notes));
     }
     let balancers = ["interface", "vip"];
     let is_balancers = balancers.iter().any(|key| has_key(&text, key));
@@ -382,6 +410,21 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
             "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
         )),
     }
+}
+
+/// What the daemon of a file would not find on this machine; the file may be another's.
+fn missing(path: &Path, interface: &str, pin_dir: Option<&Path>) -> Vec<String> {
+    let mut lacks = Vec::new();
+    if !Path::new("/sys/class/net").join(interface).exists() {
+        lacks.push(format!("there is no interface {interface} here"));
+    }
+    if let Some(dir) = pin_dir.filter(|dir| !is_in(dir, BPF_FS_MAGIC)) {
+        let dir = dir.display();
+        lacks.push(format!("pin_dir {dir} is in no BPF file system here"));
+    }
+    let name = path.display();
+    let told = |lack| format!("{name}: {lack}; `causeway doctor -c {name}` checks the machine");
+    lacks.into_iter().map(told).collect()
 }
 
 /// Whether a file is an agent's. One that cannot be read is not: the daemon that loads it says why.
@@ -439,6 +482,7 @@ mod tests {
                 "lb.toml:9: invalid type: integer `7`, expected a string",
                 "lb.toml:10: unknown key `wieght`; did you mean `weight`?",
                 "lb.toml:12: unknown key `prob`; did you mean `probe`?",
+                "lb.toml: the values were not checked; mend these first",
             ]
         );
     }
@@ -457,6 +501,7 @@ mod tests {
                 "lb.toml:4: unknown key `keys` here; it belongs to `[agent_reports]` or `[cookie]`",
                 "lb.toml:6: unknown key `interface` here; it belongs to the top level of the file, above all tables",
                 "lb.toml:9: unknown key `probe` here; it belongs to `[defaults.health]`, `[vip.health]` or `[pool.NAME.health]`",
+                "lb.toml: the values were not checked; mend these first",
             ]
         );
         // A key of several tables is found in each, once.
@@ -467,7 +512,8 @@ mod tests {
         assert_eq!(
             told,
             [
-                "tunnel.toml:3: unknown key `mtu` here; it belongs to `[tunnel]` or `[[tunnel.path]]`"
+                "tunnel.toml:3: unknown key `mtu` here; it belongs to `[tunnel]` or `[[tunnel.path]]`",
+                "tunnel.toml: the values were not checked; mend these first",
             ]
         );
     }
@@ -483,6 +529,7 @@ mod tests {
                 "lb.toml:2: neither an address nor false; write for example \"127.0.0.1:9470\"",
                 "lb.toml:4: not a count; write a whole number, or for example \"64Ki\"",
                 "lb.toml:5: there may be several of these tables: write the name in two pairs of brackets, as in [[vip]]",
+                "lb.toml: the values were not checked; mend these first",
             ]
         );
     }
@@ -497,6 +544,7 @@ mod tests {
                 "agent.toml:2: unknown key `interfac`; did you mean `interface`?",
                 "agent.toml:3: unknown key `adresses`; did you mean `addresses`?",
                 "agent.toml:4: unknown key `cooky`; did you mean `cookie`?",
+                "agent.toml: the values were not checked; mend these first",
             ]
         );
     }
@@ -514,6 +562,7 @@ mod tests {
                 "tunnel.toml:4: unknown key `tunnel` here; it belongs to the top level of the file",
                 "tunnel.toml:5: unknown key `engin`; did you mean `engine`?",
                 "tunnel.toml:7: unknown key `tunnels`; did you mean `tunnel`?",
+                "tunnel.toml: the values were not checked; mend these first",
             ]
         );
     }
@@ -531,6 +580,7 @@ mod tests {
                 "tunnel.toml:6: `delta` is called `switch_gain` now",
                 "tunnel.toml:7: `give_up` is called `frame_lifetime` now",
                 "tunnel.toml:8: `give_up_tries` is called `max_transmissions` now",
+                "tunnel.toml: the values were not checked; mend these first",
             ]
         );
     }
@@ -554,6 +604,7 @@ mod tests {
             [
                 "x.toml:2: unknown key `mod`; did you mean `mode`?",
                 "x.toml:3: unknown key `abc`; the only key here is mode",
+                "x.toml: the values were not checked; mend these first",
             ]
         );
         let dir = tempfile::tempdir().unwrap();
@@ -584,10 +635,72 @@ mod tests {
     }
 
     #[test]
+    fn what_a_machine_lacks_is_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lb.toml");
+        let name = file.display();
+        let doctor = format!("`causeway doctor -c {name}` checks the machine");
+        let pins = format!("pin_dir = \"{}\"\n", dir.path().display());
+        let vip =
+            "[[vip]]\naddress = \"192.0.2.1\"\nport = 80\nreal = [{ address = \"10.0.0.1\" }]\n";
+        fs::write(&file, format!("interface = \"eth99\"\n{pins}{vip}")).unwrap();
+        assert_eq!(
+            check(&file).unwrap().notes,
+            [
+                format!("{name}: there is no interface eth99 here; {doctor}"),
+                format!(
+                    "{name}: pin_dir {} is in no BPF file system here; {doctor}",
+                    dir.path().display()
+                ),
+            ]
+        );
+        let agents = format!(
+            "[agent]\ninterface = \"lo\"\n{pins}balancers = [\"10.0.0.254\"]\nvips = [\"192.0.2.1\"]\naddresses = [\"10.0.0.1\"]\n"
+        );
+        fs::write(&file, agents).unwrap();
+        assert_eq!(check(&file).unwrap().notes.len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_file_of_text_is_told_to_be_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let latin = dir.path().join("latin.toml");
+        fs::write(&latin, b"interface = \"eth0\"\n# d\xe9j\xe0\n").unwrap();
+        for (file, expected) in [
+            (
+                pipe.as_path(),
+                ": is a named pipe; name a regular file".to_owned(),
+            ),
+            (
+                dir.path(),
+                ": is a directory; name a regular file".to_owned(),
+            ),
+            (
+                latin.as_path(),
+                format!(
+                    ":2: this is not UTF-8; of Latin 1, `iconv -f latin1 -t utf8 {}` makes it",
+                    latin.display()
+                ),
+            ),
+        ] {
+            let told = check(file).unwrap_err().to_string();
+            assert_eq!(told, format!("{}{expected}", file.display()));
+        }
+    }
+
+    #[test]
     fn a_text_full_of_faults_ends() {
         let text: String = (0..5_000).map(|n| format!("k{n} = {n}\n")).collect();
         let told = lines(BalancerConfig::parse("lb.toml".as_ref(), &text));
-        assert_eq!(told.last().unwrap(), "lb.toml: and 80 more faults");
+        assert_eq!(
+            told[told.len() - 2..],
+            [
+                "lb.toml: and 80 more faults",
+                "lb.toml: the values were not checked; mend these first",
+            ]
+        );
     }
 
     #[test]
@@ -600,11 +713,15 @@ mod tests {
                 "lb.toml:2: `clients.listen` is called `agent_reports.listen` now",
                 "lb.toml:3: `clients.keys` is called `agent_reports.keys` now",
                 "lb.toml:5: `stateful.listen` is called `agent_reports.listen` now",
+                "lb.toml: the values were not checked; mend these first",
             ]
         );
         assert_eq!(
             lines(BalancerConfig::parse("lb.toml".as_ref(), "[clients]\n")),
-            ["lb.toml:1: `clients` is called `agent_reports` now"]
+            [
+                "lb.toml:1: `clients` is called `agent_reports` now",
+                "lb.toml: the values were not checked; mend these first",
+            ]
         );
     }
 
@@ -622,6 +739,7 @@ mod tests {
                 "agent.toml:7: `agent.load.balancers` is called `agent.report.to` now",
                 "agent.toml:8: `agent.load.interval` is called `agent.report.load_interval` now",
                 "agent.toml:9: `agent.load.keys` is called `agent.report.keys` now",
+                "agent.toml: the values were not checked; mend these first",
             ]
         );
     }

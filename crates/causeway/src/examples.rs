@@ -197,6 +197,12 @@ Examples:
   causeway token alice --role operator            # token and line
   causeway token prometheus --add /etc/causeway/tokens";
 
+/// For `causeway generate --help`.
+pub(crate) const GENERATE: &str = "\
+Examples:
+  causeway generate man /usr/local/share/man/man1
+  causeway generate completions bash              # or zsh, fish";
+
 /// For `causeway version --help`.
 pub(crate) const VERSION: &str = "\
 Examples:

@@ -164,14 +164,14 @@ fn sentence(of: &Explanation, law: &str, last: &DecisionView) -> String {
 
 fn table(decisions: &[DecisionView]) -> TextTable {
     let mut table = TextTable::new(&[
-        ">AGO",
+        ">AGO S",
         ">INTERVALS",
         ">BEFORE",
         ">AFTER",
         ">LATENCY MS",
         ">LOWEST MS",
         ">SAMPLES",
-        ">ERROR",
+        ">ERROR PCT",
         ">FRESHNESS",
         "REASON",
     ]);
@@ -179,7 +179,7 @@ fn table(decisions: &[DecisionView]) -> TextTable {
     for one in decisions.iter().rev() {
         let ago_ns = newest.saturating_sub(one.last.monotonic_ns);
         table.push(vec![
-            format!("{:.1} s", ago_ns as f64 / 1e9),
+            format!("{:.1}", ago_ns as f64 / 1e9),
             one.intervals.to_string(),
             weight(one.before),
             weight(one.after),
@@ -187,7 +187,7 @@ fn table(decisions: &[DecisionView]) -> TextTable {
             ms(one.lowest_us),
             format!("{:.0}", one.samples),
             one.error_pct
-                .map_or("-".to_owned(), |pct| format!("{pct:.0} %")),
+                .map_or("-".to_owned(), |pct| format!("{pct:.0}")),
             format!("{:.2}", one.freshness),
             one.reason_text.clone(),
         ]);
@@ -270,6 +270,9 @@ mod tests {
             ..explanation
         };
         assert!(super::text(&takes_low).contains("off alike: they count, because"));
-        assert!(text.contains("2.0 s"));
+        let csv = table(&takes_low.decisions).to_csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert!(lines[0].starts_with("ago_s,") && lines[0].contains(",error_pct,"));
+        assert!(lines[2].starts_with("2.0,1,") && lines[2].contains(",17,"));
     }
 }

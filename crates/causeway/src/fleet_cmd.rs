@@ -577,8 +577,8 @@ mod tests {
         };
         assert_eq!(
             preview(&pushed),
-            "on this balancer:\n   vip  real  key  from                           to\n\
-             -  web             192.0.2.1:80/tcp with 5 reals\n\
+            "on this balancer:\nchange  vip  real  key  from                           to  needs\n\
+             -       web             192.0.2.1:80/tcp with 5 reals\n\
              in the fleet:\n  vip 192.0.2.1:80/tcp is removed, with 5 reals (10.0.0.1, ...)\n\
              to be confirmed: vip 192.0.2.1:80/tcp goes, with 5 reals (10.0.0.1, 10.0.0.2, 10.0.0.3, ...)\n"
         );

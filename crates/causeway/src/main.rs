@@ -23,6 +23,7 @@ mod generate_cmd;
 mod import_cmd;
 mod ipvs;
 mod lb_cmd;
+mod manual;
 mod override_cmd;
 mod reload_cmd;
 mod stats_cmd;

@@ -145,8 +145,7 @@ impl Args {
                     "bytes": sent_to(traced).map(|_| traced.frame.len()),
                 })
             };
-            let views: Vec<_> = traced.iter().map(view).collect();
-            println!("{}", serde_json::to_string_pretty(&views)?);
+            traced.iter().for_each(|one| println!("{}", view(one)));
             return Ok(ExitCode::SUCCESS);
         }
         for traced in traced {

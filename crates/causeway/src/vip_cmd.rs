@@ -11,6 +11,7 @@ use anyhow::Context;
 use causeway_api::balancer::{DiscoveryView, RealChange, Status, VipChange, VipView};
 use causeway_balancer::config::{
     Affinity, Control, ForwardingMode, Fragments, LatencySource, LoadSource, RealRole, Scheduler,
+    WEIGHT_MAX,
 };
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{CookieKind, socket_address as endpoint, units};
@@ -184,7 +185,7 @@ enum RealAction {
         /// Address of the server
         real: String,
         /// Weight
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = weight)]
         weight: u32,
         /// Ethernet address, with forwarding l2
         #[arg(long)]
@@ -237,19 +238,24 @@ enum RealAction {
         /// Address of the server
         real: String,
         /// New weight; 0 takes no new connections
+        #[arg(value_parser = weight, allow_negative_numbers = true)]
         weight: u32,
     },
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    let parsed = text.parse().ok().filter(|weight| *weight <= WEIGHT_MAX);
+    parsed.ok_or_else(|| {
+        format!("weight {text} is not a whole number from 0 (no new connections) to {WEIGHT_MAX}")
+    })
 }
 
 fn parse_real(text: &str) -> Result<Value, String> {
     let (text, mac) = text
         .split_once('@')
         .map_or((text, None), |(text, mac)| (text, Some(mac)));
-    let (address, weight) = text.split_once('=').unwrap_or((text, "1"));
-    let weight: u32 = weight
-        .parse()
-        .map_err(|_| format!("`{weight}` is not a valid weight"))?;
-    let mut real = json!({ "address": address, "weight": weight });
+    let (address, share) = text.split_once('=').unwrap_or((text, "1"));
+    let mut real = json!({ "address": address, "weight": weight(share)? });
     if let Some(mac) = mac {
         real["mac"] = json!(mac);
     }

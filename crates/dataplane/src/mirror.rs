@@ -217,6 +217,9 @@ impl MirrorMaps {
             Err(e) if e.kind() == libbpf_rs::ErrorKind::NotFound => {
                 Err(DataPlaneError::NoMirror(pin_dir.to_owned()))
             }
+            Err(e) if e.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
+                Err(DataPlaneError::NotPermitted)
+            }
             opened => {
                 opened.map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
             }

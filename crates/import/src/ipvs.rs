@@ -164,8 +164,10 @@ pub(crate) fn scheduler(service: &mut Service, line: usize, word: &str, flags: &
     }
 }
 
+/// What comes next to a client's connections going to one real for a time.
+pub(crate) const ONE_REAL_A_CLIENT: &str = "connections are picked one by one: for one real a client, scheduler = \"maglev\" with affinity = \"client\", as long as the pool stays";
+
 /// A client's connections go to one real for a time.
 pub(crate) fn persistence(service: &mut Service, line: usize, what: String) {
-    let instead = "connections are picked one by one: for one real a client, scheduler = \"maglev\" with affinity = \"client\", as long as the pool stays";
-    service.remark(line, format!("{what}, left out"), instead);
+    service.remark(line, format!("{what}, left out"), ONE_REAL_A_CLIENT);
 }

@@ -13,7 +13,13 @@ pub(crate) fn words(line: &str, comments: &[char]) -> Vec<String> {
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
         match (c, quote) {
-            ('\\', None | Some('"')) => word.get_or_insert_default().extend(chars.next()),
+            ('\\', None | Some('"')) => {
+                let next = chars.next();
+                // `\r` and the like are no letters.
+                let kept = next.filter(char::is_ascii_alphanumeric).map(|_| '\\');
+                word.get_or_insert_default()
+                    .extend(kept.into_iter().chain(next));
+            }
             (c, Some(open)) if c == open => quote = None,
             (c, Some(_)) => word.get_or_insert_default().push(c),
             ('"' | '\'', None) => {

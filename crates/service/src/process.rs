@@ -170,7 +170,7 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
         .with_context(|| format!("cannot lock {} for the socket", parent.display()))?;
     match UnixStream::connect(path) {
         Ok(_) => bail!(
-            "another daemon serves {}; stop it first, or set `socket` and `pin_dir` to others",
+            "another daemon serves {}; stop it first, or set `socket`, and `pin_dir` where there is one, to others",
             path.display()
         ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use hyper::header::HeaderValue;
-use rustls::client::Resumption;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -85,7 +86,68 @@ pub async fn connect(
         .with_context(|| format!("`{host}` is not a valid name for TLS"))?;
     let config = Arc::new(client(files)?);
     let connected = TlsConnector::from(config).connect(name, stream).await;
-    connected.map_err(|error| anyhow!("TLS with {host} failed: {error}"))
+    connected.map_err(|error| {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let why = inner.and_then(|inner| refused(inner, host, files.ca.as_deref()));
+        anyhow!(
+            "TLS with {host} failed: {}",
+            why.unwrap_or_else(|| error.to_string())
+        )
+    })
+}
+
+/// Why the server's certificate does not do, and what does; `None`: it is something else.
+fn refused(error: &rustls::Error, host: &str, ca: Option<&Path>) -> Option<String> {
+    let rustls::Error::InvalidCertificate(fault) = error else {
+        return None;
+    };
+    match fault {
+        // An authority that was made anew has its old name and another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => Some(match ca {
+            Some(ca) => format!(
+                "its certificate is signed by none of the authorities in {}",
+                ca.display()
+            ),
+            None => "its certificate is signed by none of the system's authorities; name its own with --ca FILE".to_owned(),
+        }),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            Some(format!(
+                "its certificate is for other names and addresses; connect to one of these, or make one with subjectAltName for {host}"
+            ))
+        }
+        fault if is_of_authority(fault) => Some(format!("it {OF_AUTHORITY}")),
+        _ => None,
+    }
+}
+
+/// What is wrong with a server that has an authority's certificate.
+const OF_AUTHORITY: &str = "has an authority's certificate as its own, which clients refuse; make one with basicConstraints=CA:FALSE (docs/how-to/serve-other-hosts.md)";
+
+/// rustls has no variant for it.
+fn is_of_authority(fault: &CertificateError) -> bool {
+    format!("{fault:?}").contains("CaUsedAsEndEntity")
+}
+
+/// What clients would not like about the certificate of a server, without its name.
+pub(crate) fn doubt(certificate: &str) -> Option<String> {
+    let chain = certificates(certificate).ok()?;
+    let leaf = chain.first()?;
+    let mut roots = RootCertStore::empty();
+    roots.add(leaf.clone()).ok()?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+    // Which name it is for is the clients' to say.
+    let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
+    let verified =
+        verifier
+            .build()
+            .ok()?
+            .verify_server_cert(leaf, &chain[1..], &name, &[], UnixTime::now());
+    match verified {
+        Err(rustls::Error::InvalidCertificate(fault)) if is_of_authority(&fault) => {
+            Some(format!("the server {OF_AUTHORITY}"))
+        }
+        _ => None,
+    }
 }
 
 fn client(files: &ClientFiles) -> anyhow::Result<ClientConfig> {
@@ -158,4 +220,80 @@ pub fn bearer(file: &Path) -> anyhow::Result<HeaderValue> {
     let mut value = value.map_err(|error| anyhow!("token file {}: {error}", file.display()))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedKey, IsCa, KeyPair};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    fn made(is_ca: bool, name: &str) -> CertifiedKey<KeyPair> {
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        if is_ca {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
+        let signing_key = KeyPair::generate().expect("a key");
+        let cert = params.self_signed(&signing_key).expect("a certificate");
+        CertifiedKey { cert, signing_key }
+    }
+
+    #[test]
+    fn an_authoritys_certificate_is_doubted() {
+        assert_eq!(doubt(&made(false, "a").cert.pem()), None);
+        let doubt = doubt(&made(true, "a").cert.pem()).expect("a sentence");
+        assert!(doubt.contains("make one with basicConstraints=CA:FALSE"));
+    }
+
+    #[tokio::test]
+    async fn a_client_says_why_it_refuses_a_certificate() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ca = dir.path().join("ca.pem");
+        for (of, known, expected) in [
+            (
+                made(true, "127.0.0.1"),
+                None,
+                "it has an authority's certificate as its own, which clients refuse; make one with basicConstraints=CA:FALSE (docs/how-to/serve-other-hosts.md)".to_owned(),
+            ),
+            (
+                made(false, "127.0.0.1"),
+                Some(made(false, "b")),
+                format!(
+                    "its certificate is signed by none of the authorities in {}",
+                    ca.display()
+                ),
+            ),
+            (
+                made(false, "127.0.0.2"),
+                None,
+                "its certificate is for other names and addresses; connect to one of these, or make one with subjectAltName for 127.0.0.1".to_owned(),
+            ),
+        ] {
+            let known = known.as_ref().unwrap_or(&of);
+            std::fs::write(&ca, known.cert.pem()).expect("write");
+            let key = of.signing_key.serialize_pem();
+            let server = server(&of.cert.pem(), &key, None).expect("a server");
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let served = tokio::spawn(async move {
+                let (stream, _) = listener.accept().await.expect("a client");
+                TlsAcceptor::from(Arc::new(server)).accept(stream).await.is_ok()
+            });
+            let files = ClientFiles {
+                ca: Some(ca.clone()),
+                identity: None,
+            };
+            let stream = TcpStream::connect(address).await.expect("a connection");
+            let error = connect(stream, "127.0.0.1", &files).await.expect_err("refused");
+            assert_eq!(
+                error.to_string(),
+                format!("TLS with 127.0.0.1 failed: {expected}")
+            );
+            assert!(!served.await.expect("the server"));
+        }
+    }
 }

@@ -158,7 +158,10 @@ pub(crate) fn read(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let about = fs::metadata(path).map_err(unreadable)?;
     if about.permissions().mode() & 0o077 != 0 {
-        return Err("others than its owner can open it; `chmod 600 FILE`".to_owned());
+        return Err(format!(
+            "others than its owner can open it; `chmod 600 {}`",
+            path.display()
+        ));
     }
     fs::read_to_string(path).map_err(unreadable)
 }

@@ -249,7 +249,10 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
     let mut keep = |record| records.push(record);
     let is_old = read_file(&older(path), &mut keep)?;
     if !read_file(path, &mut keep)? && !is_old {
-        bail!("there is no history {}", path.display());
+        bail!(
+            "there is no history {}; name the file that `history` under [agent.clients] names",
+            path.display()
+        );
     }
     Ok(records)
 }

@@ -2,7 +2,7 @@
 //! The file as it is written: every key optional, every value still text.
 
 use causeway_service::config::{
-    CookieKind, CountValue, HttpValue, RawApi, RawXdp, Spanned, Text, WordOf,
+    CookieKind, CountValue, HttpValue, RawApi, RawXdp, Spanned, Text, Time, TimeValue, WordOf,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -53,7 +53,7 @@ pub(super) struct RawAgentReport {
     pub connections: Option<bool>,
     pub client_latency: Option<bool>,
     pub load: Option<bool>,
-    pub load_interval: Text,
+    pub load_interval: Time,
 }
 
 /// Where QUIC programs of the server read what to issue connection ids by.
@@ -75,14 +75,14 @@ pub(super) struct RawClients {
     pub others: Option<bool>,
     #[serde(default)]
     pub prefixes: Vec<Spanned<String>>,
-    pub slot: Text,
+    pub slot: Time,
     pub half_open: Option<Spanned<CountValue>>,
     pub connections: Option<Spanned<CountValue>>,
     pub learn: Option<bool>,
     pub history: Text,
     pub history_size: Option<Spanned<CountValue>>,
     pub backlog: Option<Spanned<Vec<i64>>>,
-    pub backlog_period: Text,
+    pub backlog_period: Time,
     #[serde(default)]
     pub retry: Vec<Spanned<RawRetry>>,
     #[serde(default)]
@@ -96,8 +96,8 @@ pub(super) struct RawRetry {
     #[schemars(with = "Option<WordOf<RetrySchedule>>")]
     pub schedule: Text,
     #[serde(default)]
-    pub retries: Vec<Spanned<String>>,
-    pub patience: Text,
+    pub retries: Vec<Spanned<TimeValue>>,
+    pub patience: Time,
     pub weight: Option<f64>,
 }
 
@@ -106,10 +106,10 @@ pub(super) struct RawRetry {
 pub(super) struct RawThreshold {
     pub name: Option<String>,
     pub service: Option<String>,
-    pub above: Text,
-    pub below: Text,
+    pub above: Time,
+    pub below: Time,
     #[serde(rename = "for")]
-    pub lasting: Text,
+    pub lasting: Time,
     pub webhook: Text,
     #[serde(default)]
     pub exec: Vec<String>,

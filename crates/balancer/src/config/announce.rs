@@ -28,8 +28,7 @@ pub struct Announce {
 
 pub(super) fn announce(raw: &RawAnnounce, faults: &mut Faults<'_>) -> Option<Announce> {
     let Some(bird) = &raw.bird else {
-        let unused = [&raw.delay, &raw.on_stop].into_iter().flatten().next();
-        if unused.is_some() || raw.configure.is_some() {
+        if raw.delay.is_some() || raw.on_stop.is_some() || raw.configure.is_some() {
             faults.file("[announce] needs `bird`, the file that BIRD includes; add for example bird = \"/run/causeway/bird.conf\"");
         }
         return None;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::Uri;
-use causeway_service::config::{Faults, Spanned, Words as _, text, units, within};
+use causeway_service::config::{Faults, Spanned, TimeValue, Words as _, text, units, within};
 use serde_json::{Value, json};
 
 use super::cookie::Beside;
@@ -79,12 +79,16 @@ pub(super) fn discover(
         );
         return None;
     }
-    let time =
-        |value: Option<&Spanned<String>>, range, key: &str, low, high, faults: &mut Faults<'_>| {
-            text(value, faults, |text| {
-                within(units::duration(text)?, range, key, low, high)
-            })
-        };
+    let time = |value: Option<&Spanned<TimeValue>>,
+                range,
+                key: &str,
+                low,
+                high,
+                faults: &mut Faults<'_>| {
+        text(value, faults, |text| {
+            within(units::duration(text)?, range, key, low, high)
+        })
+    };
     let interval = time(
         raw.interval.as_ref(),
         &INTERVAL,

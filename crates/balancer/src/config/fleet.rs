@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::fleet::{Absence, LeaseTerms, MayRemove};
-use causeway_service::config::{Faults, Spanned, Words, directory, secret, text, units, within};
+use causeway_service::config::{
+    Faults, Spanned, TimeValue, Words, directory, secret, text, units, within,
+};
 use causeway_service::tls::ClientFiles;
 
 use super::raw::{RawFleet, RawFleetStore};
@@ -124,7 +126,7 @@ pub(super) fn fleet(
             None
         }
     };
-    let mut time = |value: Option<&Spanned<String>>, range, key, low, high| {
+    let mut time = |value: Option<&Spanned<TimeValue>>, range, key, low, high| {
         text(value, faults, |text| {
             within(units::duration(text)?, range, key, low, high)
         })

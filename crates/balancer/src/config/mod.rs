@@ -54,7 +54,9 @@ mod vip;
 mod words;
 
 pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TableLimits, TunnelEnds, XdpMode};
-use causeway_service::config::{ApiConfig, ConfigErrors, Migrated, Renamed, migrate, plural, read};
+use causeway_service::config::{
+    ApiConfig, ConfigErrors, Migrated, Renamed, migrate, open_secret, plural, read,
+};
 
 pub use announce::Announce;
 pub use clients_of::{FlowLimitConfig, Source};
@@ -362,6 +364,11 @@ impl BalancerConfig {
             reports::check(&config, faults);
             Some(config)
         })
+    }
+
+    /// A sentence where the file of a text shows its secrets to every user.
+    pub fn open_secret(path: &Path, text: &str) -> Option<String> {
+        open_secret(path, text, &[".hash_key", ".store.password"])
     }
 
     /// The text of a file by the names that its keys have now.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use causeway_dataplane::Protocol;
 use causeway_service::config::{
-    CookieKind, CountValue, HttpValue, RawApi, RawXdp, SecretValue, Spanned, Text, WordOf,
+    CookieKind, CountValue, HttpValue, RawApi, RawXdp, SecretValue, Spanned, Text, Time, WordOf,
     schema_of_words,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -88,10 +88,10 @@ pub(super) struct RawEncap {
 pub(super) struct RawFlowTable {
     pub ipv4: Option<Spanned<CountValue>>,
     pub ipv6: Option<Spanned<CountValue>>,
-    pub udp_idle: Text,
-    pub closed_idle: Text,
-    pub tcp_idle: Text,
-    pub udp_drain: Text,
+    pub udp_idle: Time,
+    pub closed_idle: Time,
+    pub tcp_idle: Time,
+    pub udp_drain: Time,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -102,8 +102,8 @@ pub(super) struct RawStateful {
     pub token_source6: Text,
     pub tier: Option<Spanned<i64>>,
     pub tiers: Option<Spanned<i64>>,
-    pub idle: Text,
-    pub learn_period: Text,
+    pub idle: Time,
+    pub learn_period: Time,
 }
 
 /// How many of each there can be.
@@ -125,8 +125,8 @@ pub(super) struct RawFleet {
     pub store: Option<Spanned<RawFleetStore>>,
     #[schemars(with = "Option<WordOf<WhenAbsent>>")]
     pub absence: Text,
-    pub lease: Text,
-    pub settle: Text,
+    pub lease: Time,
+    pub settle: Time,
     pub agents: Option<bool>,
     pub max_removed: Number,
 }
@@ -158,7 +158,7 @@ pub(super) struct RawReports {
 pub(super) struct RawAnnounce {
     pub bird: Text,
     pub configure: Option<Vec<String>>,
-    pub delay: Text,
+    pub delay: Time,
     #[schemars(with = "Option<WordOf<OnStop>>")]
     pub on_stop: Text,
 }
@@ -172,7 +172,7 @@ pub(super) struct RawMeasure {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
-    pub interval: Text,
+    pub interval: Time,
     #[serde(default)]
     #[schemars(schema_with = "laws")]
     pub law: Text,
@@ -198,13 +198,13 @@ pub(super) struct RawControl {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawCookie {
     pub keys: Text,
-    pub quarantine: Text,
+    pub quarantine: Time,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawHistory {
-    pub length: Text,
+    pub length: Time,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -243,7 +243,7 @@ pub(super) struct RawVip {
     pub cookie_id_bits: Option<Spanned<i64>>,
     pub health: Option<Spanned<RawHealth>>,
     pub min_healthy: Option<Spanned<i64>>,
-    pub slow_start: Text,
+    pub slow_start: Time,
     pub limit: Option<Spanned<RawLimit>>,
     #[serde(default)]
     pub source: Vec<Spanned<RawSource>>,
@@ -265,10 +265,10 @@ pub(super) struct RawDiscover {
     pub file: Text,
     pub http: Text,
     pub ca: Text,
-    pub interval: Text,
+    pub interval: Time,
     pub max_reals: Option<Spanned<i64>>,
     pub max_removed: Number,
-    pub drain: Text,
+    pub drain: Time,
 }
 
 /// How many new flows a client prefix may open.
@@ -312,8 +312,8 @@ pub(super) struct RawHealth {
     #[schemars(with = "Option<WordOf<HealthProbe>>")]
     pub probe: Text,
     pub port: Option<Spanned<i64>>,
-    pub interval: Text,
-    pub timeout: Text,
+    pub interval: Time,
+    pub timeout: Time,
     pub rise: Option<Spanned<i64>>,
     pub fall: Option<Spanned<i64>>,
     pub path: Text,

@@ -114,6 +114,42 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "\"50ms\"",
+        "50",
+        "lb.toml:4: `50` has no unit; write for example \"100ms\" or \"2s\"",
+    ),
+    (
+        "\"50ms\"",
+        "\"-3s\"",
+        "lb.toml:4: `-3s` is below zero; a time is 0s or more",
+    ),
+    ("weight = 3", "weight =", "lb.toml:21: the key has no value"),
+    (
+        "name = \"web\"",
+        "name = \"a\\nb/c\"",
+        "lb.toml:13: `a\\nb/c` is not a valid name; use up to 64 of letters, digits and ._:-@",
+    ),
+    (
+        "weight = 3",
+        "weight = 3\nweight = 4",
+        "lb.toml:22: `weight` is given twice, first on line 21",
+    ),
+    (
+        "weight = 3",
+        "weight = 999999999999999999999",
+        "lb.toml:21: `999999999999999999999` is out of range",
+    ),
+    (
+        "[encap]",
+        "[control]",
+        "lb.toml:9: `control` is given twice, first on line 3",
+    ),
+    (
+        "weight = 3",
+        "weight",
+        "lb.toml:21: there is no `=` behind the key; write KEY = VALUE",
+    ),
+    (
+        "\"50ms\"",
         "\"1ms\"",
         "lb.toml:4: control interval must lie between 10ms and 10s",
     ),
@@ -556,6 +592,25 @@ fn silent_flows_have_their_time() {
 }
 
 #[test]
+fn a_word_in_the_place_of_a_table_is_told_its_keys() {
+    let text = GOOD.replacen("port = 80\n", "port = 80\nhealth = \"http\"\n", 1);
+    let told = parse(&text).expect_err("a fault").to_string();
+    let (before, keys) = told.split_once(" in { }, with some of ").expect(&told);
+    let begin = "lb.toml:16: invalid type: string \"http\", expected a table";
+    assert_eq!(before, begin);
+    let keys: Vec<&str> = keys
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split(", ")
+        .collect();
+    assert!(
+        keys.contains(&"probe") && keys.contains(&"interval"),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_key_with_another_name_is_told_its_new_one() {
     let text = "interface = \"eth0\"\n[control]\ntake_max = 0.4\n[stateful]\nadopt = \"1s\"\n\
                 [[vip]]\naddress = \"192.0.2.1\"\nport = 80\nneed = 1\n\
@@ -565,6 +620,7 @@ fn a_key_with_another_name_is_told_its_new_one() {
         told.to_string(),
         "lb.toml:3: `take_max` is called `max_decrease` now\n\
          lb.toml:5: `adopt` is called `learn_period` now\n\
-         lb.toml:9: `need` is called `min_healthy` now"
+         lb.toml:9: `need` is called `min_healthy` now\n\
+         lb.toml: the values were not checked; mend these first"
     );
 }

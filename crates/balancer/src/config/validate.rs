@@ -10,8 +10,8 @@ use std::time::Duration;
 use causeway_core::control::ControlParams;
 use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
-    CountValue, Faults, Spanned, Words, address_or_network, api, count, directory, gue_port, http,
-    interface, one_of, secret, text, units, vip_address, within,
+    CountValue, Faults, Spanned, TimeValue, Words, address_or_network, api, count, directory,
+    gue_port, http, interface, one_of, secret, text, units, vip_address, within,
 };
 
 use super::cookie::{self, Beside};
@@ -131,7 +131,7 @@ fn flows(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<
 }
 
 fn flow_idle(raw: &RawFlowTable, faults: &mut Faults<'_>) -> FlowIdle {
-    let mut length = |value: Option<&Spanned<String>>, key: &str| {
+    let mut length = |value: Option<&Spanned<TimeValue>>, key: &str| {
         text(value, faults, |text| {
             let length = units::duration(text)?;
             within(length, &FLOW_IDLE, key, "2s", "168h")

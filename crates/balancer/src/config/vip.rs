@@ -22,6 +22,8 @@ use super::{
 
 /// What a cache or a pool of connections takes to fill, in round numbers.
 const SLOW_START: Duration = Duration::from_secs(30);
+/// Longest name of a VIP.
+const NAME_MAX: usize = 64;
 const SLOW_START_MAX: Duration = Duration::from_secs(3600);
 
 pub(super) fn vips(
@@ -175,9 +177,10 @@ fn vip(
             ),
         );
     }
-    let name = raw.name.as_ref().map(|name| name.as_ref().clone());
+    let default = format!("{}/{protocol}", endpoint(address, port));
+    let name = text(raw.name.as_ref(), faults, |name| vip_name(name, &default));
     Some(VipConfig {
-        name: name.unwrap_or_else(|| format!("{}/{protocol}", endpoint(address, port))),
+        name: name.unwrap_or(default),
         address,
         port,
         protocol,
@@ -449,6 +452,19 @@ fn real(
         maintenance: raw.maintenance.unwrap_or(false),
         found: false,
     })
+}
+
+/// Tables, sentences, metrics and paths of the API have it.
+fn vip_name(name: &str, default: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-@".contains(c);
+    let fits = (1..=NAME_MAX).contains(&name.len()) && name.chars().all(is_plain);
+    match fits || name == default {
+        true => Ok(name.to_owned()),
+        false => Err(format!(
+            "`{}` is not a valid name; use up to {NAME_MAX} of letters, digits and ._:-@",
+            name.escape_default()
+        )),
+    }
 }
 
 fn weight(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u32 {

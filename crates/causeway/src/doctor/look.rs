@@ -245,7 +245,7 @@ fn host(wants: &Wants) -> Host {
 }
 
 /// Whether a directory, or the nearest one above it that exists, is in a file system of a kind.
-fn is_in(dir: &Path, kind: FsType) -> bool {
+pub(crate) fn is_in(dir: &Path, kind: FsType) -> bool {
     let exists = dir.ancestors().find_map(|dir: &Path| statfs(dir).ok());
     exists.is_some_and(|fs| fs.filesystem_type() == kind)
 }

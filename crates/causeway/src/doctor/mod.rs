@@ -16,6 +16,7 @@ use causeway_netio::net_devices;
 use causeway_report::table::{OutputFormat, TextTable};
 use serde_json::{Value, json};
 
+pub(crate) use self::look::is_in;
 use self::look::{Nic, Seen};
 use self::rules::{Finding, Level, findings};
 use self::wants::{Role, Wants};

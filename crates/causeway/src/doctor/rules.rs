@@ -362,13 +362,18 @@ impl Rules<'_> {
                 format!("ethtool -i {name}"),
             );
         }
-        if nic.kind.as_deref() == Some("veth") {
+        // In generic mode the stack sends.
+        let is_generic = match nic.program.as_ref() {
+            Some(program) => !program.native,
+            None => self.wants.xdp == Some(XdpMode::Generic),
+        };
+        if nic.kind.as_deref() == Some("veth") && !is_generic {
             self.add(
                 Level::Note,
                 name,
                 "veth",
-                format!("{name} is a veth: what a program sends is lost unless the far end runs an XDP program, too"),
-                "ip -details link show type veth".to_owned(),
+                format!("{name} is a veth: what a program in native mode sends is lost unless the far end runs an XDP program, too"),
+                "xdp.mode = \"generic\" in the file, then a restart".to_owned(),
             );
         }
         self.driver(nic);

@@ -397,3 +397,36 @@ fn a_tunnels_paths_need_routes_and_room() {
     let twice = paths(vec![(Some("eth0"), None), (Some("eth0"), None)]);
     assert_eq!((twice[0].0, twice[0].1), (Level::Note, "path-shared"));
 }
+
+#[test]
+fn a_veth_loses_what_is_sent_in_native_mode_alone() {
+    let note = one(
+        Level::Note,
+        "veth",
+        "xdp.mode = \"generic\" in the file, then a restart",
+    );
+    let program = |native| {
+        Some(Program {
+            id: 1,
+            name: "causeway_lb".to_owned(),
+            native,
+        })
+    };
+    for (mode, runs, is_told) in [
+        (XdpMode::Auto, None, true),
+        (XdpMode::Native, None, true),
+        (XdpMode::Generic, None, false),
+        (XdpMode::Auto, program(false), false),
+        (XdpMode::Auto, program(true), true),
+    ] {
+        let mut seen = machine("veth");
+        seen.nics[0].kind = Some("veth".to_owned());
+        seen.nics[0].program = runs;
+        let mut wants = wants(Role::Balancer);
+        wants.xdp = Some(mode);
+        let mut told = told(&wants, &seen);
+        told.retain(|(_, rule, _)| *rule == "veth");
+        let expected = if is_told { note.clone() } else { Vec::new() };
+        assert_eq!(told, expected, "{mode:?}");
+    }
+}

@@ -219,7 +219,7 @@ fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
         .expect("write");
         let (code, said) = difference();
         assert_eq!(code, Some(2), "{said}");
-        for part in ["flow_table.ipv4", "8192", "needs a restart", "refused: "] {
+        for part in ["flow_table.ipv4", "8192", "restart", "refused: "] {
             assert!(said.contains(part), "{said}");
         }
         let refused = config("check");

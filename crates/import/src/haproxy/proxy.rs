@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::Section;
 use super::server::{Check, Server};
 use crate::draft::{Service, remark};
+use crate::ipvs::ONE_REAL_A_CLIENT;
 use crate::words::{millis, ports};
 use crate::{ImportContext, Remark};
 
@@ -210,11 +211,7 @@ impl Proxy {
                 words,
                 "packets are not looked into: filter before the balancer, or on the servers; new flows of a client are bounded by `limit`",
             ),
-            "stick-table" | "stick" => self.left_out(
-                line,
-                words,
-                "for one real a client: scheduler = \"maglev\" with fragments = \"forward\"",
-            ),
+            "stick-table" | "stick" => self.left_out(line, words, ONE_REAL_A_CLIENT),
             "source" => self.left_out(line, words, "servers see the clients' own addresses"),
             "email-alert" => self.left_out(
                 line,

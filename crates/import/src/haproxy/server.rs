@@ -24,6 +24,9 @@ const OWN: [&str; 13] = [
     "stick",
 ];
 
+/// What redis answers by `+PONG`.
+const PING: &str = "tcp-check send PING\\r\\n";
+
 /// The same with a value.
 const OWN_OF: [&str; 15] = [
     "id",
@@ -276,8 +279,17 @@ impl Check {
         let left = |instead: &str| remark(line, format!("{}, left out", words.join(" ")), instead);
         let word = |at: usize| words.get(at).map_or("", String::as_str);
         if word(0) == "tcp-check" {
-            if word(1) != "connect" || words.len() > 2 {
-                remarks.push(left("a connection is opened, and nothing said"));
+            let ping = remarks
+                .iter()
+                .position(|remark| remark.what.starts_with(PING));
+            match (word(1), word(2), ping) {
+                ("connect", "", _) => {}
+                // What `option redis-check` does, said line by line.
+                ("expect", "string", Some(ping)) if word(3) == "+PONG" => {
+                    remarks.remove(ping);
+                    self.database("redis", None);
+                }
+                _ => remarks.push(left("a connection is opened, and nothing said")),
             }
             return;
         }
@@ -382,5 +394,44 @@ impl Check {
             service.remark(first.line, what, "a TCP connection is opened");
         }
         service.settings.health = Some(health);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::words;
+
+    #[test]
+    fn a_ping_of_redis_is_its_probe() {
+        let read = |lines: &[&str]| {
+            let (mut check, mut remarks) = (Check::default(), Vec::new());
+            for (line, text) in lines.iter().enumerate() {
+                check.line(line, &words(text, &['#']), &mut remarks);
+            }
+            let told: Vec<String> = remarks.into_iter().map(|remark| remark.what).collect();
+            (check.database.map(|(probe, _)| probe), told)
+        };
+        assert_eq!(
+            read(&[
+                r"tcp-check connect",
+                r"tcp-check send PING\r\n",
+                r"tcp-check expect string +PONG",
+            ]),
+            (Some("redis"), vec![])
+        );
+        assert_eq!(
+            read(&[
+                r"tcp-check send STATS\r\n",
+                r"tcp-check expect string +PONG"
+            ]),
+            (
+                None,
+                vec![
+                    r"tcp-check send STATS\r\n, left out".to_owned(),
+                    "tcp-check expect string +PONG, left out".to_owned(),
+                ]
+            )
+        );
     }
 }

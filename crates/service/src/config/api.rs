@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tracing::warn;
 
 use super::error::Faults;
 use super::spanned::Spanned;
@@ -145,6 +146,9 @@ pub fn api(
         };
         fault(place, &message, faults);
     });
+    if let Some(doubt) = tls::doubt(&chain) {
+        warn!("file {}: {doubt}", certificate.path.display());
+    }
     Some(ApiConfig {
         material: Material {
             tls: Arc::new(tls.ok()?),

@@ -73,8 +73,54 @@ fn document<'t>(text: &'t str, faults: &mut Faults<'_>) -> Option<Spanned<DeTabl
     }
     let parsed = DeTable::parse(text);
     parsed
-        .map_err(|error| note(&error, first_line(error.message()), faults))
+        .map_err(|error| note(&error, of_syntax(&error, text), faults))
         .ok()
+}
+
+/// What a parser's sentence means to whoever wrote the line.
+fn of_syntax(error: &Error, text: &str) -> String {
+    let message = first_line(error.message());
+    let Some(at) = error.span() else {
+        return message;
+    };
+    match message.as_str() {
+        "duplicate key" => given_twice(text, at),
+        _ if message.starts_with("key with no value") => {
+            let mut above = text[..begin_of_line(text, at.start)].lines().map(str::trim);
+            match above.all(|line| line.is_empty() || line.starts_with('#')) {
+                true => "this is not TOML, which has KEY = VALUE in a line; `causeway import` converts another load balancer's file".to_owned(),
+                false => "there is no `=` behind the key; write KEY = VALUE".to_owned(),
+            }
+        }
+        _ => message,
+    }
+}
+
+fn begin_of_line(text: &str, at: usize) -> usize {
+    text[..at].rfind('\n').map_or(0, |end| end + 1)
+}
+
+/// A key, or a table's header, that stands in one table again.
+fn given_twice(text: &str, at: Range<usize>) -> String {
+    let name = text[at.clone()].trim();
+    let begin = begin_of_line(text, at.start);
+    let own = text[begin..].lines().next().unwrap_or_default().trim();
+    let is_header = own.starts_with('[');
+    let is_same = |line: &str| match is_header {
+        true => line.trim() == own,
+        false => line.split('=').next().unwrap_or_default().trim() == name,
+    };
+    // A key's table begins at the header above it.
+    let above: Vec<&str> = text[..begin].lines().collect();
+    let table = above.iter().rposition(|line| line.trim().starts_with('['));
+    let from = table.filter(|_| !is_header).unwrap_or(0);
+    match above[from..].iter().position(|line| is_same(line)) {
+        Some(first) => format!(
+            "`{name}` is given twice, first on line {}",
+            from + first + 1
+        ),
+        None => format!("`{name}` is given twice"),
+    }
 }
 
 /// Whether a text can be read at all.
@@ -100,6 +146,27 @@ pub fn top_level_text(text: &str, name: &str) -> Option<String> {
     }
 }
 
+/// The first of some keys that has text in a file; each is the end of a path, as `.store.password`.
+pub(super) fn with_text<'n>(text: &str, keys: &[&'n str]) -> Option<&'n str> {
+    let document = document(text, &mut Faults::new(text))?;
+    find_text(document.get_ref(), "", keys)
+}
+
+fn find_text<'n>(table: &DeTable<'_>, within: &str, keys: &[&'n str]) -> Option<&'n str> {
+    table.iter().find_map(|(key, value)| {
+        let path = format!("{within}.{}", key.get_ref());
+        match value.get_ref() {
+            DeValue::String(_) => keys.iter().copied().find(|key| path.ends_with(key)),
+            DeValue::Table(table) => find_text(table, &path, keys),
+            DeValue::Array(array) => array.iter().find_map(|element| match element.get_ref() {
+                DeValue::Table(table) => find_text(table, &path, keys),
+                _ => None,
+            }),
+            _ => None,
+        }
+    })
+}
+
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
 /// is checked further: a misspelt key would be missing, too. To read consumes the document; that
@@ -120,7 +187,8 @@ fn read<R: DeserializeOwned + JsonSchema>(
     let mut refused: Vec<Range<usize>> = Vec::new();
     for _ in 0..FAULTS_MAX {
         let error = match R::deserialize(Deserializer::from(document)) {
-            Ok(raw) => return faults.is_empty().then_some(raw),
+            Ok(raw) if faults.is_empty() => return Some(raw),
+            Ok(_) => break,
             Err(error) => error,
         };
         // What is wrong with it as a whole is noted already.
@@ -136,12 +204,13 @@ fn read<R: DeserializeOwned + JsonSchema>(
                 .for_each(|(at, message)| faults.at(at, message)),
             None => note(&error, explain(error.message(), &tables), faults),
         }
-        let place = error.span()?;
+        let Some(place) = error.span() else { break };
         if !take_out(document.get_mut(), &place) {
-            return None;
+            break;
         }
         refused.push(place);
     }
+    faults.leave_values();
     None
 }
 
@@ -165,6 +234,16 @@ fn explain(message: &str, tables: &LazyCell<Tables>) -> String {
     let first = first_line(message);
     let is_type = first.starts_with("invalid type");
     if let (true, Some((wrong, name))) = (is_type, first.split_once(", expected ")) {
+        let number = wrong.split('`').nth(1).unwrap_or_default();
+        if wrong.ends_with(" as i128") || wrong.ends_with(" as u128") {
+            return format!("`{number}` is out of range");
+        }
+        if let Some(table) = name.strip_prefix("struct ") {
+            return format!(
+                "{wrong}, expected a table in {{ }}, with some of {}",
+                tables.keys_of(table)
+            );
+        }
         let word = match name {
             "i64" => "a whole number",
             "f64" => "a number",
@@ -234,6 +313,20 @@ fn take_out_of(value: &mut DeValue<'_>, place: &Range<usize>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_another_format_is_told_to_be_none_of_these() {
+        for text in [
+            "# HAProxy\nglobal\n    daemon\n",
+            "virtual_server 192.0.2.1 80 {\n}\n",
+            "interface: eth0\n",
+        ] {
+            let mut faults = Faults::new(text);
+            assert!(document(text, &mut faults).is_none());
+            let told = faults.into_errors(Path::new("x")).to_string();
+            assert!(told.contains(": this is not TOML, "), "{text}: {told}");
+        }
+    }
 
     #[test]
     fn a_key_of_a_broken_file_is_read_as_far_as_it_can_be() {

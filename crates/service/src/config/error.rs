@@ -23,6 +23,8 @@ pub struct ConfigErrors {
     pub file: PathBuf,
     /// At least one fault.
     pub faults: Vec<Fault>,
+    /// Keys or types were wrong, so that no value was looked at.
+    pub values_unchecked: bool,
 }
 
 impl ConfigErrors {
@@ -34,7 +36,15 @@ impl ConfigErrors {
                 line: None,
                 message,
             }],
+            values_unchecked: false,
         }
+    }
+
+    /// A fault at a line.
+    pub fn of_line(file: &Path, line: usize, message: String) -> Self {
+        let mut errors = Self::of_file(file, message);
+        errors.faults[0].line = Some(line);
+        errors
     }
 
     /// The same with a sentence in front.
@@ -59,9 +69,13 @@ impl fmt::Display for ConfigErrors {
                 None => write!(f, "{}: {}", self.file.display(), fault.message)?,
             }
         }
-        match self.faults.len().checked_sub(SHOWN_MAX) {
-            None | Some(0) => Ok(()),
-            Some(more) => write!(f, "\n{}: and {more} more faults", self.file.display()),
+        let file = self.file.display();
+        if let Some(more @ 1..) = self.faults.len().checked_sub(SHOWN_MAX) {
+            write!(f, "\n{file}: and {more} more faults")?;
+        }
+        match self.values_unchecked {
+            true => write!(f, "\n{file}: the values were not checked; mend these first"),
+            false => Ok(()),
         }
     }
 }
@@ -74,6 +88,7 @@ pub struct Faults<'a> {
     /// Where lines end: a file may have a million.
     ends: Vec<usize>,
     found: Vec<Fault>,
+    values_unchecked: bool,
 }
 
 impl<'a> Faults<'a> {
@@ -83,7 +98,13 @@ impl<'a> Faults<'a> {
             text,
             ends: ends.map(|(at, _)| at).collect(),
             found: Vec::new(),
+            values_unchecked: false,
         }
+    }
+
+    /// Says that what is found is not all.
+    pub(super) fn leave_values(&mut self) {
+        self.values_unchecked = true;
     }
 
     /// Records a fault at a byte range of the text.
@@ -109,8 +130,11 @@ impl<'a> Faults<'a> {
         let line = self.text.lines().nth(self.line(span) - 1)?;
         let (_, value) = line.split_once('=')?;
         let value = value.split('#').next().unwrap_or_default().trim();
+        if value.is_empty() {
+            return Some("the key has no value");
+        }
         let is_word = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
-        if value.is_empty() || !value.chars().all(is_word) || is_of_toml(value) {
+        if !value.chars().all(is_word) || is_of_toml(value) {
             return None;
         }
         match value.to_ascii_lowercase().as_str() {
@@ -139,6 +163,7 @@ impl<'a> Faults<'a> {
         ConfigErrors {
             file: file.to_owned(),
             faults: self.found,
+            values_unchecked: self.values_unchecked,
         }
     }
 }

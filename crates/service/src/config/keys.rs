@@ -420,7 +420,10 @@ mod tests {
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("permissions");
         let error = KeysFile::read(&path).expect_err("a file that every user can read");
-        assert!(error.contains("`chmod o= FILE`"), "{error}");
+        let mend = format!("`chmod o= {}`", path.display());
+        assert!(error.contains(&mend), "{error}");
+        let error = KeysFile::read(dir.path()).expect_err("a directory");
+        assert_eq!(error, "is a directory; name a regular file");
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! known one) -> the daemon's own checks, which add what is wrong to [`Faults`] -> a value
 //! that cannot be wrong. All faults are reported together, each with its line.
 
+use std::fs::{self, Metadata};
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
 mod api;
@@ -39,7 +40,7 @@ pub use words::{WordOf, Words, nearest, one_of, schema_of_words};
 
 /// Reads a file. The error names the file and the way out.
 pub fn read(path: &Path) -> Result<String, ConfigErrors> {
-    std::fs::read_to_string(path).map_err(|error| {
+    let unreadable = |error: std::io::Error| {
         let message = match error.kind() {
             ErrorKind::NotFound => {
                 "there is no such file; name yours, or begin with an example of packaging/etc (packages: /usr/share/doc/causeway-*/examples)"
@@ -48,18 +49,69 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
             _ => format!("cannot be read: {error}"),
         };
         ConfigErrors::of_file(path, message)
+    };
+    let about = fs::metadata(path).map_err(unreadable)?;
+    // What a shell hands over is open already: it does not wait for a writer that never comes.
+    let is_handed = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"]
+        .iter()
+        .any(|place| path.starts_with(place));
+    if !is_handed {
+        ensure_file(&about).map_err(|message| ConfigErrors::of_file(path, message))?;
+    }
+    String::from_utf8(fs::read(path).map_err(unreadable)?).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let name = path.display();
+        ConfigErrors::of_line(
+            path,
+            line,
+            format!("this is not UTF-8; of Latin 1, `iconv -f latin1 -t utf8 {name}` makes it"),
+        )
     })
+}
+
+/// Refuses what is no file of text: reading it fails, or never ends.
+fn ensure_file(about: &Metadata) -> Result<(), String> {
+    let kind = about.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok(()),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(format!("is {what}; name a regular file"))
 }
 
 /// Reads a file that holds keys; one that every user can read is refused. The error is one
 /// sentence without the file's name.
 pub fn read_secrets(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    let about = std::fs::metadata(path).map_err(unreadable)?;
-    if about.permissions().mode() & 0o007 != 0 {
-        return Err("every user of this machine can read it; `chmod o= FILE`".to_owned());
+    let about = fs::metadata(path).map_err(unreadable)?;
+    ensure_file(&about)?;
+    if is_open_to_all(&about) {
+        return Err(format!(
+            "every user of this machine can read it; `chmod o= {}`",
+            path.display()
+        ));
     }
-    std::fs::read_to_string(path).map_err(unreadable)
+    fs::read_to_string(path).map_err(unreadable)
+}
+
+fn is_open_to_all(about: &Metadata) -> bool {
+    about.permissions().mode() & 0o007 != 0
+}
+
+/// A sentence for a file that every user can read, and that has one of these secrets as text; each
+/// is the end of a key's path, as `.store.password`.
+pub fn open_secret(path: &Path, text: &str, secrets: &[&str]) -> Option<String> {
+    let is_open = fs::metadata(path).is_ok_and(|about| is_open_to_all(&about));
+    let key = document::with_text(text, secrets).filter(|_| is_open)?;
+    let name = path.display();
+    Some(format!(
+        "{name}: `{}` stands in a file that every user of this machine can read; `chmod o= {name}`, or name a file that holds it",
+        key.trim_start_matches('.')
+    ))
 }
 
 /// `1 real`, `2 reals`.

@@ -30,6 +30,17 @@ impl Tables {
         }
     }
 
+    /// The keys of the table that is read as this type.
+    pub(super) fn keys_of(&self, type_name: &str) -> String {
+        let keys = self.root["definitions"][type_name]["properties"].as_object();
+        let keys: Vec<&str> = keys
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key.as_str())
+            .collect();
+        keys.join(", ")
+    }
+
     /// What a key of this name belongs to, as the end of a sentence; `None` if no table has it.
     pub(super) fn home_of(&self, key: &str) -> Option<String> {
         let mut places = self.with(key);

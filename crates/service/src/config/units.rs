@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Durations and sizes as people write them: `100ms`, `2s`, `1Mi`.
 
+use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -18,9 +19,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60e9,
         "h" => 3600e9,
         "" => {
-            return Err(format!(
-                "`{text}` has no unit; write for example \"100ms\" or \"2s\""
-            ));
+            return Err(no_unit(text));
         }
         other => {
             return Err(format!(
@@ -31,11 +30,19 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let value = f64::from_str(number).map_err(|_| {
         format!("`{text}` is not a valid duration; write for example \"100ms\" or \"2s\"")
     })?;
+    if value.is_sign_negative() {
+        return Err(format!("`{text}` is below zero; a time is 0s or more"));
+    }
     let ns = value * unit_ns;
     if !(0.0..=1e18).contains(&ns) {
         return Err(format!("`{text}` is out of range"));
     }
     Ok(Duration::from_nanos(ns.round() as u64))
+}
+
+/// What is wrong with a bare number.
+pub(super) fn no_unit(number: impl Display) -> String {
+    format!("`{number}` has no unit; write for example \"100ms\" or \"2s\"")
 }
 
 /// Parses a count: a whole number, optionally with `k`, `M`, `Ki` or `Mi`.
@@ -63,9 +70,10 @@ pub fn count(text: &str) -> Result<u64, String> {
 
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
-    let end = text
+    let sign = usize::from(text.starts_with('-'));
+    let end = text[sign..]
         .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
-        .unwrap_or(text.len());
+        .map_or(text.len(), |end| sign + end);
     (&text[..end], text[end..].trim_start())
 }
 
@@ -90,7 +98,12 @@ mod tests {
                 .unwrap_err()
                 .contains("is not a valid duration")
         );
-        assert!(duration("-1s").is_err());
+        for below in ["-3s", "-0.5ms"] {
+            assert_eq!(
+                duration(below),
+                Err(format!("`{below}` is below zero; a time is 0s or more"))
+            );
+        }
         assert!(
             duration("99999999999h")
                 .unwrap_err()
@@ -105,6 +118,7 @@ mod tests {
         assert_eq!(count("256k"), Ok(256_000));
         assert!(count("1G").unwrap_err().contains("not a valid suffix"));
         assert!(count("1.5M").unwrap_err().contains("not a valid count"));
+        assert!(count("-5k").unwrap_err().contains("not a valid count"));
         assert!(count("99999999999999999999").is_err());
     }
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keys that many files have: how each is written, and what is wrong with one that is not.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
 
 use super::error::Faults;
 use super::spanned::Spanned;
@@ -15,6 +18,64 @@ use super::{read_secrets, units};
 
 /// A key with text, or none.
 pub type Text = Option<Spanned<String>>;
+
+/// A key with a time, or none.
+pub type Time = Option<Spanned<TimeValue>>;
+
+/// A time with its unit, as it is written.
+#[derive(Debug, Clone)]
+pub struct TimeValue(String);
+
+impl AsRef<str> for TimeValue {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WithUnit;
+        impl Visitor<'_> for WithUnit {
+            type Value = TimeValue;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time, for example \"100ms\" or \"2s\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TimeValue, E> {
+                Ok(TimeValue(text.to_owned()))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<TimeValue, E> {
+                Err(E::custom(units::no_unit(number)))
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<TimeValue, E> {
+                Err(E::custom(units::no_unit(number)))
+            }
+        }
+        deserializer.deserialize_any(WithUnit)
+    }
+}
+
+/// Schemas have it as text.
+impl JsonSchema for TimeValue {
+    fn inline_schema() -> bool {
+        String::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        String::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
 
 /// `http = "127.0.0.1:9470"`, or `http = false` for none.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -63,13 +124,14 @@ pub enum SecretPlace {
 const INTERFACE_NAME_MAX: usize = 15;
 
 /// Parses an optional text; a fault is recorded at its place and gives `None`.
-pub fn text<T>(
-    value: Option<&Spanned<String>>,
+pub fn text<S: AsRef<str>, T>(
+    value: Option<&Spanned<S>>,
     faults: &mut Faults<'_>,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Option<T> {
     let value = value?;
-    match parse(value.as_ref()) {
+    let written: &S = value.as_ref();
+    match parse(written.as_ref()) {
         Ok(parsed) => Some(parsed),
         Err(message) => {
             faults.at(value.span(), message);

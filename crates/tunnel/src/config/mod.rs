@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use causeway_service::config::{
-    self, ApiConfig, ConfigErrors, CountValue, Faults, Spanned, Words, plural, read, text, units,
+    self, ApiConfig, ConfigErrors, CountValue, Faults, Spanned, Time, Words, plural, read, text,
+    units,
 };
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
@@ -231,7 +232,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
 fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
     let default = causeway_bifrost::TransportConfig::default();
     let ms = Duration::from_millis;
-    let mut time = |value: &Option<Spanned<String>>, what, range: RangeInclusive<Duration>, ns| {
+    let mut time = |value: &Time, what, range: RangeInclusive<Duration>, ns| {
         let checked = text(value.as_ref(), faults, |text| {
             let time = units::duration(text)?;
             match range.contains(&time) {

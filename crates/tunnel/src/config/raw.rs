@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file of `causeway tunnel` as it is written.
 
-use causeway_service::config::{CountValue, HttpValue, RawApi, Spanned, WordOf};
+use causeway_service::config::{CountValue, HttpValue, RawApi, Spanned, Time, WordOf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -44,12 +44,12 @@ pub(super) struct RawEngine {
     #[schemars(with = "Option<WordOf<TunnelSchedule>>")]
     pub schedule: Text,
     pub group: Option<Spanned<CountValue>>,
-    pub switch_gain: Text,
-    pub rto: Text,
-    pub queue_target: Text,
-    pub read_ahead: Text,
-    pub reorder_timeout: Text,
-    pub frame_lifetime: Text,
+    pub switch_gain: Time,
+    pub rto: Time,
+    pub queue_target: Time,
+    pub read_ahead: Time,
+    pub reorder_timeout: Time,
+    pub frame_lifetime: Time,
     pub max_transmissions: Option<Spanned<i64>>,
     pub vnic_queue: Option<Spanned<i64>>,
 }

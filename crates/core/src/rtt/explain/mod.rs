@@ -42,6 +42,17 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
 /// A closing sentence: where the network stands apart from what was found.
 pub fn closing(evidence: &Evidence, findings: &[Finding]) -> Option<String> {
     let network_ns = evidence.network_ns()?;
-    let blamed = findings.iter().any(Finding::blames_network);
-    (!blamed).then(|| format!("The network's round trip is {}.", time(network_ns)))
+    if findings.iter().any(Finding::blames_network) {
+        return None;
+    }
+    // What a request and its response took has the network's round trip in it.
+    let requests_ns = evidence.rr.map(|rr| rr.p50_ns).filter(|ns| *ns > 0);
+    Some(match requests_ns.filter(|ns| *ns < network_ns) {
+        None => format!("The network's round trip is {}.", time(network_ns)),
+        Some(ns) => format!(
+            "The network's round trip is at most {}, that of a request: ping, {}, is slower than the connection.",
+            time(ns),
+            time(network_ns)
+        ),
+    })
 }

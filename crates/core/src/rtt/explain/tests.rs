@@ -59,6 +59,25 @@ fn a_fine_network_is_called_so() {
 }
 
 #[test]
+fn a_ping_that_is_slower_than_requests_is_not_the_networks_time() {
+    let mut evidence = fine();
+    evidence.rr = Some(around(5_000, 11_200));
+    evidence.ping = Some(Ping {
+        sent: 100,
+        rtt: around(100, 58_400),
+    });
+    let closing = closing(&evidence, &explain(&evidence)).unwrap();
+    assert_eq!(
+        closing,
+        format!(
+            "The network's round trip is at most {}, that of a request: ping, {}, is slower than the connection.",
+            time(11_200),
+            time(58_400)
+        )
+    );
+}
+
+#[test]
 fn nothing_measured_blames_nobody() {
     assert_eq!(words(&Evidence::default()), ["network-fine"]);
     assert_eq!(closing(&Evidence::default(), &[]), None);
