@@ -218,7 +218,7 @@ fn a_list_is_json_or_lines() {
     }
     let vip = &config(&text("")).vips[0];
     for (real, expected) in [
-        (json!(7), "expected struct RawReal"),
+        (json!(7), "expected a table in { }"),
         (
             json!({ "address": "www.example.org" }),
             "is not a valid IP address",
