@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use causeway_bpf_build::{find_clang, flags, skeletons};
+use causeway_bpf_build::{find_clang, flags, skeletons, skeletons_of_made};
 
 /// Each object with its skeleton: `bpf/NAME.bpf.c` becomes `NAME.skel.rs`.
 const OBJECTS: &[&str] = &["lb", "meter", "rtt", "server", "probe", "syn"];
@@ -176,15 +176,12 @@ fn other_layout(bpf: &Path, out: &Path) -> Result<(), String> {
             let text = of_file.try_fold(text, |text, (_, head, one, two)| {
                 trade(&text, head, one, two).ok_or_else(|| format!("{head} has no {one}, {two}"))
             })?;
-            // What is written has changed, for cargo.
-            if std::fs::read_to_string(to.join(name)).ok().as_ref() != Some(&text) {
-                std::fs::write(to.join(name), text).map_err(failed)?;
-            }
+            std::fs::write(to.join(name), text).map_err(failed)?;
         }
     }
     let made = out.join("other_layout");
     std::fs::create_dir_all(&made).map_err(|e| e.to_string())?;
-    skeletons(&other, &["lb"], &made)
+    skeletons_of_made(&other, &["lb"], &made)
 }
 
 /// The text with two lines of a struct in each other's place.
