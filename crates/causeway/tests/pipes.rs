@@ -18,6 +18,8 @@ fn a_reader_that_is_gone_ends_a_command_quietly() {
             .expect("causeway runs");
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{arguments}: it printed nothing");
-        assert!(message.is_empty(), "{arguments}: {message}");
+        // Notes are of what this machine lacks.
+        let is_quiet = message.lines().all(|line| line.starts_with("note: "));
+        assert!(is_quiet, "{arguments}: {message}");
     }
 }

@@ -126,7 +126,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "name = \"web\"",
         "name = \"a\\nb/c\"",
-        "lb.toml:13: `a\\nb/c` is not a valid name; use up to 64 of letters, digits and ._:-@",
+        "lb.toml:13: `a\\nb/c` is not a valid name; use up to 200 of letters, digits and ._:-@/",
     ),
     (
         "weight = 3",

@@ -23,7 +23,7 @@ use super::{
 /// What a cache or a pool of connections takes to fill, in round numbers.
 const SLOW_START: Duration = Duration::from_secs(30);
 /// Longest name of a VIP.
-const NAME_MAX: usize = 64;
+const NAME_MAX: usize = 200;
 const SLOW_START_MAX: Duration = Duration::from_secs(3600);
 
 pub(super) fn vips(
@@ -456,12 +456,12 @@ fn real(
 
 /// Tables, sentences, metrics and paths of the API have it.
 fn vip_name(name: &str, default: &str) -> Result<String, String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-@".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-@/".contains(c);
     let fits = (1..=NAME_MAX).contains(&name.len()) && name.chars().all(is_plain);
     match fits || name == default {
         true => Ok(name.to_owned()),
         false => Err(format!(
-            "`{}` is not a valid name; use up to {NAME_MAX} of letters, digits and ._:-@",
+            "`{}` is not a valid name; use up to {NAME_MAX} of letters, digits and ._:-@/",
             name.escape_default()
         )),
     }
