@@ -38,7 +38,7 @@ _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
 
 /* All samples of a flow are off alike. */
 #define EST_SYSTEMATIC 1u
-/* The same, and by the path's round trip the true latency is three quarters of that at least. */
+/* The same, and the true latency is three quarters of that at least. */
 #define EST_NARROW 2u
 
 /*

@@ -246,18 +246,17 @@ CW_INLINE int wc_dates_first(s64 lag_ns, u64 gap_ns)
 
 /*
  * A first response that no echo dates ends when the client's program reads it, which is up to
- * 1.5 ms late where it is busy with the handshakes of other connections. That much of a response
- * sooner than this is too much: what the end of the connection says is a bound of this kind, or
- * none (0).
+ * this late where it is busy with the handshakes of other connections. Where that is a tenth of
+ * the response or more, the response is a bound, and of the kind that is returned; 0: it is none.
  */
-#define WC_READ_MIN_NS (15ull * CW_MS_NS)
+#define WC_READ_LATE_NS (1500ull * CW_US_NS)
 
 CW_GLOBAL u32 wc_reads_late(struct wc_state *s, s64 lag_ns, u64 gap_ns)
 {
-	if (!s || !wc_in_tls(s) || s->bursts || gap_ns >= WC_READ_MIN_NS ||
+	if (!s || !wc_in_tls(s) || s->bursts || gap_ns >= 10 * WC_READ_LATE_NS ||
 	    wc_dates_first(lag_ns, gap_ns))
 		return 0;
-	return lag_ns < 0 || gap_ns < WC_NEVER_PROMPT_MIN_NS ? EST_SYSTEMATIC : EST_NARROW;
+	return lag_ns < 0 || gap_ns < 4 * WC_READ_LATE_NS ? EST_SYSTEMATIC : EST_NARROW;
 }
 
 /*

@@ -9,6 +9,7 @@
 
 pub mod agent;
 pub mod balancer;
+mod change;
 pub mod fleet;
 mod moment;
 pub mod tunnel;

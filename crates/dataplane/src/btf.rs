@@ -31,8 +31,6 @@ pub(crate) struct Field {
     pub(crate) mark: u64,
 }
 
-impl Field {}
-
 /// The fields of a key or a value, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields(Vec<Field>);

@@ -13,7 +13,7 @@ use crate::abi::Plain;
 use crate::error::{DataPlaneError, Result};
 
 /// The C view of a batch call without flags.
-pub(crate) fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
+fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
     libbpf_sys::bpf_map_batch_opts {
         sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
         ..Default::default()
@@ -90,45 +90,11 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// All pairs of a hash table, some thousands in each system call. A table that
     /// changes meanwhile may give a pair twice or leave one out.
     pub(crate) fn entries_batched(&self) -> Result<Vec<(K, V)>> {
-        const BATCH: u32 = 4096;
         let mut all = Vec::new();
-        let mut keys = vec![K::default(); BATCH as usize];
-        let mut values = vec![V::default(); BATCH as usize];
-        // Where the kernel goes on: a bucket's number, or a key in older kernels.
-        let mut place = vec![0_u8; size_of::<K>().max(size_of::<u32>())];
-        let opts = batch_opts();
-        let mut from = ptr::null_mut();
-        loop {
-            let mut done = BATCH;
-            // SAFETY: `keys` and `values` have room for `done` elements of the sizes
-            // that `new` checked; `place` has room for a key, and is read where the
-            // kernel wrote it in the call before.
-            let ret = unsafe {
-                libbpf_sys::bpf_map_lookup_batch(
-                    self.map.as_fd().as_raw_fd(),
-                    from,
-                    place.as_mut_ptr().cast(),
-                    keys.as_mut_ptr().cast(),
-                    values.as_mut_ptr().cast(),
-                    &mut done,
-                    &opts,
-                )
-            };
-            if ret < 0 && ret != -libc::ENOENT {
-                return Err(DataPlaneError::map("read", &self.map_name(), errno(ret)));
-            }
-            let got = done as usize;
-            all.extend(
-                keys[..got]
-                    .iter()
-                    .copied()
-                    .zip(values[..got].iter().copied()),
-            );
-            if ret < 0 {
-                return Ok(all);
-            }
-            from = place.as_mut_ptr().cast();
-        }
+        each_entry(&self.map, |key, value| {
+            all.extend(K::from_bytes(key).zip(V::from_bytes(value)));
+        })?;
+        Ok(all)
     }
 
     pub(crate) fn max_entries(&self) -> u32 {
@@ -216,6 +182,48 @@ impl<V: Plain> PerCpu<V> {
 
     pub(crate) fn max_entries(&self) -> u32 {
         self.map.max_entries()
+    }
+}
+
+/// Gives keys and values of an array or a hash table, thousands in each system call. A table that
+/// changes meanwhile may give some twice, or not at all.
+pub(crate) fn each_entry(map: &MapHandle, mut take: impl FnMut(&[u8], &[u8])) -> Result<()> {
+    // A hash table's bucket has to fit.
+    let batch = map.max_entries().clamp(1, 4096);
+    let (key_len, value_len) = (map.key_size() as usize, map.value_size() as usize);
+    let mut keys = vec![0_u8; key_len * batch as usize];
+    let mut values = vec![0_u8; value_len * batch as usize];
+    // Where the kernel goes on: a bucket's number, or a key in older kernels.
+    let mut place = vec![0_u8; key_len.max(size_of::<u32>())];
+    let opts = batch_opts();
+    let mut from = ptr::null_mut();
+    loop {
+        let mut done = batch;
+        // SAFETY: `keys` and `values` have room for `done` elements of the map's sizes; `place`
+        // has room for a key, and is read where the kernel wrote it in the call before.
+        let ret = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                from,
+                place.as_mut_ptr().cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &mut done,
+                &opts,
+            )
+        };
+        if ret < 0 && ret != -libc::ENOENT {
+            let name = map.name().to_string_lossy().into_owned();
+            return Err(DataPlaneError::map("read", &name, errno(ret)));
+        }
+        let pairs = keys.chunks(key_len).zip(values.chunks(value_len));
+        pairs
+            .take(done as usize)
+            .for_each(|(key, value)| take(key, value));
+        if ret < 0 {
+            return Ok(());
+        }
+        from = place.as_mut_ptr().cast();
     }
 }
 

@@ -377,7 +377,8 @@ fn a_busy_client_may_read_a_first_response_of_tls_late() {
     };
     for (timestamps, ms, low, narrow) in [
         (true, 2, 2, false),
-        (true, 5, 0, true),
+        (true, 5, 2, false),
+        (true, 8, 0, true),
         (true, 20, 0, false),
         (false, 5, 2, false),
         (false, 20, 0, false),

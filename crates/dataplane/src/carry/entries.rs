@@ -2,14 +2,12 @@
 //! Maps entry by entry, under the same keys.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::ptr;
 
 use libbpf_rs::{ErrorKind, MapCore as _, MapFlags, MapHandle, MapType};
 
 use super::{Follower, Source};
 use crate::error::{DataPlaneError, Result};
-use crate::map::{batch_opts, errno, io_error};
+use crate::map::{each_entry, io_error};
 
 fn failed(doing: &'static str, map: &MapHandle, e: &libbpf_rs::Error) -> DataPlaneError {
     DataPlaneError::map(doing, &map.name().to_string_lossy(), io_error(e))
@@ -28,43 +26,9 @@ pub(crate) fn read(map: &MapHandle) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
             .collect::<Result<_, libbpf_rs::Error>>()
             .map_err(|e| failed("read", map, &e));
     }
-    // A hash table's bucket has to fit.
-    let batch = map.max_entries().clamp(1, 4096);
-    let (key_len, value_len) = (map.key_size() as usize, map.value_size() as usize);
-    let mut keys = vec![0_u8; key_len * batch as usize];
-    let mut values = vec![0_u8; value_len * batch as usize];
-    // Where the kernel goes on: a bucket's number, or a key.
-    let mut place = vec![0_u8; key_len.max(size_of::<u32>())];
-    let opts = batch_opts();
     let mut all = Vec::new();
-    let mut from = ptr::null_mut();
-    loop {
-        let mut done = batch;
-        // SAFETY: `keys` and `values` have room for `done` elements of the map's sizes; `place`
-        // has room for a key, and is read where the kernel wrote it in the call before.
-        let ret = unsafe {
-            libbpf_sys::bpf_map_lookup_batch(
-                map.as_fd().as_raw_fd(),
-                from,
-                place.as_mut_ptr().cast(),
-                keys.as_mut_ptr().cast(),
-                values.as_mut_ptr().cast(),
-                &mut done,
-                &opts,
-            )
-        };
-        if ret < 0 && ret != -libc::ENOENT {
-            let name = map.name().to_string_lossy().into_owned();
-            return Err(DataPlaneError::map("read", &name, errno(ret)));
-        }
-        let pairs = keys.chunks(key_len).zip(values.chunks(value_len));
-        let pairs = pairs.take(done as usize);
-        all.extend(pairs.map(|(key, value)| (key.to_vec(), value.to_vec())));
-        if ret < 0 {
-            return Ok(all);
-        }
-        from = place.as_mut_ptr().cast();
-    }
+    each_entry(map, |key, value| all.push((key.to_vec(), value.to_vec())))?;
+    Ok(all)
 }
 
 /// Copies a map; behind the first time, what has changed since and what the new program has

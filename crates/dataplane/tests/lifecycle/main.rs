@@ -43,6 +43,19 @@ fn options(interface: &str, pin_dir: &Path) -> LoadBalancerOptions {
     }
 }
 
+/// A server's end with cookies, on lb0.
+fn server_options(pin_dir: &Path) -> DecapsulatorOptions {
+    DecapsulatorOptions {
+        interface: "lb0".to_owned(),
+        pin_dir: pin_dir.to_owned(),
+        xdp_mode: XdpMode::Native,
+        gue_port: causeway_netio::Gue::default().port,
+        cookies: Some(CookieHooks::default()),
+        token_sources: (None, None),
+        inner_mtu: None,
+    }
+}
+
 /// A veth pair; `lb0` stays here, `peer0` goes to the namespace that is returned.
 fn veth() -> Netns {
     let peer = Netns::new();

@@ -113,15 +113,7 @@ fn pins_that_are_removed_are_made_again() {
 fn a_servers_interface_that_is_made_anew_gets_all_programs() {
     Sandbox::run(|sandbox| {
         let _peer = veth();
-        let options = DecapsulatorOptions {
-            interface: "lb0".to_owned(),
-            pin_dir: sandbox.pin_dir("server"),
-            xdp_mode: XdpMode::Native,
-            gue_port: causeway_netio::Gue::default().port,
-            cookies: Some(CookieHooks::default()),
-            token_sources: (None, None),
-            inner_mtu: None,
-        };
+        let options = server_options(&sandbox.pin_dir("server"));
         let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
         let mend = || server.mend().map_err(|error| error.to_string());
         let filters = || {

@@ -256,15 +256,7 @@ fn detach_leaves_nothing_and_may_be_repeated() {
 fn a_decapsulator_of_another_layout_is_taken_over() {
     Sandbox::run(|sandbox| {
         let _peer = veth();
-        let options = DecapsulatorOptions {
-            interface: "lb0".to_owned(),
-            pin_dir: sandbox.pin_dir("server"),
-            xdp_mode: XdpMode::Native,
-            gue_port: causeway_netio::Gue::default().port,
-            cookies: Some(CookieHooks::default()),
-            token_sources: (None, None),
-            inner_mtu: None,
-        };
+        let options = server_options(&sandbox.pin_dir("server"));
         let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
         let own = std::collections::BTreeSet::from([addr("10.7.0.1")]);
         server.set_addresses(&own, &own).expect("its address");
