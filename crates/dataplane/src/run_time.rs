@@ -4,11 +4,13 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::path::Path;
 
-use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
 use crate::error::{DataPlaneError, Result};
 use crate::map::errno;
+use crate::xdp::Link;
 
 /// Totals of one loaded program since statistics were first enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,16 @@ pub struct RunTime {
     pub runs: u64,
     /// Time in it, nanoseconds; two clock reads of the kernel per run included.
     pub run_time_ns: u64,
+}
+
+impl From<ProgramInfo> for RunTime {
+    fn from(program: ProgramInfo) -> Self {
+        Self {
+            program: program.id,
+            runs: program.run_cnt,
+            run_time_ns: program.run_time_ns,
+        }
+    }
 }
 
 /// The kernel keeps statistics as long as one of these lives, anywhere.
@@ -54,11 +66,20 @@ impl RunTimes {
     pub fn of(name: &str) -> Vec<RunTime> {
         ProgInfoIter::default()
             .filter(|program| program.name == OsStr::new(name))
-            .map(|program| RunTime {
-                program: program.id,
-                runs: program.run_cnt,
-                run_time_ns: program.run_time_ns,
-            })
+            .map(RunTime::from)
             .collect()
+    }
+
+    /// The XDP program that the link pinned at `link` has attached; `None`: there is none.
+    ///
+    /// # Errors
+    /// If the kernel refuses to open the link, or if it attaches no XDP program.
+    pub fn attached(link: &Path) -> Result<Option<RunTime>> {
+        let Some(link) = Link::open(link)? else {
+            return Ok(None);
+        };
+        let attached = link.info()?.program;
+        let mut all = ProgInfoIter::default();
+        Ok(all.find(|p| p.id == attached).map(RunTime::from))
     }
 }

@@ -5,7 +5,7 @@
 //! and the cache holds what else the machine does.
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_dataplane::{RunTime, RunTimes};
+use causeway_dataplane::RunTimes;
 use serde_json::{Value, json};
 
 use super::bench::Bench;
@@ -14,8 +14,8 @@ use crate::api;
 use crate::balancer::{BalancerSettings, ServerForwarding};
 use crate::load::{LoadConfig, report};
 
-/// The balancer's program, by its C name.
-const PROGRAM: &str = "causeway_lb";
+/// The link of the balancer's program, below its pins.
+const LINK: &str = "link_lb";
 /// Packets of neighbours and of closing connections may come between two readings.
 const UNEVEN: u64 = 32;
 
@@ -48,16 +48,15 @@ fn run_once(context: &Context, bench: &Bench, one_in: Option<u32>) -> Result<Val
         vip.keys.push(format!("sampling = \"1/{one_in}\""));
     }
     let target = (vip.address, vip.port).into();
-    let others: Vec<u32> = programs().map(|p| p.program).collect();
     let settings = BalancerSettings {
         vips: vec![vip],
         measure: Some(one_in.is_some()),
         ..BalancerSettings::default()
     };
     let balancer = bench.balancer(&context.binary, &settings)?;
-    let own = |p: &RunTime| !others.contains(&p.program);
-    let before = programs().find(own);
-    let before = before.context("the balancer's program is not loaded")?;
+    let link = balancer.pin_dir().join(LINK);
+    let ran = || RunTimes::attached(&link)?.context("the balancer's program is not attached");
+    let before = ran()?;
     let counted = api::packets(&api::stats(&balancer.socket())?.verdicts);
     let load = LoadConfig {
         duration_ms: context.param::<u64>("seconds")? * 1000,
@@ -66,8 +65,7 @@ fn run_once(context: &Context, bench: &Bench, one_in: Option<u32>) -> Result<Val
         ..LoadConfig::new(target, context.seed)
     };
     let log = bench.load(&load)?.finish()?;
-    let after = programs().find(|p| p.program == before.program);
-    let after = after.context("the balancer's program went away")?;
+    let after = ran()?;
     let stats = api::stats(&balancer.socket())?;
     let counted = api::packets(&stats.verdicts) - counted;
     let samples = api::history(&balancer.socket())?.series.into_iter();
@@ -106,8 +104,4 @@ fn run_once(context: &Context, bench: &Bench, one_in: Option<u32>) -> Result<Val
         "ns_per_packet": ns, "packets": packets, "counted": counted, "samples": samples,
         "clients": clients,
     }))
-}
-
-fn programs() -> impl Iterator<Item = RunTime> {
-    RunTimes::of(PROGRAM).into_iter()
 }
