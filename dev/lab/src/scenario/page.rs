@@ -146,7 +146,7 @@ impl Browser {
         let script: PathBuf = context.param("script")?;
         ensure!(
             script.exists(),
-            "there is no {}; run in the repository's root, after scripts/page install",
+            "there is no {}; run scripts/page test in the repository's root",
             script.display()
         );
         let pictures: PathBuf = context.param("pictures")?;
@@ -159,7 +159,7 @@ impl Browser {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot run node; scripts/page install has it and the browser")?;
+            .context("cannot run node; scripts/setup page installs it and the browser")?;
         let orders = child.stdin.take().context("stdin of node")?;
         let answers = BufReader::new(child.stdout.take().context("stdout of node")?);
         Ok(Self {
