@@ -49,35 +49,12 @@ CW_INLINE u64 quic_lb_low(u64 word, u32 octets)
 	return word & ((1ull << (octets * 8 & 63)) - 1);
 }
 
-/* SipHash-1-3 of one word. */
-CW_INLINE u64 quic_lb_siphash13(u64 word, const u64 key[2])
-{
-	struct sip_state s = {
-		.v0 = key[0] ^ 0x736f6d6570736575ull,
-		.v1 = key[1] ^ 0x646f72616e646f6dull,
-		.v2 = key[0] ^ 0x6c7967656e657261ull,
-		.v3 = key[1] ^ 0x7465646279746573ull,
-	};
-	const u64 end = 8ull << 56; /* the length in octets, in the top octet */
-
-	s.v3 ^= word;
-	sip_round(&s);
-	s.v0 ^= word;
-	s.v3 ^= end;
-	sip_round(&s);
-	s.v0 ^= end;
-	s.v2 ^= 0xff;
-	for (u32 i = 0; i < 3; i++)
-		sip_round(&s);
-	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
-}
-
 /* One pass: the function of a half of `half` octets. */
 CW_INLINE u64 quic_lb_sip_pass(const struct quic_lb_config *config, u32 half, u64 pass, u64 input)
 {
 	u64 word = input | (u64)(2 * half) << 48 | pass << 56;
 
-	return quic_lb_low(quic_lb_siphash13(word, config->siphash_key), half);
+	return quic_lb_low(siphash13(&word, 1, config->siphash_key), half);
 }
 
 /* The left half of the plain block, by the last three passes backwards. */
