@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
@@ -78,6 +78,9 @@ fn is_for_operators(method: &Method, path: &str) -> bool {
     }
 }
 
+/// The longest file that `config diff` compares.
+const FILE_MAX: usize = 64 << 20;
+
 /// Every route; for the Unix socket, and by their roles for other hosts.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     with_description(routes(), RULES)
@@ -85,6 +88,11 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(shared)
+}
+
+/// The same for the Unix socket alone: the file of a million reals has 32 MB.
+pub(crate) fn socket_router(shared: Arc<Shared>) -> Router {
+    router(shared).layer(DefaultBodyLimit::max(FILE_MAX))
 }
 
 /// Every route of the API, with its description.

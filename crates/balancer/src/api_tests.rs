@@ -394,6 +394,21 @@ async fn refusals_are_sentences() {
 }
 
 #[tokio::test]
+async fn a_long_file_is_compared_through_the_socket() {
+    let daemon = Daemon::new(WEB);
+    let text = fs::read_to_string(daemon.file()).unwrap() + &"# a long file\n".repeat(300_000);
+    let shared = || Arc::clone(&daemon.shared);
+    for (router, expected) in [
+        (api::socket_router(shared()), StatusCode::OK),
+        (api::router(shared()), StatusCode::PAYLOAD_TOO_LARGE),
+    ] {
+        let request = Request::post("/v1/diff").body(Body::from(text.clone()));
+        let answer = router.oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(answer.status(), expected);
+    }
+}
+
+#[tokio::test]
 async fn the_tcp_address_only_reads() {
     let daemon = Daemon::new(WEB);
     let router = || reading_only(daemon.router(), Path::new("/run/x.sock"));

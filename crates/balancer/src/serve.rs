@@ -59,7 +59,7 @@ pub(crate) fn serve(
         }
     };
     let routers = Routers {
-        unix: api::router(Arc::clone(&shared)),
+        unix: api::socket_router(Arc::clone(&shared)),
         tcp: reading_only(api::router(Arc::clone(&shared)), listeners.socket()),
         rules: api::RULES,
     };

@@ -30,6 +30,9 @@ mod skel {
     pub(crate) mod daisy_chain {
         include!(concat!(env!("OUT_DIR"), "/daisy_chain.skel.rs"));
     }
+    pub(crate) mod floors {
+        include!(concat!(env!("OUT_DIR"), "/floors.skel.rs"));
+    }
     pub(crate) mod segments {
         include!(concat!(env!("OUT_DIR"), "/segments.skel.rs"));
     }

@@ -12,6 +12,7 @@
 mod baselines;
 mod fixture;
 mod floor;
+mod floors;
 mod growth;
 mod instrument;
 mod kept;
@@ -29,6 +30,7 @@ use baselines::Baselines;
 use fixture::{Balancer, Counter};
 pub(crate) use fixture::{PORT, VIP, failed};
 pub use floor::statistics_floor;
+use floors::Floors;
 pub use growth::{Grows, GrowthPlan, GrowthRow, growth};
 use instrument::{Instrument, shuffled};
 pub use kept::{Kept, kept};
@@ -295,7 +297,7 @@ pub(crate) fn alone<T: Send>(
 
 /// All cases at one number of flows.
 fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
-    let mut storage: [MaybeUninit<OpenObject>; 16] = [const { MaybeUninit::uninit() }; 16];
+    let mut storage: [MaybeUninit<OpenObject>; 17] = [const { MaybeUninit::uninit() }; 17];
     let [
         instrument,
         measured,
@@ -313,6 +315,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         syn_unmeasured,
         udp_unmeasured,
         cid_unmeasured,
+        floors,
     ] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;
     let measured = Balancer::load(measured)?;
@@ -326,6 +329,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
     let cid = Balancer::with_cids(cid)?;
     let baselines = Baselines::load(baselines, &cookie)?;
+    let floors = Floors::load(floors)?;
     let rate = controllers_rate();
     let cookie_sampled = Balancer::sampled(cookie_sampled, rate)?;
     let syn_unmeasured = Balancer::unmeasured(syn_unmeasured, &syn)?;
@@ -350,7 +354,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     instrument.set_clients(&shuffled(flows, 0x5eed), &tokens)?;
 
     let established = Verdict::Established;
-    let mut cases = [
+    let mut cases = vec![
         Case::new("empty", Shot::Tcp, instrument.empty()),
         Case::new("macswap", Shot::Tcp, instrument.macswap()),
         Case::new("min", Shot::Tcp, instrument.min()),
@@ -415,6 +419,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         Case::baseline("hash_table", Shot::Tcp, baselines.table(), &baselines),
         Case::baseline("daisy", Shot::Tcp, baselines.daisy(), &baselines),
     ];
+    cases.extend(floors.cases());
     measure(&mut cases, &mut instrument, plan, flows)
 }
 

@@ -48,6 +48,9 @@ pub(super) struct FleetArgs {
     /// Write tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the plots to DIR, as fleet-updates.svg and others by their parts
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
 }
 
 const PARTS: [&str; 8] = [
@@ -154,9 +157,17 @@ impl FleetArgs {
             let text = serde_json::to_string_pretty(&output)?;
             std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
         }
+        let charts = charts(&rows, &ideal, &completion);
         if let Some(path) = &self.html {
-            std::fs::write(path, report(&rows, &ideal))
+            std::fs::write(path, report(&rows, &charts))
                 .with_context(|| format!("writing {}", path.display()))?;
+        }
+        if let Some(dir) = &self.svg {
+            for (part, chart) in &charts {
+                let path = dir.join(format!("fleet-{part}.svg"));
+                std::fs::write(&path, chart.file())
+                    .with_context(|| format!("writing {}", path.display()))?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -356,41 +367,74 @@ fn table(rows: &[Row]) -> TextTable {
     table
 }
 
-fn report(rows: &[Row], ideal: &[(u32, f64)]) -> String {
+/// A plot for each part that was run and has one.
+fn charts(
+    rows: &[Row],
+    ideal: &[(u32, f64)],
+    completion: &[CompletionRow],
+) -> Vec<(&'static str, Chart)> {
     let broken = |row: &Row| 100.0 * row.broken as f64 / row.connections.max(1) as f64;
+    let mut charts = Vec::new();
+    let mut updates = series(rows, "updates", |row| row.updates_per_min, broken);
+    if !updates.is_empty() {
+        let published = [(80.0, 1.0)];
+        updates.push(Series::new("daisy chain, published: almost 1 %", published).faint());
+        let chart = Chart::new(
+            "Connections that break (Cheetah, figure 2a); ways that break none have no line",
+            (Scale::FromZero, "updates a minute"),
+            (Scale::Log, "percent"),
+            updates,
+        );
+        charts.push(("updates", chart));
+    }
     let mut balance = series(
         rows,
         "balance",
         |row| f64::from(row.active),
         |row| 100.0 * row.imbalance,
     );
-    let points = ideal
-        .iter()
-        .map(|(active, part)| (f64::from(*active), 100.0 * part));
-    balance.push(Series::new("ideal hash", points).faint());
-    let figures = [
-        (
-            "updates",
-            "Connections that break (Cheetah, figure 2a)",
-            "updates a minute",
-            "percent",
-            series(rows, "updates", |row| row.updates_per_min, broken),
-        ),
-        (
-            "balance",
-            "How much more than the mean the fullest server has (figure 2b)",
-            "connections at a time",
-            "percent",
+    if !balance.is_empty() {
+        let points = ideal
+            .iter()
+            .map(|(active, part)| (f64::from(*active), 100.0 * part));
+        balance.push(Series::new("ideal hash, computed", points).faint());
+        let chart = Chart::new(
+            "How much more than the mean the fullest server has (Cheetah, figure 2b)",
+            (Scale::FromZero, "connections at a time"),
+            (Scale::FromZero, "percent"),
             balance,
-        ),
-    ];
+        );
+        charts.push(("balance", chart));
+    }
+    for (work, figure) in [(RequestWork::Uniform, 6), (RequestWork::Bimodal, 8)] {
+        let work = work.name();
+        let rows = completion.iter().filter(|row| row.work == work);
+        let rows: Vec<&CompletionRow> = rows.collect();
+        let lines = RequestPick::ALL.iter().map(|pick| {
+            let points = rows.iter().filter(|row| row.scheduler == pick.name());
+            Series::new(
+                pick.name(),
+                points.map(|row| (100.0 * row.load, row.p99_ms)),
+            )
+        });
+        if !rows.is_empty() {
+            let chart = Chart::new(
+                format!("p99 of completion times, {work} work (Cheetah, figure {figure})"),
+                (Scale::FromZero, "percent of the servers' capacity"),
+                (Scale::Log, "ms"),
+                lines.collect(),
+            );
+            charts.push((work, chart));
+        }
+    }
+    charts
+}
+
+fn report(rows: &[Row], charts: &[(&str, Chart)]) -> String {
     let body = html! {
         h1 { "Connections in large pools" }
-        @for (part, title, x, y, series) in figures {
-            @if rows.iter().any(|row| row.part == part) {
-                h2 { (title) }
-                (page::figure(&Chart::new(title, (Scale::FromZero, x), (Scale::FromZero, y), series)))
-            }
+        @for (_, chart) in charts {
+            (page::figure(chart))
         }
         h2 { "All runs" }
         pre { (table(rows).to_text()) }
