@@ -13,7 +13,8 @@ use causeway_api::VerdictView;
 use causeway_api::balancer::{History, RealHistory, RealView, Stats};
 use serde::de::DeserializeOwned;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Where ten balancers start at once beside a compiler, an answer has taken more than five seconds.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A balancer's `GET /v1/stats`.
 pub fn stats(socket: &Path) -> Result<Stats> {
@@ -49,7 +50,9 @@ pub fn get_text(socket: &Path, path: &str) -> Result<String> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
+    stream
+        .read_to_string(&mut answer)
+        .with_context(|| format!("GET {path}: no whole answer within {TIMEOUT:?}"))?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     ensure!(

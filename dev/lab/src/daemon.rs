@@ -18,7 +18,7 @@ use crate::clock::until;
 use crate::netns::Netns;
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// `causeway VERB`. Dropped, it is killed; what it pinned stays.
 #[derive(Debug)]
