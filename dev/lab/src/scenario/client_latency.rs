@@ -26,6 +26,8 @@ const PORT: u16 = 80;
 const REPORTS_PORT: u16 = 9472;
 /// How often the weights are read.
 const LOOKS_PER_S: u64 = 4;
+/// Less than half of what each of three servers would have.
+const RELIEVED: f64 = 0.5 / 3.0;
 /// How long the balancer may take to see that an agent is gone: a report holds for 3 s.
 const SEEN: Duration = Duration::from_secs(8);
 
@@ -51,8 +53,9 @@ fn run_scenario(context: &Context) -> Result<Value> {
         ));
         rows.push(row);
     }
+    // Not of the share by responses: where the machine is busy, the server's are late, too.
     ensure!(
-        rows[1].share < rows[0].share && rows[1].felt_ms < rows[0].felt_ms,
+        rows[1].share < RELIEVED && rows[1].felt_ms < rows[0].felt_ms,
         "going by clients did not help: {rows:?}"
     );
     Ok(json!({ "runs": rows }))

@@ -37,12 +37,12 @@ fn clients_that_everybody_has_are_what_the_agent_says() {
     run("clients-everybody", &[]);
 }
 
-/// The scenario itself compares both kinds of latency.
+/// The scenario itself compares what clients feel.
 #[test]
 fn a_server_that_drops_syns_is_relieved_by_what_clients_feel() {
     let report = run("client-latency", &["seconds=6", "warm_up_s=6", "rate=420"]);
     let of = |run, key| number(&report, &format!("/runs/{run}/{key}"));
-    assert!(of(1, "share") < of(0, "share"), "{report}");
+    assert!(of(1, "share") < 1.0 / 6.0, "{report}");
     assert!(of(1, "felt_ms") < of(0, "felt_ms"), "{report}");
     assert!(of(1, "fallbacks_without_agent") > 0.0, "{report}");
 }
