@@ -78,10 +78,10 @@ fn is_for_operators(method: &Method, path: &str) -> bool {
     }
 }
 
-/// The longest file that `config diff` compares.
+/// The longest file that is checked or compared.
 const FILE_MAX: usize = 64 << 20;
 
-/// Every route; for the Unix socket, and by their roles for other hosts.
+/// Every route; other hosts have them by their roles.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     with_description(routes(), RULES)
         .merge(page::router())
@@ -90,7 +90,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// The same for the Unix socket alone: the file of a million reals has 32 MB.
+/// The same for the Unix socket: the file of a million reals has 32 MB.
 pub(crate) fn socket_router(shared: Arc<Shared>) -> Router {
     router(shared).layer(DefaultBodyLimit::max(FILE_MAX))
 }

@@ -76,7 +76,7 @@ u64 floor_key[2] = { 0x0706050403020100ull, 0x0f0e0d0c0b0a0908ull };
 u32 floor_source_be;
 u64 floor_free;
 
-/* The packet as far as its ports, and four octets behind them. */
+/* Addresses, protocol and ports, and what a timestamp in the usual place echoes. */
 struct floor_packet {
 	u64 key[2];
 	u32 ip_len;

@@ -13,7 +13,7 @@ use causeway_api::VerdictView;
 use causeway_api::balancer::{History, RealHistory, RealView, Stats};
 use serde::de::DeserializeOwned;
 
-/// Where ten balancers start at once beside a compiler, an answer has taken more than five seconds.
+/// As many as ten balancers start at once, and beside compilers.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A balancer's `GET /v1/stats`.
@@ -52,7 +52,7 @@ pub fn get_text(socket: &Path, path: &str) -> Result<String> {
     let mut answer = String::new();
     stream
         .read_to_string(&mut answer)
-        .with_context(|| format!("GET {path}: no whole answer within {TIMEOUT:?}"))?;
+        .with_context(|| format!("GET {path}: reading the answer, for {TIMEOUT:?} at most"))?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     ensure!(

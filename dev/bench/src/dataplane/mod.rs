@@ -11,12 +11,12 @@
 
 mod baselines;
 mod fixture;
-mod floor;
 mod floors;
 mod growth;
 mod instrument;
 mod kept;
 mod picks;
+mod statistics;
 
 use std::mem::MaybeUninit;
 
@@ -29,11 +29,11 @@ use thiserror::Error;
 use baselines::Baselines;
 use fixture::{Balancer, Counter};
 pub(crate) use fixture::{PORT, VIP, failed};
-pub use floor::statistics_floor;
 use floors::Floors;
 pub use growth::{Grows, GrowthPlan, GrowthRow, growth};
 use instrument::{Instrument, shuffled};
 pub use kept::{Kept, kept};
+pub use statistics::statistics_floor;
 
 /// A benchmark that could not be run, or did not run what it should.
 #[derive(Debug, Error)]

@@ -375,11 +375,8 @@ fn charts(
 ) -> Vec<(&'static str, Chart)> {
     let broken = |row: &Row| 100.0 * row.broken as f64 / row.connections.max(1) as f64;
     let mut charts = Vec::new();
-    let mut updates = series(rows, "updates", |row| row.updates_per_min, broken);
+    let updates = series(rows, "updates", |row| row.updates_per_min, broken);
     if !updates.is_empty() {
-        // A point would hardly be seen.
-        let published = [(76.0, 1.0), (80.0, 1.0)];
-        updates.push(Series::new("daisy chain, published: almost 1 %", published));
         let chart = Chart::new(
             "Connections that break (Cheetah, figure 2a); ways that break none have no line",
             (Scale::FromZero, "updates a minute"),
