@@ -118,11 +118,13 @@ impl Fleet<'_> {
         wait(told, || holds(&self.book()));
     }
 
-    fn rotate(&self, step: &str, balancers: &[Daemon]) {
+    /// When it returns, both balancers go by the file: it may be written again.
+    fn rotate(&self, step: &str) {
         causeway(&["cookie", "rotate", step, &self.file("cookie.keys")]);
-        balancers
-            .iter()
-            .for_each(|balancer| balancer.signal(Signal::SIGHUP));
+        for at in 0..2 {
+            let socket = self.file(&format!("lb{at}.sock"));
+            causeway(&["reload", "--socket", &socket]);
+        }
     }
 }
 
@@ -200,7 +202,7 @@ fn rotation(machine: &Machine) {
 
     // A key is not issued while an agent has not got it.
     agent.signal(Signal::SIGSTOP);
-    fleet.rotate("--prepare", &balancers);
+    fleet.rotate("--prepare");
     let lags = |view: &Value| {
         let waits = view["waiting"].as_array().into_iter().flatten();
         let mut waits = waits.filter(|wait| wait["what"] == "key 3 is issued");
@@ -222,7 +224,7 @@ fn rotation(machine: &Machine) {
     agent.signal(Signal::SIGCONT);
     fleet.sees(1, "the key is issued", |view| view["key_issued"] == 3);
     fleet.agent_has("it issues the key", |book| book["key_issued"] == 3);
-    fleet.rotate("--switch", &balancers);
+    fleet.rotate("--switch");
 
     goes_back(&fleet, &balancers[0]);
 
