@@ -20,6 +20,10 @@ const WAITED: usize = 30;
 /// Standard errors by which service times must seem to go with the requests there, if all
 /// that came were worked on at once, before anything is taken to wait.
 const SURE: f64 = 4.0;
+/// Answers that must be expected to overtake another, if requests were worked on side by side,
+/// before it says something that they do not; and the part of them that may.
+const OVERTAKING: f64 = 10.0;
+const IN_ORDER: f64 = 0.25;
 
 /// Requests under way at a server that works on some at a time.
 #[derive(Clone, Debug)]
@@ -82,14 +86,18 @@ impl ServerModel {
             .iter()
             .filter(|&&workers| workers <= most_at_once.max(1))
             .map(|&workers| Fit::of(workers, requests, &order, &present));
-        let best = fits.min_by(|a, b| a.dependence.total_cmp(&b.dependence));
         let unlimited = Fit::of(usize::MAX, requests, &order, &present);
-        let chance = SURE / (requests.len().max(1) as f64).sqrt();
-        let told = best.filter(|best| {
-            best.waited >= WAITED
-                && best.dependence < unlimited.dependence
-                && unlimited.dependence > chance
-        });
+        let told = match one_after_another(requests, &order, &present) {
+            true => Some(Fit::of(1, requests, &order, &present)),
+            false => {
+                let chance = SURE / (requests.len().max(1) as f64).sqrt();
+                let best = fits.min_by(|a, b| a.dependence.total_cmp(&b.dependence));
+                best.filter(|best| {
+                    best.dependence < unlimited.dependence && unlimited.dependence > chance
+                })
+            }
+        };
+        let told = told.filter(|told| told.waited >= WAITED);
         let workers = told.as_ref().map(|best| best.workers);
         let services = told.unwrap_or(unlimited).services_ns;
         let mut by_size: Vec<usize> = (0..services.len()).collect();
@@ -134,6 +142,37 @@ fn present(requests: &[Request], order: &[usize]) -> Vec<usize> {
         present.push(under_way.len());
     }
     present
+}
+
+/// Whether answers keep the order of their requests where they would not if the server worked
+/// on several: of two requests that come to an otherwise idle server, the second is then done
+/// first as often as service times say that differ so much.
+fn one_after_another(requests: &[Request], order: &[usize], present: &[usize]) -> bool {
+    let in_order = || order.iter().map(|&at| requests[at]);
+    let alone = in_order().zip(present).filter(|(_, there)| **there == 1);
+    let mut alone_ns: Vec<u64> = alone.map(|(of, _)| of.latency_ns()).collect();
+    alone_ns.sort_unstable();
+    let (mut expected, mut overtook) = (0.0, 0.0);
+    let pairs = in_order().zip(in_order().skip(1)).zip(present.windows(2));
+    for ((first, second), there) in pairs {
+        if *there == [1, 2] {
+            expected += overtakes(&alone_ns, second.sent_ns - first.sent_ns);
+            overtook += f64::from(u8::from(second.done_ns < first.done_ns));
+        }
+    }
+    expected >= OVERTAKING && overtook <= IN_ORDER * expected
+}
+
+/// How probably a request is done before one that came so much earlier and is still there, by
+/// the service times of all, in order of size.
+fn overtakes(services_ns: &[u64], earlier_ns: u64) -> f64 {
+    let longer = &services_ns[services_ns.partition_point(|&ns| ns <= earlier_ns)..];
+    // A few of them say it as well as all.
+    let step = longer.len() / 32 + 1;
+    let shorter = |first: &u64| services_ns.partition_point(|ns| ns + earlier_ns < *first);
+    let taken = longer.iter().skip(step / 2).step_by(step);
+    let (sum, count) = taken.fold((0, 0), |(sum, count), of| (sum + shorter(of), count + 1));
+    sum as f64 / (count * services_ns.len()).max(1) as f64
 }
 
 /// What a number of workers makes of the requests.
@@ -227,6 +266,37 @@ mod tests {
                 assert!((4.5..5.5).contains(&mean_ms), "{mean_ms} ms, 5 in truth");
             }
         }
+    }
+
+    /// One that sleeps when it is idle, and answers a millisecond later for it.
+    #[test]
+    fn a_server_that_must_wake_up_is_still_one_worker() {
+        for seed in 1..4 {
+            let mut requests = served(Some(1), 4000, 0.4, seed);
+            let mut done_ns = 0;
+            for request in &mut requests {
+                let wakes_ns = u64::from(request.sent_ns > done_ns) * 2_000_000;
+                done_ns = request.done_ns;
+                request.done_ns += wakes_ns;
+            }
+            let (model, _) = ServerModel::learn(&requests);
+            assert_eq!(model.workers, Some(1), "seed {seed}");
+        }
+    }
+
+    /// Answers keep their order, too, where all take the same time.
+    #[test]
+    fn order_says_nothing_where_all_take_as_long() {
+        let mut server = Workers::new(Some(2));
+        let mut chance = Chance(1);
+        let mut sent_ns = 0;
+        let mut request = || {
+            sent_ns += chance.exponential(3e6);
+            let done_ns = server.serve(sent_ns, 5_000_000);
+            Request { sent_ns, done_ns }
+        };
+        let requests: Vec<Request> = (0..4000).map(|_| request()).collect();
+        assert_eq!(ServerModel::learn(&requests).0.workers, Some(2));
     }
 
     #[test]
