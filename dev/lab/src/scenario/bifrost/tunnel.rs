@@ -17,7 +17,7 @@ use crate::scenario::daemon_process::DaemonProcess;
 
 /// The first thread's port on every path.
 pub(super) const PORT: u16 = 7000;
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a tunnel is set up.
 #[derive(Debug, Clone)]

@@ -22,7 +22,7 @@ use crate::topology::{self, Node};
 const VIPS: usize = 4;
 
 /// How long the others may take to see that a balancer has left.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Until packets that were on their way to a balancer have come.
 const UNDER_WAY: Duration = Duration::from_millis(500);
