@@ -273,9 +273,8 @@ fn ip(arguments: &str) -> String {
 /// Without what a command says where the machine keeps its daemon from answering at once.
 fn stderr(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
-    let waits = |line: &&str| line.starts_with("causeway: waiting for the daemon at ");
     said.split_inclusive('\n')
-        .filter(|line| !waits(line))
+        .filter(|line| !line.starts_with("causeway: waiting for the daemon at "))
         .collect()
 }
 

@@ -158,10 +158,8 @@ impl TunnelEnd {
     /// for a while.
     pub(super) fn reload(&mut self, setting: &Setting) -> Result<()> {
         self.write_files(setting)?;
-        self.daemon.reload()?;
-        // The signal is handled when the answer has the new state; a refused one is reported as an
-        // error.
-        std::thread::sleep(Duration::from_millis(100));
+        // Before the next files are written, and before the other end goes by what this one knows.
+        self.daemon.reload_now()?;
         match self.status()?.last_reload_error {
             None => Ok(()),
             Some(error) => bail!("reload refused: {error}"),

@@ -199,12 +199,16 @@ impl<'a> Fleet<'a> {
     pub(super) fn reload(&mut self) -> Result<()> {
         let reached = self.members.iter().filter(|member| !member.late);
         let balancers = reached.filter_map(|member| member.balancer.as_ref());
-        balancers
-            .clone()
-            .try_for_each(|balancer| balancer.reload())?;
-        balancers
+        // One signal each: another would be handled when the files are later ones already.
+        let before: Vec<_> = balancers
+            .map(|balancer| (balancer, balancer.reloads()))
+            .collect();
+        before
+            .iter()
+            .try_for_each(|(balancer, _)| balancer.reload())?;
+        before
             .into_iter()
-            .try_for_each(|balancer| balancer.reload_now())
+            .try_for_each(|(balancer, before)| balancer.wait_for_reload(before))
     }
 
     /// Whether all balancers in service have the same ids and keys.

@@ -22,8 +22,6 @@ use crate::scenario::bench::{self, PORT, QUIC_PORT};
 use crate::scenario::connections::{RunningClients, SharedKeys, Tally, cid, server_id};
 use crate::topology::{self, Shape, Topology};
 
-/// Long enough for a process to read its file again.
-const RELOAD: Duration = Duration::from_millis(500);
 /// Slots of stateful mode: four partitions.
 const SLOTS: &str = "128Ki";
 /// Where agents report.
@@ -232,9 +230,8 @@ impl PccWorld {
     fn rotate_cookies(&self, balancer: &Balancer, agents: &[AgentProcess]) -> Result<()> {
         for step in ["--prepare", "--switch"] {
             self.keys.rotate_cookies(step)?;
-            balancer.reload()?;
-            agents.iter().try_for_each(AgentProcess::reload)?;
-            sleep(RELOAD);
+            balancer.reload_now()?;
+            agents.iter().try_for_each(|agent| agent.reload_now())?;
         }
         Ok(())
     }
