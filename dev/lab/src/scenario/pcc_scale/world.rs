@@ -301,7 +301,7 @@ impl PccWorld {
 /// Slots in use once all connections have ended, and what agents have reported. The last
 /// ends may be on their way; ageing would take a minute.
 fn slots_left(balancer: &Balancer) -> Result<Value> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let path = "/v1/connections?count=0&ms=1";
         let left: Value = crate::api::get(&balancer.socket(), path)?;
