@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -63,8 +64,8 @@ pub(crate) struct State {
     pub unreadable: bool,
     /// How long the data plane has counted.
     pub age: Duration,
-    /// How long the gateway takes to answer.
-    pub gateway_delay: Duration,
+    /// Who asks the gateway next says so, and waits for its answer.
+    pub gateway_held: Option<(Sender<()>, Receiver<()>)>,
     /// Sets of rings that are refused from now on.
     pub refuse_rings: usize,
     /// What is wrong with its hold in the kernel.
@@ -165,9 +166,12 @@ impl Default for FakePlane {
 }
 
 impl Resolve for FakePlane {
-    fn look(&self, route: &Route, _: &[IpAddr], patience: Duration) -> anyhow::Result<Found> {
-        let delay = self.state().gateway_delay;
-        std::thread::sleep(delay.min(patience));
+    fn look(&self, route: &Route, _: &[IpAddr], _: Duration) -> anyhow::Result<Found> {
+        let held = self.state().gateway_held.take();
+        if let Some((asked, answer)) = held {
+            let _ = asked.send(());
+            let _ = answer.recv_timeout(Duration::from_secs(30));
+        }
         let mut gateways = Gateways::default();
         let macs = match route.encap.gateway_mac {
             Some(mac) => [mac.0; 2],

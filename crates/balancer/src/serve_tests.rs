@@ -24,7 +24,7 @@ use super::serve;
 use super::shared::Shared;
 use super::tests::{MS, START, WEB, config};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Another one for each daemon of each test. A port that the kernel chose and that was given
 /// back might be another process's when the daemon binds it.

@@ -286,15 +286,20 @@ fn metrics_and_percentiles_come_from_the_kernel_too() {
         );
         converse(&listener);
         // Rows come about a second after their epoch, metrics once a second.
-        thread::sleep(Duration::from_millis(3500));
-        let page = scrape("127.0.0.1:9471");
         let series = "causeway_measure_latency_seconds_count{estimator=\"window-chain\",proto=\"6\",address=\"127.0.0.1\",port=\"8080\"} ";
-        let count = page
-            .split_once(series)
-            .unwrap_or_else(|| panic!("{page}"))
-            .1;
-        let count: u64 = count.lines().next().unwrap().parse().unwrap();
-        assert!(count >= REQUESTS as u64 * 9 / 10, "{count}");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let page = loop {
+            let page = scrape("127.0.0.1:9471");
+            let count = page
+                .split_once(series)
+                .and_then(|(_, rest)| rest.lines().next());
+            let count: u64 = count.map_or(0, |count| count.parse().unwrap());
+            if count >= REQUESTS as u64 * 9 / 10 {
+                break page;
+            }
+            assert!(Instant::now() < deadline, "{page}");
+            thread::sleep(Duration::from_millis(200));
+        };
         assert!(
             page.contains("estimator=\"fixed-gap\"") && page.ends_with("# EOF\n"),
             "{page}"

@@ -24,7 +24,7 @@ const AT_THE_HANDLER: u32 = 8;
 /// Starts that are ended at instants spread evenly up to a little behind the line.
 const ANYWHERE: u32 = 12;
 /// How long an end may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a daemon is started, again and again.
 struct Start {

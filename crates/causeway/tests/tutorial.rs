@@ -130,7 +130,7 @@ fn type_page(name: &str, from: &str) -> usize {
     let path = std::env::var("PATH").unwrap_or_default();
     let begun = Instant::now();
     let mut shell = Command::new("timeout")
-        .args(["--kill-after=5", "300"])
+        .args(["--kill-after=5", "900"])
         .args([
             "unshare",
             "--mount",

@@ -14,7 +14,7 @@ use causeway_api::balancer::{History, RealHistory, RealView, Stats};
 use serde::de::DeserializeOwned;
 
 /// As many as ten balancers start at once, and beside compilers.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A balancer's `GET /v1/stats`.
 pub fn stats(socket: &Path) -> Result<Stats> {

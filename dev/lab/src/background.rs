@@ -104,7 +104,7 @@ pub fn serve(netns: &Netns, command: &mut Command, port: u16) -> Result<KilledOn
         .spawn()
         .with_context(|| format!("cannot run {program}"))?;
     let mut child = KilledOnDrop(child);
-    let accepts = until(Duration::from_secs(20), || {
+    let accepts = until(Duration::from_secs(60), || {
         if let Some(status) = child.try_wait()? {
             bail!("{program} ended at its start: {status}");
         }

@@ -145,6 +145,7 @@ impl Balancer {
             })
             .collect();
         self.write_config(settings)?;
+        let before = self.reloads();
         self.reload()?;
         let done = until(RELOAD_TIMEOUT, || {
             let shown = api::stats(&self.socket())?;
@@ -158,7 +159,10 @@ impl Balancer {
                 .collect();
             Ok((shown == wanted).then(clock::monotonic_ns))
         })?;
-        done.with_context(|| self.kept_its_file())
+        let shown_ns = done.with_context(|| self.kept_its_file())?;
+        // Else the next reload may be taken for this one.
+        self.wait_for_reload(before)?;
+        Ok(shown_ns)
     }
 
     /// Ends the process, and takes the data plane down.

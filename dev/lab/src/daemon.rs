@@ -17,8 +17,8 @@ use crate::background::{KilledOnDrop, output_of};
 use crate::clock::until;
 use crate::netns::Netns;
 
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `causeway VERB`. Dropped, it is killed; what it pinned stays.
 #[derive(Debug)]
@@ -124,10 +124,21 @@ impl Daemon {
 
     /// The same, and waits until it has: for changes that do not show in the API.
     pub fn reload_now(&self) -> Result<()> {
-        let reloads = || self.messages().matches("reloaded: ").count();
-        let before = reloads();
+        let before = self.reloads();
         self.reload()?;
-        let done = until(RELOAD_TIMEOUT, || Ok((reloads() > before).then_some(())))?;
+        self.wait_for_reload(before)
+    }
+
+    /// How often it has read its file again.
+    pub fn reloads(&self) -> usize {
+        self.messages().matches("reloaded: ").count()
+    }
+
+    /// Waits until it has done so more often than `before`.
+    pub fn wait_for_reload(&self, before: usize) -> Result<()> {
+        let done = until(RELOAD_TIMEOUT, || {
+            Ok((self.reloads() > before).then_some(()))
+        })?;
         done.with_context(|| self.kept_its_file())
     }
 

@@ -131,7 +131,7 @@ impl Nginx {
 
     fn control(&self, path: &str) -> Result<String> {
         let mut stream = UnixStream::connect(self.directory.path().join("control.sock"))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
         write!(
             stream,
             "GET {path} HTTP/1.1\r\nHost: control\r\nConnection: close\r\n\r\n"
@@ -142,7 +142,7 @@ impl Nginx {
     }
 
     fn wait_ready(&mut self, workers: u32) -> Result<()> {
-        let ready = until(Duration::from_secs(10), || {
+        let ready = until(Duration::from_secs(60), || {
             if let Some(status) = self.child.try_wait()? {
                 bail!("nginx ended at its start ({status}): {}", self.messages());
             }

@@ -65,7 +65,7 @@ fn clients_log_the_truth_about_quinn() {
         let all = report::summary(&normal, 0, u64::MAX);
         println!("{}", serde_json::to_string_pretty(&all)?);
         ensure!(normal.faults().is_empty(), "{:?}", normal.faults());
-        ensure!(normal.reals == ["server0"] && all.requests > 300);
+        ensure!(normal.reals == ["server0"] && all.requests > 100);
         ensure!(normal.responses.iter().all(|r| r.latency_ns() >= 8_000_000));
         ensure!(normal.responses.iter().any(|r| r.parent.is_some()));
         ensure!(normal.connections.iter().all(|c| c.proto == 17));
@@ -113,7 +113,7 @@ fn connections_migrate_on_quic_go() {
     });
 }
 
-/// Runs six connections of quinn's on a server, whose clients move about twelve times.
+/// Runs six connections of quinn's on a server, whose clients move twenty times and more.
 fn moved(
     sandbox: Sandbox,
     stack: Stack,
@@ -121,7 +121,8 @@ fn moved(
     nat_ms: Option<u64>,
 ) -> Result<()> {
     let mut bench = bench(sandbox, stack, Order::Par)?;
-    bench.config.max_age_ms = 10_000;
+    // Several times as long as thirty moves take: a busy machine may stand still meanwhile.
+    (bench.config.duration_ms, bench.config.max_age_ms) = (4_000, 30_000);
     let log = bench.run(&client::QuicClientOptions { migrate_ms, nat_ms })?;
     let name = stack.name();
     ensure!(log.faults().is_empty(), "{name}: {:?}", log.faults());
@@ -158,7 +159,7 @@ fn quic_go_speaks_with_itself_and_with_quinn() {
             let all = report::summary(&log, 0, u64::MAX);
             println!("{} {}", stack.name(), serde_json::to_string(&all)?);
             ensure!(log.faults().is_empty(), "{:?}", log.faults());
-            ensure!(log.reals == ["server0"] && all.requests > 200);
+            ensure!(log.reals == ["server0"] && all.requests > 100);
             let least = (8_000_000.0 * factor) as u64;
             ensure!(log.responses.iter().all(|r| r.latency_ns() >= least));
             ensure!(log.responses.iter().any(|r| r.parent.is_some()));

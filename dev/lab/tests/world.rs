@@ -68,7 +68,7 @@ fn nginx_answers(sandbox: Sandbox) -> Result<()> {
     for target in [server.ipv4.to_string(), format!("[{}]", server.ipv6)] {
         for client in &topology.clients {
             let mut curl = client.netns.command("curl");
-            curl.args(["-sS", "--max-time", "5", &format!("http://{target}/who")]);
+            curl.args(["-sS", "--max-time", "30", &format!("http://{target}/who")]);
             ensure!(output(curl)? == "server1\n");
         }
     }
@@ -78,9 +78,20 @@ fn nginx_answers(sandbox: Sandbox) -> Result<()> {
         curl.args(["-sS", "-o", "/dev/null", "-w", "%{time_total}", &url]);
         output(curl)?.parse().context("curl's time")
     };
-    let normal = timed()?;
+    // A busy machine makes some longer.
+    let least = |most: f64| -> Result<f64> {
+        let mut least = timed()?;
+        for _ in 0..50 {
+            if least < most {
+                break;
+            }
+            least = least.min(timed()?);
+        }
+        Ok(least)
+    };
+    let normal = least(0.1)?;
     nginx.set_factor(10.0)?;
-    let slow = timed()?;
+    let slow = least(0.4)?;
     ensure!(
         (0.019..0.1).contains(&normal),
         "20 ms of service took {normal} s"
@@ -101,9 +112,11 @@ fn a_cgroup_limits_the_cpu() {
             .args(["-c", "while :; do :; done"])
             .spawn()?;
         group.add(busy.id())?;
-        let start = Instant::now();
+        // Not what it used before it was in the group.
+        let used = || causeway_lab::cpu::process_time(busy.id()).context("no such process");
+        let (start, before) = (Instant::now(), used()?);
         std::thread::sleep(Duration::from_secs(1));
-        let used = causeway_lab::cpu::process_time(busy.id()).context("no such process")?;
+        let used = used()? - before;
         let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
         busy.kill()?;
         busy.wait()?;
@@ -133,7 +146,7 @@ fn sigkill_leaves_nothing_behind() {
                 .arg(&unique)
                 .spawn()?;
             fs::write(&path, unique)?;
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::sleep(Duration::from_secs(120));
             Ok(())
         });
         return;
@@ -155,7 +168,7 @@ fn sigkill_leaves_nothing_behind() {
 }
 
 fn wait_for<T>(mut f: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         if let Some(found) = f() {
             return Some(found);

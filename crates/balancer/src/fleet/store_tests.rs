@@ -2,7 +2,7 @@
 //! What a fleet relies on, of each store.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,14 +14,15 @@ use super::dir_store::DirStore;
 use super::etcd_store::EtcdStore;
 use super::store::Store;
 use crate::config::fleet::{EtcdConfig, Password};
+use crate::serve_tests::address_of_its_own;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Debian's etcd on loopback, with a directory of its own. Dropped, it is killed.
+/// Debian's etcd at an address and with a directory of its own. Dropped, it is killed.
 pub(super) struct Etcd {
     process: Child,
-    ports: [u16; 2],
+    ip: IpAddr,
     dir: TempDir,
     /// Files of its certificate and key, if clients come by TLS.
     tls: Option<TempDir>,
@@ -29,17 +30,15 @@ pub(super) struct Etcd {
 
 impl Etcd {
     pub(super) fn start() -> Self {
-        Self::start_with(None)
+        Self::start_at(address_of_its_own().ip(), None)
     }
 
-    fn start_with(tls: Option<TempDir>) -> Self {
-        let free = || TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr());
-        let ports = [free(), free()].map(|address| address.expect("a free port").port());
+    fn start_at(ip: IpAddr, tls: Option<TempDir>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let process = Self::run(dir.path(), ports, tls.as_ref());
+        let process = Self::run(dir.path(), ip, tls.as_ref());
         let etcd = Self {
             process,
-            ports,
+            ip,
             dir,
             tls,
         };
@@ -47,10 +46,10 @@ impl Etcd {
         etcd
     }
 
-    fn run(dir: &Path, ports: [u16; 2], tls: Option<&TempDir>) -> Child {
+    fn run(dir: &Path, ip: IpAddr, tls: Option<&TempDir>) -> Child {
         let scheme = tls.map_or("http", |_| "https");
-        let client = format!("{scheme}://127.0.0.1:{}", ports[0]);
-        let peer = format!("http://127.0.0.1:{}", ports[1]);
+        let client = format!("{scheme}://{ip}:2379");
+        let peer = format!("http://{ip}:2380");
         let mut command = Command::new("etcd");
         if let Some(tls) = tls {
             command.arg("--cert-file").arg(tls.path().join("cert.pem"));
@@ -78,8 +77,8 @@ impl Etcd {
     pub(super) fn config(&self) -> EtcdConfig {
         EtcdConfig {
             endpoints: vec![match self.tls {
-                Some(_) => format!("https://127.0.0.1:{}", self.ports[0]),
-                None => format!("http://127.0.0.1:{}", self.ports[0]),
+                Some(_) => format!("https://{}:2379", self.ip),
+                None => format!("http://{}:2379", self.ip),
             }],
             prefix: "/causeway".to_owned(),
             user: None,
@@ -112,7 +111,7 @@ impl Etcd {
         if wiped {
             self.dir = tempfile::tempdir().expect("a directory");
         }
-        self.process = Self::run(self.dir.path(), self.ports, self.tls.as_ref());
+        self.process = Self::run(self.dir.path(), self.ip, self.tls.as_ref());
         self.wait_ready();
     }
 }
@@ -167,14 +166,16 @@ fn contract(open: &dyn Fn() -> Box<dyn Store>) {
     assert!(start.elapsed() < PATIENCE);
     assert_eq!(one.read().unwrap().acks["lb2"], "d");
 
-    // Leases end by themselves, and begin again.
+    // Leases end by themselves, and begin again. One may be over before it is seen.
     let short = Duration::from_secs(2);
-    one.renew("lb1", short).unwrap();
-    one.renew("lb1", short).unwrap();
-    assert!(other.read().unwrap().alive.contains("lb1"));
+    let mut is_renewed = |other: &mut dyn Store| {
+        one.renew("lb1", short).unwrap();
+        one.renew("lb1", short).unwrap();
+        other.read().unwrap().alive.contains("lb1")
+    };
+    within_patience(|| is_renewed(other.as_mut()));
     within_patience(|| other.read().unwrap().alive.is_empty());
-    one.renew("lb1", short).unwrap();
-    assert!(other.read().unwrap().alive.contains("lb1"));
+    within_patience(|| is_renewed(other.as_mut()));
     assert_eq!(
         other.read().unwrap().acks.len(),
         2,
@@ -205,7 +206,8 @@ fn etcd_that_is_away_is_a_sentence_and_comes_back() {
     store.renew("lb1", Duration::from_secs(600)).unwrap();
     etcd.stop();
     let error = store.read().unwrap_err().to_string();
-    assert!(error.starts_with("etcd at http://127.0.0.1:"), "{error}");
+    let place = format!("etcd at http://{}:", etcd.ip);
+    assert!(error.starts_with(&place), "{error}");
     assert!(store.wait(Duration::ZERO).is_err() || store.read().is_err());
     etcd.again(false);
     within_patience(|| store.read().is_ok());
@@ -264,10 +266,11 @@ fn etcd_asks_for_a_password() {
 #[test]
 fn etcd_is_reached_by_tls_and_must_be_trusted() {
     let tls = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let ip = address_of_its_own().ip();
+    let made = rcgen::generate_simple_self_signed([ip.to_string()]).unwrap();
     fs::write(tls.path().join("cert.pem"), made.cert.pem()).unwrap();
     fs::write(tls.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
-    let etcd = Etcd::start_with(Some(tls));
+    let etcd = Etcd::start_at(ip, Some(tls));
     contract(&|| Box::new(EtcdStore::new(&etcd.config(), "edge").unwrap()));
     let config = EtcdConfig {
         tls: ClientFiles::default(),
@@ -275,7 +278,7 @@ fn etcd_is_reached_by_tls_and_must_be_trusted() {
     };
     let error = EtcdStore::new(&config, "edge").unwrap().read().unwrap_err();
     assert!(
-        error.to_string().contains("TLS with 127.0.0.1 failed"),
+        error.to_string().contains(&format!("TLS with {ip} failed")),
         "{error}"
     );
 }

@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{ProbeOrder, send};
 use crate::config::{Authorities, Beside, ProbeConfig, ProbeTo, Protocol, vip_from_json};
+use crate::serve_tests::address_of_its_own;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -78,8 +79,11 @@ struct Server {
 }
 
 impl Server {
-    async fn start(mut command: Command, port: u16, dir: Option<tempfile::TempDir>) -> Self {
-        let target = (Ipv4Addr::LOCALHOST, port).into();
+    async fn start(
+        mut command: Command,
+        target: SocketAddr,
+        dir: Option<tempfile::TempDir>,
+    ) -> Self {
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -107,12 +111,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").port()
 }
 
 /// As kube-proxy has it: the number of a Service's endpoints on its node.
@@ -145,11 +143,12 @@ async fn redis_answers_a_ping() {
             Ok("-NOAUTH Authentication required.".to_owned()),
         ),
     ] {
-        let port = free_port();
+        let target = address_of_its_own();
+        let [ip, port] = [target.ip().to_string(), target.port().to_string()];
         let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(["--port", &port, "--bind", &ip]);
         command.args(["--save", "", "--dir", "/tmp"]).args(extra);
-        let server = Server::start(command, port, None).await;
+        let server = Server::start(command, target, None).await;
         assert_eq!(probe(server.target, ProbeConfig::Redis).await, expected);
     }
     for (answer, expected) in [
@@ -168,7 +167,7 @@ async fn redis_answers_a_ping() {
 
 /// Writes nginx's file: with a certificate for a.example by an authority of its own, whose
 /// file it gives.
-fn nginx(dir: &Path, clear: u16, tls: u16) -> std::path::PathBuf {
+fn nginx(dir: &Path, clear: SocketAddr, tls: SocketAddr) -> std::path::PathBuf {
     let authority_key = rcgen::KeyPair::generate().expect("a key");
     let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -190,7 +189,7 @@ fn nginx(dir: &Path, clear: u16, tls: u16) -> std::path::PathBuf {
              events {{}}\n\
              http {{ access_log off; client_body_temp_path {at}/b; proxy_temp_path {at}/p;\n\
              fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
-             server {{ listen 127.0.0.1:{clear}; listen 127.0.0.1:{tls} ssl;\n\
+             server {{ listen {clear}; listen {tls} ssl;\n\
              ssl_certificate {at}/cert.pem; ssl_certificate_key {at}/key.pem;\n\
              location /up {{ return 200 \"all is well\"; }}\n\
              location /gone {{ return 410; }}\n\
@@ -203,13 +202,12 @@ fn nginx(dir: &Path, clear: u16, tls: u16) -> std::path::PathBuf {
 #[tokio::test]
 async fn nginx_is_asked_for_statuses_bodies_and_certificates() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (clear, tls) = (free_port(), free_port());
-    let ca = nginx(dir.path(), clear, tls);
+    let (clear, within_tls) = (address_of_its_own(), address_of_its_own());
+    let ca = nginx(dir.path(), clear, within_tls);
     let mut command = Command::new("nginx");
     command.arg("-c").arg(dir.path().join("nginx.conf"));
     command.arg("-p").arg(dir.path());
     let server = Server::start(command, clear, Some(dir)).await;
-    let within_tls = (Ipv4Addr::LOCALHOST, tls).into();
     for (path, status, body, expected) in [
         ("/up", "200", None, Ok("status 200")),
         (
@@ -442,14 +440,14 @@ async fn loopback_answers_echoes_of_both_families() {
     }
 }
 
+/// Read by a shell: a program that was just written is busy as long as a process that another
+/// test starts has its descriptor.
 fn script(text: &str) -> (tempfile::TempDir, ProbeConfig) {
-    use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("check");
-    std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("write");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&file, mode).expect("executable");
-    let probe = serde_json::json!({ "probe": "script", "command": [file, "a b", dir.path()] });
+    std::fs::write(&file, format!("{text}\n")).expect("write");
+    let command = serde_json::json!(["/bin/sh", file, "a b", dir.path()]);
+    let probe = serde_json::json!({ "probe": "script", "command": command });
     let probe = keys(probe);
     (dir, probe)
 }
@@ -639,7 +637,7 @@ class Health(grpc.GenericRpcHandler):
 server = grpc.server(futures.ThreadPoolExecutor(2))
 if len(sys.argv) > 2:
     server.add_generic_rpc_handlers((Health(),))
-server.add_insecure_port('127.0.0.1:' + sys.argv[1])
+server.add_insecure_port(sys.argv[1])
 server.start()
 server.wait_for_termination()
 "#;
@@ -653,13 +651,13 @@ async fn grpc_of_python_tells_its_states() {
         (true, Some("other"), Err("the service is not known")),
         (false, None, Err("the server does not offer grpc.health.v1")),
     ] {
-        let port = free_port();
+        let target = address_of_its_own();
         let mut command = Command::new("/usr/bin/python3");
-        command.args(["-c", GRPC_SERVER, &port.to_string()]);
+        command.args(["-c", GRPC_SERVER, &target.to_string()]);
         if offered {
             command.arg("health");
         }
-        let server = Server::start(command, port, None).await;
+        let server = Server::start(command, target, None).await;
         let mut of = serde_json::json!({ "probe": "grpc" });
         if let Some(service) = service {
             of["service"] = service.into();
@@ -689,7 +687,7 @@ async fn postgresql_serves_without_a_password() {
         "chown postgres {at} && runuser -u postgres -- {bin}/initdb -D {at}/data -A scram-sha-256 \
          --pwfile=/etc/hostname"
     ));
-    let port = free_port();
+    let target = address_of_its_own();
     let mut command = Command::new("setpriv");
     command.args([
         "--reuid=postgres",
@@ -704,10 +702,10 @@ async fn postgresql_serves_without_a_password() {
         "-k",
         &at,
         "-p",
-        &port.to_string(),
+        &target.port().to_string(),
     ]);
-    command.args(["-c", "listen_addresses=127.0.0.1"]);
-    let server = Server::start(command, port, Some(dir)).await;
+    command.args(["-c", &format!("listen_addresses={}", target.ip())]);
+    let server = Server::start(command, target, Some(dir)).await;
     let postgres = || keys(serde_json::json!({ "probe": "postgres" }));
     let ready = tokio::time::timeout(PATIENCE, async {
         loop {
@@ -744,7 +742,7 @@ async fn postgresql_serves_without_a_password() {
 #[tokio::test]
 #[ignore = "its servers are not among those of the tests: scripts/test-long probes"]
 async fn dnsmasq_answers_by_both_protocols() {
-    let port = free_port();
+    let target = address_of_its_own();
     let mut command = Command::new("dnsmasq");
     command.args([
         "--keep-in-foreground",
@@ -754,12 +752,12 @@ async fn dnsmasq_answers_by_both_protocols() {
     ]);
     command.args([
         "--conf-file=/dev/null",
-        "--listen-address=127.0.0.1",
+        &format!("--listen-address={}", target.ip()),
         "--bind-interfaces",
     ]);
     command.args(["--address=/a.example/192.0.2.9", "--user=root"]);
-    command.arg(format!("--port={port}"));
-    let server = Server::start(command, port, None).await;
+    command.arg(format!("--port={}", target.port()));
+    let server = Server::start(command, target, None).await;
     for (protocol, name, rcode, expected) in [
         (Protocol::Udp, "a.example", "noerror", Ok("answered")),
         (Protocol::Tcp, "a.example", "noerror", Ok("answered")),

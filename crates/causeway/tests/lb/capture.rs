@@ -60,7 +60,7 @@ fn packets_are_captured_before_and_after_with_verdicts() {
         route_to_the_vip();
         let file = machine.path("packets.pcapng");
         let file = file.to_str().expect("a name");
-        let words = "capture --vip web --verdict opened --for 15s --count 2 -w";
+        let words = "capture --vip web --verdict opened --for 60s --count 2 -w";
         let capture = causeway(words)
             .arg(file)
             .arg("tcp")
@@ -111,7 +111,7 @@ fn packets_are_captured_before_and_after_with_verdicts() {
             assert_eq!(after[4], "02:00:00:00:00:01");
         }
 
-        let words = "trace --live -o json --count 1 --for 15s --real 10.0.0.2 --client 10.9.1.0/24";
+        let words = "trace --live -o json --count 1 --for 60s --real 10.0.0.2 --client 10.9.1.0/24";
         let mut live = causeway(words);
         let live = live.stdout(Stdio::piped()).spawn();
         let live = std::cell::RefCell::new(Daemon(live.expect("run causeway")));

@@ -45,12 +45,12 @@ fn a_drain_waits_until_no_connection_is_open() {
             "10.0.0.1",
             "--wait",
             "--timeout",
-            "100ms",
+            "3s",
         ]);
         assert_eq!(early.status.code(), Some(1), "{}", stderr(&early));
         let told = stderr(&early);
         assert!(
-            told.contains(" open of ") && told.contains("still open after 0 s"),
+            told.contains(" open of ") && told.contains("still open after "),
             "{told}"
         );
 
@@ -64,7 +64,7 @@ fn a_drain_waits_until_no_connection_is_open() {
             "10.0.0.1",
             "--wait",
             "--timeout",
-            "20s",
+            "60s",
         ]);
         assert_eq!(drained.status.code(), Some(0), "{}", stderr(&drained));
         let said = String::from_utf8_lossy(&drained.stdout);

@@ -33,7 +33,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_causeway");
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A machine of its own: network, mounts, BPF file system, one interface.
 struct Machine {
@@ -270,8 +270,12 @@ fn ip(arguments: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Without what a command says where the machine keeps its daemon from answering at once.
 fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    let said = String::from_utf8_lossy(&output.stderr);
+    said.split_inclusive('\n')
+        .filter(|line| !line.starts_with("causeway: waiting for the daemon at "))
+        .collect()
 }
 
 /// A GET on the loopback address, as any program would.

@@ -29,7 +29,7 @@ const LOOKS_PER_S: u64 = 4;
 /// Less than half of what each of three servers would have.
 const RELIEVED: f64 = 0.5 / 3.0;
 /// How long the balancer may take to see that an agent is gone: a report holds for 3 s.
-const SEEN: Duration = Duration::from_secs(8);
+const SEEN: Duration = Duration::from_secs(60);
 
 pub(super) const CLIENT_LATENCY: Scenario = Scenario {
     name: "client-latency",

@@ -61,7 +61,7 @@ fn run(context: &Context) -> Result<Value> {
     let watch = Watch {
         context,
         balancer: &balancer,
-        timeout: Duration::from_millis(interval_ms * 20 + 2000),
+        timeout: Duration::from_millis(interval_ms * 20 + 60_000),
     };
     watch.until("all are up", ["up"; SERVERS], true)?;
 

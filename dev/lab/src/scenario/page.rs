@@ -125,7 +125,7 @@ fn settings(bench: &Bench, listen: &str, keys: &str) -> BalancerSettings {
 }
 
 fn wait_down(balancer: &Balancer, real: &str) -> Result<()> {
-    let down = until(Duration::from_secs(15), || {
+    let down = until(Duration::from_secs(60), || {
         let stats = api::stats(&balancer.socket())?;
         let mut reals = stats.vips.iter().flat_map(|vip| &vip.reals);
         let down = reals.any(|of| of.address == real && of.state == "down");

@@ -51,7 +51,8 @@ fn turns_complete_flows_sooner_than_a_hash() {
 /// What a probe of the server's own address would not see, and what it would.
 #[test]
 fn servers_that_fail_leave_the_ring_and_return() {
-    let report = run("health", &[]);
+    // A probe of 200 ms fails where nginx waits for a processor.
+    let report = run("health", &["interval_ms=1000"]);
     assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
     let reasons = &report["result"]["reasons"];
     let lost = |index: usize| reasons[index].as_str().unwrap_or_default().to_owned();

@@ -100,5 +100,8 @@ fn interrupts_end_everything() {
     assert!(interrupt.expect("kill").success());
     let status = child.wait().expect("wait");
     assert_eq!(status.signal(), Some(2), "{status}");
-    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(
+        start.elapsed() < Duration::from_secs(30),
+        "not before its end"
+    );
 }

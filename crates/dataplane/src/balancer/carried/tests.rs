@@ -32,7 +32,7 @@ mod other {
 }
 
 const VIPS: [&str; 2] = ["192.0.2.1:80", "[2001:db8:1::1]:80"];
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const OTHER_LAYOUT: u32 = LAYOUT + 1;
 
 fn slots(connections: u32) -> ConnLayout {

@@ -11,7 +11,7 @@ use crate::load::frame_flood::{FRAME_MAX, packet_socket};
 use crate::netns::Netns;
 
 /// How long there may be none.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The next frame to the balancer that `wanted` wants.
 pub(super) fn frame(

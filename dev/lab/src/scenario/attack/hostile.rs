@@ -32,7 +32,7 @@ const HELD_UNIX: usize = 48;
 /// The loopback address of the API.
 const LOOPBACK: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9470);
 /// Until a state that is bound to come has come.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Descriptors of the daemon under all of it: what it may have without raising its limit.
 const DESCRIPTORS_MAX: usize = 1024;
 const HONEST: u16 = 8000;

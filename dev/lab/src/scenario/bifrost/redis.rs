@@ -19,7 +19,7 @@ use crate::netns::Netns;
 pub(super) const PORT: u16 = 6379;
 /// Bytes of the value.
 const VALUE: usize = 100;
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running server; dropped, it is killed.
 pub(super) struct Redis {

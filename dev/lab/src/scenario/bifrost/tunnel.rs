@@ -17,7 +17,7 @@ use crate::scenario::daemon_process::DaemonProcess;
 
 /// The first thread's port on every path.
 pub(super) const PORT: u16 = 7000;
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a tunnel is set up.
 #[derive(Debug, Clone)]
@@ -158,10 +158,8 @@ impl TunnelEnd {
     /// for a while.
     pub(super) fn reload(&mut self, setting: &Setting) -> Result<()> {
         self.write_files(setting)?;
-        self.daemon.reload()?;
-        // The signal is handled when the answer has the new state; a refused one is reported as an
-        // error.
-        std::thread::sleep(Duration::from_millis(100));
+        // Before the next files are written, and before the other end goes by what this one knows.
+        self.daemon.reload_now()?;
         match self.status()?.last_reload_error {
             None => Ok(()),
             Some(error) => bail!("reload refused: {error}"),

@@ -27,7 +27,7 @@ const PATH: &str = "/r/1000/5000";
 /// Connections of wrk, whose last requests it leaves unanswered and does not count.
 const CONNECTIONS: u32 = 4;
 /// Within which the agent's totals have come to what happened.
-const SETTLES: Duration = Duration::from_secs(15);
+const SETTLES: Duration = Duration::from_secs(60);
 /// How far its mean may be off before the scenario fails, as a share and seconds: far less than
 /// a connection taken for a transaction. What clients measure has their own waits for the CPU.
 const TOLERANCE: f64 = 0.25;

@@ -212,6 +212,11 @@ impl<'a> Checks<'a> {
             })
             .collect();
         sleep(Duration::from_millis(1300));
+        // On a busy machine they may open later.
+        until(Duration::from_secs(60), || {
+            let results = self.world.results()?;
+            Ok((results["syn_again"] > 0).then_some(()))
+        })?;
         drop(dropped);
         let mut opened = Vec::new();
         for thread in opening {
@@ -261,7 +266,7 @@ impl<'a> Checks<'a> {
         }
         drop(ended);
         let wanted = self.connections.len();
-        let ended = until(Duration::from_secs(10), || {
+        let ended = until(Duration::from_secs(60), || {
             Ok((self.established()? == wanted).then_some(()))
         })?;
         let open = self.established()?;

@@ -22,7 +22,7 @@ use crate::topology::DEVICE;
 const SERVERS: usize = 4;
 /// A second address of the client, to join from.
 const OTHER_ADDRESS: &str = "10.10.0.77";
-const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const MPTCP: Scenario = Scenario {
     name: "mptcp",

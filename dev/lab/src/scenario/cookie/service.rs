@@ -23,7 +23,7 @@ pub(super) const PORT: u16 = 80;
 /// The same service on the same way, without cookies.
 pub(super) const PLAIN_PORT: u16 = 81;
 /// How long an answer may take: longer than a few retransmission timeouts.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The port of the VIPs that is one server's alone, for subflows to join it.
 pub(super) fn join_port(server: usize) -> u16 {

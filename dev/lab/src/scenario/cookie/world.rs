@@ -22,7 +22,7 @@ use crate::topology::{DEVICE, Node, Shape, Topology, vip4, vip6};
 use crate::{api, link};
 
 /// How long a balancer may take to refuse a file.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server as the balancer's configuration has it.
 #[derive(Debug, Clone, Copy)]

@@ -107,7 +107,7 @@ impl Bird {
             .spawn()
             .with_context(|| format!("cannot run {BIRD} (Debian package bird2)"))?;
         self.process = Some(KilledOnDrop(process));
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.ask(&["show", "status"]).is_err() {
             ensure!(Instant::now() < deadline, "BIRD does not answer");
             std::thread::sleep(Duration::from_millis(20));

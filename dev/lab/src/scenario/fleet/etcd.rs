@@ -62,7 +62,7 @@ impl Etcd {
             .spawn()
             .with_context(|| format!("cannot run {ETCD} (Debian package etcd-server)"))?;
         self.process = Some(KilledOnDrop(process));
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let health = format!("{client}/health");
         loop {
             let mut curl = self.netns.command("curl");

@@ -22,7 +22,7 @@ use crate::topology::{self, Node};
 const VIPS: usize = 4;
 
 /// How long the others may take to see that a balancer has left.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Until packets that were on their way to a balancer have come.
 const UNDER_WAY: Duration = Duration::from_millis(500);
@@ -199,12 +199,16 @@ impl<'a> Fleet<'a> {
     pub(super) fn reload(&mut self) -> Result<()> {
         let reached = self.members.iter().filter(|member| !member.late);
         let balancers = reached.filter_map(|member| member.balancer.as_ref());
-        balancers
-            .clone()
-            .try_for_each(|balancer| balancer.reload())?;
-        balancers
+        // One signal each: another would be handled when the files are later ones already.
+        let before: Vec<_> = balancers
+            .map(|balancer| (balancer, balancer.reloads()))
+            .collect();
+        before
+            .iter()
+            .try_for_each(|(balancer, _)| balancer.reload())?;
+        before
             .into_iter()
-            .try_for_each(|balancer| balancer.reload_now())
+            .try_for_each(|(balancer, before)| balancer.wait_for_reload(before))
     }
 
     /// Whether all balancers in service have the same ids and keys.

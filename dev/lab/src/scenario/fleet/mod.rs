@@ -40,7 +40,7 @@ const BALANCERS: usize = 4;
 /// The number of the key that `causeway cookie new-keys` makes.
 const FIRST_KEY: u64 = 2;
 /// How long after the last event all balancers and agents may take to come to it.
-const SETTLES: Duration = Duration::from_secs(30);
+const SETTLES: Duration = Duration::from_secs(60);
 /// How often a change is retried that had to wait for a balancer that lags.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -250,7 +250,7 @@ fn start_agents(
 
 /// Waits until the router has a route over every balancer.
 fn wait_routed(topology: &Topology) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let vips = [topology::vip4(0).to_string(), topology::vip6(0).to_string()];
     loop {
         let mut missing = Vec::new();

@@ -21,7 +21,7 @@ use crate::api;
 use crate::background::KilledOnDrop;
 use crate::clock::until;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What other threads still do when a daemon answers for the first time.
 const SETTLED: Duration = Duration::from_millis(500);
 

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use crate::background::KilledOnDrop;
 use crate::clock::until;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// A call that a process has made.

@@ -15,7 +15,7 @@ use super::world::{DRAINED, World};
 use crate::api;
 use crate::topology::{BACK_MTU, DEVICE};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What the daemon's memory may grow by: its history fills in ten minutes.
 const RSS_GROWTH_KIB: u64 = 24 * 1024;
 const BPFFS: &str = "/sys/fs/bpf";

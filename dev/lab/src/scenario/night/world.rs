@@ -38,7 +38,7 @@ const ALL_NIGHT_MS: u64 = 24 * 3600 * 1000;
 /// What clients wait for before a connection counts as broken: an interface may be away for
 /// seconds, and TCP then waits as long again.
 const CLIENT_PATIENCE_MS: u64 = 30_000;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct World<'a> {
     pub context: &'a Context,

@@ -22,8 +22,6 @@ use crate::scenario::bench::{self, PORT, QUIC_PORT};
 use crate::scenario::connections::{RunningClients, SharedKeys, Tally, cid, server_id};
 use crate::topology::{self, Shape, Topology};
 
-/// Long enough for a process to read its file again.
-const RELOAD: Duration = Duration::from_millis(500);
 /// Slots of stateful mode: four partitions.
 const SLOTS: &str = "128Ki";
 /// Where agents report.
@@ -232,9 +230,8 @@ impl PccWorld {
     fn rotate_cookies(&self, balancer: &Balancer, agents: &[AgentProcess]) -> Result<()> {
         for step in ["--prepare", "--switch"] {
             self.keys.rotate_cookies(step)?;
-            balancer.reload()?;
-            agents.iter().try_for_each(AgentProcess::reload)?;
-            sleep(RELOAD);
+            balancer.reload_now()?;
+            agents.iter().try_for_each(|agent| agent.reload_now())?;
         }
         Ok(())
     }
@@ -304,7 +301,7 @@ impl PccWorld {
 /// Slots in use once all connections have ended, and what agents have reported. The last
 /// ends may be on their way; ageing would take a minute.
 fn slots_left(balancer: &Balancer) -> Result<Value> {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let path = "/v1/connections?count=0&ms=1";
         let left: Value = crate::api::get(&balancer.socket(), path)?;

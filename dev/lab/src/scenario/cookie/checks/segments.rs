@@ -81,7 +81,7 @@ impl Checks<'_> {
             server.netns.ip(&format!("route add {route}"))?;
         }
         drop(connection);
-        let patience = Duration::from_secs(10);
+        let patience = Duration::from_secs(60);
         let waits = || -> Result<bool> {
             let mut ss = client.netns.command("ss");
             let output = ss.args(["-Htn", "state", "last-ack"]).output()?;
