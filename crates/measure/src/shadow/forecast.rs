@@ -10,9 +10,9 @@ use causeway_core::hist::Latencies;
 use causeway_core::select::{RealKey, RingMember, RingSize, maglev};
 
 use super::pool::{Kind, Method, Pool};
-use super::queue::{ServerModel, Workers};
+use super::queue::ServerModel;
 use super::recording::{Connection, Recording, Request};
-use super::replay::{Outcome, Visit, replay};
+use super::replay::{Outcome, Pick, Visit, dealt_anew, replay};
 use super::report::{
     Arrivals, Balancer, Broken, Forecast, LatencySlice, Percentiles, Report, Server, ServerShare,
 };
@@ -21,7 +21,7 @@ use crate::totals::quantile_of;
 /// Parts of the time that latencies are reported for.
 const SLICES: u64 = 12;
 /// How often the same is replayed, with another server to begin.
-const REPLAYS: u64 = 3;
+const REPLAYS: u64 = 8;
 /// How often today's requests are dealt out again to see whether the model reproduces today.
 const CHECKS: u64 = 5;
 /// Requests below which no p99 is reported.
@@ -119,13 +119,13 @@ impl<'a> OfServer<'a> {
         }
     }
 
-    fn visits(&self, begin_ns: u64) -> impl Iterator<Item = Visit> + '_ {
+    fn visits(&self, index: usize, begin_ns: u64) -> impl Iterator<Item = Visit> + '_ {
         let mut from = 0;
         self.connections.iter().filter_map(move |connection| {
             let upto = from + connection.requests.len();
             let ranks = &self.ranks[from..upto];
             from = upto;
-            (!ranks.is_empty()).then(|| Visit::of(connection, ranks, begin_ns))
+            (!ranks.is_empty()).then(|| Visit::of(connection, index, ranks, begin_ns))
         })
     }
 }
@@ -223,16 +223,25 @@ fn forecast(recording: &Recording, servers: &[OfServer<'_>], lost: u64) -> Forec
     }
     let visits: Vec<Visit> = servers
         .iter()
-        .flat_map(|of| of.visits(recording.first_ns))
+        .enumerate()
+        .flat_map(|(index, of)| of.visits(index, recording.first_ns))
         .collect();
     let addresses: Vec<SocketAddr> = servers.iter().map(|of| of.address).collect();
     let models: Vec<ServerModel> = servers.iter().map(|of| of.model.clone()).collect();
+    let again =
+        |visits: &[Visit], pick| replay(visits, &addresses, &models, recording.lasted_ns(), pick);
     let outcomes: Vec<Outcome> = (0..REPLAYS)
-        .map(|seed| replay(&visits, &addresses, &models, recording.lasted_ns(), seed))
+        .map(|seed| again(&visits, Pick::Causeway(seed)))
         .collect();
     let mut with = Latencies::default();
     outcomes.iter().for_each(|of| with.merge(&of.latencies));
-    let modelled = told(&dealt_anew(servers));
+    // What the model makes of today: the same visits in another order.
+    let mut modelled = Latencies::default();
+    for check in 0..CHECKS {
+        let dealt = dealt_anew(&visits, check);
+        modelled.merge(&again(&dealt, Pick::Recorded).latencies);
+    }
+    let modelled = told(&modelled);
     let share = |(index, server): (usize, &OfServer<'_>)| {
         let each = || outcomes.iter().map(move |of| of.servers[index]);
         let count = |of: u64| of as f64 / outcomes.len() as f64;
@@ -276,37 +285,6 @@ fn unknowable(servers: &[OfServer<'_>], requests: u64) -> Option<String> {
         "no request to {} could be measured: how fast it is cannot be known",
         silent.address
     ))
-}
-
-/// Today's requests with the service times of each server dealt out to them again: what the model
-/// makes of today.
-fn dealt_anew(servers: &[OfServer<'_>]) -> Latencies {
-    let mut all = Latencies::default();
-    for of in servers {
-        let mut order: Vec<usize> = (0..of.requests.len()).collect();
-        order.sort_by_key(|&at| of.requests[at].sent_ns);
-        for check in 0..CHECKS {
-            let mut workers = Workers::new(of.model.workers);
-            let mut dealt: Vec<usize> = (0..order.len()).collect();
-            dealt.sort_by_key(|&at| mixed(at as u64, check));
-            for (&at, &place) in order.iter().zip(&dealt) {
-                let sent_ns = of.requests[at].sent_ns;
-                let service_ns = of.model.service_ns(of.ranks[place]);
-                all.record_n(workers.serve(sent_ns, service_ns) - sent_ns, 1);
-            }
-        }
-    }
-    all
-}
-
-/// A number that looks like chance.
-fn mixed(value: u64, seed: u64) -> u64 {
-    let mut z = value
-        .wrapping_add(1 + seed)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ seed;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z ^ (z >> 27)
 }
 
 /// How far to trust it, and why not further.

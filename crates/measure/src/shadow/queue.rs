@@ -24,6 +24,9 @@ const SURE: f64 = 4.0;
 /// before it says something that they do not; and the part of them that may.
 const OVERTAKING: f64 = 10.0;
 const IN_ORDER: f64 = 0.25;
+/// By how much of a mean service time one must be done before the other: when answers came is
+/// known from what clients sent then, and two that left together may seem to have changed places.
+const CLEARLY: f64 = 0.1;
 
 /// Requests under way at a server that works on some at a time.
 #[derive(Clone, Debug)]
@@ -31,6 +34,8 @@ pub(super) struct Workers {
     /// When each will be free.
     free_ns: BinaryHeap<Reverse<u64>>,
     limit: usize,
+    /// What a request takes longer that nobody had to wait for.
+    wakes_ns: u64,
 }
 
 impl Workers {
@@ -39,6 +44,14 @@ impl Workers {
         Self {
             free_ns: BinaryHeap::new(),
             limit: limit.unwrap_or(usize::MAX),
+            wakes_ns: 0,
+        }
+    }
+
+    pub(super) fn of(model: &ServerModel) -> Self {
+        Self {
+            wakes_ns: model.wakes_ns,
+            ..Self::new(model.workers)
         }
     }
 
@@ -57,7 +70,9 @@ impl Workers {
 
     /// When a request that comes now and takes so long is done.
     pub(super) fn serve(&mut self, now_ns: u64, service_ns: u64) -> u64 {
-        let done_ns = self.begin(now_ns) + service_ns;
+        let begin_ns = self.begin(now_ns);
+        let wakes_ns = u64::from(begin_ns == now_ns) * self.wakes_ns;
+        let done_ns = begin_ns + wakes_ns + service_ns;
         self.free_ns.push(Reverse(done_ns));
         done_ns
     }
@@ -70,7 +85,10 @@ pub(super) struct ServerModel {
     pub workers: Option<usize>,
     /// Most requests that were there at once.
     pub most_at_once: usize,
-    /// Service times in order of size.
+    /// How much longer a request takes that comes to a free worker than one that waited: the
+    /// worker, or its processor, slept.
+    wakes_ns: u64,
+    /// Service times in order of size, without that.
     services_ns: Vec<u64>,
 }
 
@@ -99,7 +117,14 @@ impl ServerModel {
         };
         let told = told.filter(|told| told.waited >= WAITED);
         let workers = told.as_ref().map(|best| best.workers);
-        let services = told.unwrap_or(unlimited).services_ns;
+        let wakes_ns = told.as_ref().map_or(0, Fit::wakes_ns);
+        let fit = told.unwrap_or(unlimited);
+        let services: Vec<u64> = fit
+            .services_ns
+            .iter()
+            .zip(&fit.begun_at_once)
+            .map(|(ns, at_once)| ns.saturating_sub(u64::from(*at_once) * wakes_ns))
+            .collect();
         let mut by_size: Vec<usize> = (0..services.len()).collect();
         by_size.sort_by_key(|&at| services[at]);
         let mut ranks = vec![0.0; services.len()];
@@ -109,6 +134,7 @@ impl ServerModel {
         let model = Self {
             workers,
             most_at_once,
+            wakes_ns,
             services_ns: by_size.iter().map(|&at| services[at]).collect(),
         };
         (model, ranks)
@@ -152,24 +178,26 @@ fn one_after_another(requests: &[Request], order: &[usize], present: &[usize]) -
     let alone = in_order().zip(present).filter(|(_, there)| **there == 1);
     let mut alone_ns: Vec<u64> = alone.map(|(of, _)| of.latency_ns()).collect();
     alone_ns.sort_unstable();
+    let mean_ns = alone_ns.iter().sum::<u64>() as f64 / alone_ns.len().max(1) as f64;
+    let clearly_ns = (CLEARLY * mean_ns) as u64;
     let (mut expected, mut overtook) = (0.0, 0.0);
     let pairs = in_order().zip(in_order().skip(1)).zip(present.windows(2));
     for ((first, second), there) in pairs {
         if *there == [1, 2] {
-            expected += overtakes(&alone_ns, second.sent_ns - first.sent_ns);
-            overtook += f64::from(u8::from(second.done_ns < first.done_ns));
+            expected += overtakes(&alone_ns, second.sent_ns - first.sent_ns + clearly_ns);
+            overtook += f64::from(u8::from(second.done_ns + clearly_ns < first.done_ns));
         }
     }
     expected >= OVERTAKING && overtook <= IN_ORDER * expected
 }
 
-/// How probably a request is done before one that came so much earlier and is still there, by
+/// How probably a request is done before one that is ahead of it by this time and still there, by
 /// the service times of all, in order of size.
-fn overtakes(services_ns: &[u64], earlier_ns: u64) -> f64 {
-    let longer = &services_ns[services_ns.partition_point(|&ns| ns <= earlier_ns)..];
+fn overtakes(services_ns: &[u64], ahead_ns: u64) -> f64 {
+    let longer = &services_ns[services_ns.partition_point(|&ns| ns <= ahead_ns)..];
     // A few of them say it as well as all.
     let step = longer.len() / 32 + 1;
-    let shorter = |first: &u64| services_ns.partition_point(|ns| ns + earlier_ns < *first);
+    let shorter = |first: &u64| services_ns.partition_point(|ns| ns + ahead_ns < *first);
     let taken = longer.iter().skip(step / 2).step_by(step);
     let (sum, count) = taken.fold((0, 0), |(sum, count), of| (sum + shorter(of), count + 1));
     sum as f64 / (count * services_ns.len()).max(1) as f64
@@ -180,6 +208,7 @@ struct Fit {
     workers: usize,
     /// In the order of arrival.
     services_ns: Vec<u64>,
+    begun_at_once: Vec<bool>,
     waited: usize,
     /// How far service times go with the number of requests there, from 0 to 1.
     dependence: f64,
@@ -188,13 +217,13 @@ struct Fit {
 impl Fit {
     fn of(workers: usize, requests: &[Request], order: &[usize], present: &[usize]) -> Self {
         let mut server = Workers::new(Some(workers));
-        let mut waited = 0;
+        let mut begun_at_once = Vec::with_capacity(order.len());
         let services_ns: Vec<u64> = order
             .iter()
             .map(|&at| {
                 let Request { sent_ns, done_ns } = requests[at];
                 let begin_ns = server.begin(sent_ns);
-                waited += usize::from(begin_ns > sent_ns);
+                begun_at_once.push(begin_ns == sent_ns);
                 server.free_ns.push(Reverse(done_ns.max(begin_ns)));
                 done_ns.saturating_sub(begin_ns)
             })
@@ -211,7 +240,24 @@ impl Fit {
             workers,
             dependence: correlation(&logs, &counts).abs(),
             services_ns,
-            waited,
+            waited: begun_at_once.iter().filter(|at_once| !**at_once).count(),
+            begun_at_once,
+        }
+    }
+
+    /// The low end of service times tells it best: most of them lie there, and the long ones
+    /// differ by chance.
+    fn wakes_ns(&self) -> u64 {
+        let low_end = |at_once: bool| {
+            let each = self.services_ns.iter().zip(&self.begun_at_once);
+            let of_these = each.filter(|(_, of)| **of == at_once);
+            let mut ns: Vec<u64> = of_these.map(|(ns, _)| *ns).collect();
+            let place = ns.len() / 10;
+            (ns.len() >= WAITED).then(|| *ns.select_nth_unstable(place).1)
+        };
+        match (low_end(true), low_end(false)) {
+            (Some(at_once), Some(waited)) => at_once.saturating_sub(waited),
+            _ => 0,
         }
     }
 }
@@ -268,19 +314,24 @@ mod tests {
         }
     }
 
-    /// One that sleeps when it is idle, and answers a millisecond later for it.
+    /// One that sleeps when it is idle, and begins two milliseconds later for it.
     #[test]
     fn a_server_that_must_wake_up_is_still_one_worker() {
         for seed in 1..4 {
-            let mut requests = served(Some(1), 4000, 0.4, seed);
-            let mut done_ns = 0;
-            for request in &mut requests {
-                let wakes_ns = u64::from(request.sent_ns > done_ns) * 2_000_000;
-                done_ns = request.done_ns;
-                request.done_ns += wakes_ns;
-            }
-            let (model, _) = ServerModel::learn(&requests);
-            assert_eq!(model.workers, Some(1), "seed {seed}");
+            let mut chance = Chance(seed);
+            let (mut sent_ns, mut done_ns) = (0, 0);
+            let mut request = || {
+                sent_ns += chance.exponential(12e6);
+                let wakes_ns = u64::from(sent_ns >= done_ns) * 2_000_000;
+                done_ns = done_ns.max(sent_ns) + wakes_ns + chance.exponential(5e6);
+                Request { sent_ns, done_ns }
+            };
+            let requests: Vec<Request> = (0..4000).map(|_| request()).collect();
+            assert_eq!(
+                ServerModel::learn(&requests).0.workers,
+                Some(1),
+                "seed {seed}"
+            );
         }
     }
 
@@ -313,7 +364,7 @@ mod tests {
         let requests = served(Some(1), 500, 0.5, 2);
         let (model, ranks) = ServerModel::learn(&requests);
         assert_eq!(model.workers, Some(1));
-        let mut server = Workers::new(model.workers);
+        let mut server = Workers::of(&model);
         for (request, rank) in requests.iter().zip(&ranks) {
             let done_ns = server.serve(request.sent_ns, model.service_ns(*rank));
             assert_eq!(done_ns, request.done_ns);

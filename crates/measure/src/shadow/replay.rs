@@ -24,6 +24,9 @@ const RING_UNIT: f64 = 1000.0;
 /// Part of a configured weight by which a weight is off before a ring is built, as the
 /// balancer has it.
 const RING_TOLERANCE: f64 = 0.01;
+/// Part of a latency by which the next request may seem to come before the answer: answers are
+/// dated by what their client sends then, which is often that request.
+const SLACK: u64 = 8;
 
 /// A request as it is asked again.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,8 @@ struct Step {
 /// A connection as it is opened again.
 #[derive(Clone, Debug)]
 pub(super) struct Visit {
+    /// The server that it had.
+    server: usize,
     /// Since the recording's begin.
     open_ns: u64,
     steps: Vec<Step>,
@@ -47,7 +52,7 @@ pub(super) struct Visit {
 
 impl Visit {
     /// `ranks`: of its requests, in their order in the recording.
-    pub(super) fn of(connection: &Connection, ranks: &[f64], begin_ns: u64) -> Self {
+    pub(super) fn of(connection: &Connection, server: usize, ranks: &[f64], begin_ns: u64) -> Self {
         let mut requests: Vec<_> = connection.requests.iter().zip(ranks).collect();
         requests.sort_by_key(|(request, _)| request.sent_ns);
         let first_ns = requests.first().map_or(connection.first_ns, |(first, _)| {
@@ -55,23 +60,59 @@ impl Visit {
         });
         let (mut sent_ns, mut done_ns) = (first_ns, first_ns);
         let step = |(request, rank): (&Request, &f64)| {
-            let after_answer = request.sent_ns >= done_ns;
+            let slack_ns = done_ns.saturating_sub(sent_ns) / SLACK;
+            let after_answer = request.sent_ns + slack_ns >= done_ns;
             let since_ns = if after_answer { done_ns } else { sent_ns };
             sent_ns = request.sent_ns;
             done_ns = done_ns.max(request.done_ns);
             Step {
                 after_answer,
-                wait_ns: request.sent_ns - since_ns,
+                wait_ns: request.sent_ns.saturating_sub(since_ns),
                 rank: *rank,
             }
         };
         let steps = requests.into_iter().map(step).collect();
         Self {
+            server,
             open_ns: first_ns.saturating_sub(begin_ns),
             steps,
             stays_ns: connection.last_ns.saturating_sub(done_ns),
         }
     }
+}
+
+/// Each server's visits in another order: those that ask as often have each other's lengths.
+pub(super) fn dealt_anew(visits: &[Visit], seed: u64) -> Vec<Visit> {
+    let alike = |at: &usize| (visits[*at].server, visits[*at].steps.len());
+    let mut to: Vec<usize> = (0..visits.len()).collect();
+    to.sort_by_key(|at| (alike(at), *at));
+    let mut from = to.clone();
+    from.sort_by_key(|at| (alike(at), mixed(*at as u64, seed)));
+    let mut dealt = visits.to_vec();
+    for (to, from) in to.into_iter().zip(from) {
+        let steps = dealt[to].steps.iter_mut().zip(&visits[from].steps);
+        steps.for_each(|(to, from)| to.rank = from.rank);
+    }
+    dealt
+}
+
+/// A number that looks like chance.
+fn mixed(value: u64, seed: u64) -> u64 {
+    let mut z = value
+        .wrapping_add(1 + seed)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ seed;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 27)
+}
+
+/// Who gives the visits their servers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pick {
+    /// Each gets the one that it had.
+    Recorded,
+    /// Causeway's controller and ring, whose turns begin at such a server.
+    Causeway(u64),
 }
 
 /// What came out.
@@ -126,7 +167,7 @@ struct World<'a> {
     ring: Vec<u32>,
     in_ring: Vec<f64>,
     turn: usize,
-    seed: u64,
+    pick: Pick,
     counts: bool,
     /// Intervals that count.
     ticks: u64,
@@ -134,14 +175,13 @@ struct World<'a> {
 }
 
 /// Replays the visits; `lasted_ns` is the length of the recording. What counts is the second
-/// time, with the weights of the first: once the controller knows the servers. `seed` decides
-/// which server begins the turns.
+/// time, with the weights of the first: once the controller knows the servers.
 pub(super) fn replay(
     visits: &[Visit],
     servers: &[SocketAddr],
     models: &[ServerModel],
     lasted_ns: u64,
-    seed: u64,
+    pick: Pick,
 ) -> Outcome {
     let params = ControlParams::default();
     let mut controller = Controller::new(Law::default(), params.clone());
@@ -155,7 +195,7 @@ pub(super) fn replay(
     let mut world = World {
         visits,
         models,
-        workers: models.iter().map(|of| Workers::new(of.workers)).collect(),
+        workers: models.iter().map(Workers::of).collect(),
         seen: models.iter().map(|_| Seen::default()).collect(),
         server_of: vec![usize::MAX; visits.len()],
         queue: BinaryHeap::new(),
@@ -166,7 +206,7 @@ pub(super) fn replay(
         ring: Vec::new(),
         in_ring: Vec::new(),
         turn: 0,
-        seed,
+        pick,
         counts: false,
         ticks: 0,
         outcome: Outcome {
@@ -223,7 +263,10 @@ impl World<'_> {
     }
 
     fn open(&mut self, now_ns: u64, visit: usize) {
-        let server = self.ring[self.turn % self.ring.len()] as usize;
+        let server = match self.pick {
+            Pick::Recorded => self.visits[visit].server,
+            Pick::Causeway(_) => self.ring[self.turn % self.ring.len()] as usize,
+        };
         self.turn += 1;
         self.server_of[visit] = server;
         self.seen[server].active += 1;
@@ -319,7 +362,9 @@ impl World<'_> {
                 weight: (weight * RING_UNIT).round() as u32,
             })
             .collect();
-        self.ring = turns(&pool, self.seed);
+        if let Pick::Causeway(seed) = self.pick {
+            self.ring = turns(&pool, seed);
+        }
         self.in_ring = weights.to_vec();
     }
 }
@@ -376,6 +421,7 @@ mod tests {
             for (request, rank) in requests.iter().zip(ranks) {
                 visits.push(Visit::of(
                     &connection(server as u8, vec![*request]),
+                    server,
                     &[rank],
                     0,
                 ));
@@ -389,19 +435,32 @@ mod tests {
         let servers: Vec<SocketAddr> = (0..4).map(address).collect();
         for seed in 1..4 {
             let (visits, models, before) = uneven(seed);
-            let outcome = replay(&visits, &servers, &models, 34_000_000_000, 0);
+            let outcome = replay(
+                &visits,
+                &servers,
+                &models,
+                34_000_000_000,
+                Pick::Causeway(0),
+            );
             assert_eq!(outcome.requests, 12_000);
             let [fast, .., slow] = &outcome.servers[..] else {
                 panic!("four servers")
             };
-            let servers = &outcome.servers;
-            assert!(slow.weight < 0.8 && fast.weight > 1.0, "{servers:?}");
+            let shares = &outcome.servers;
+            assert!(slow.weight < 0.8 && fast.weight > 1.0, "{shares:?}");
             assert!(
                 slow.requests as f64 <= 0.75 * fast.requests as f64,
-                "{servers:?}"
+                "{shares:?}"
             );
             let p99 = |of: &Latencies| of.quantile(0.99).unwrap_or(0) as f64;
             assert!(p99(&outcome.latencies) < p99(&before), "seed {seed}");
+            // With its own servers and lengths each request takes what it took.
+            let today = replay(&visits, &servers, &models, 34_000_000_000, Pick::Recorded);
+            assert_eq!(p99(&today.latencies), p99(&before), "seed {seed}");
+            let dealt = dealt_anew(&visits, seed);
+            let dealt = replay(&dealt, &servers, &models, 34_000_000_000, Pick::Recorded);
+            let off = p99(&dealt.latencies) / p99(&before) - 1.0;
+            assert!(off != 0.0 && off.abs() < 0.2, "seed {seed}: {off}");
         }
     }
 
@@ -412,15 +471,26 @@ mod tests {
             done_ns: to * 1_000_000,
         };
         // The third is sent while the second is out.
-        let requests = vec![ms(5, 10), ms(20, 40), ms(30, 45)];
+        let mut requests = vec![ms(5, 10), ms(20, 40), ms(30, 45)];
+        // The fourth seems to come just before the answer.
+        requests.push(Request {
+            sent_ns: 44_999_984,
+            done_ns: 50_000_000,
+        });
         let (model, ranks) = ServerModel::learn(&requests);
-        let visit = Visit::of(&connection(0, requests), &ranks, 5_000_000);
+        let visit = Visit::of(&connection(0, requests), 0, &ranks, 5_000_000);
         let waits = |step: &Step| (step.after_answer, step.wait_ns / 1_000_000);
         let steps: Vec<_> = visit.steps.iter().map(waits).collect();
-        assert_eq!(steps, [(true, 0), (true, 10), (false, 10)]);
+        assert_eq!(steps, [(true, 0), (true, 10), (false, 10), (true, 0)]);
         assert_eq!((visit.open_ns, visit.stays_ns), (0, 0));
-        let outcome = replay(&[visit], &[address(0)], &[model], 40_000_000, 0);
-        assert_eq!(outcome.requests, 3);
+        let outcome = replay(
+            &[visit],
+            &[address(0)],
+            &[model],
+            40_000_000,
+            Pick::Causeway(0),
+        );
+        assert_eq!(outcome.requests, 4);
         assert_eq!(outcome.servers[0].most_at_once, 2);
     }
 }
