@@ -395,6 +395,14 @@ fn an_interface_that_changes_under_the_daemon_is_followed() {
         assert!(status.contains("\"data_plane_error\":\"the interface eth0 is gone"));
         ip("link add eth0 type veth peer name peer0");
         machine.wait_for_log("interface eth0 was removed and is there again");
+        // As it comes.
+        machine.wait_for_log("the interface eth0 is down");
+        let told = machine.client(&["status"]);
+        assert_eq!(told.status.code(), Some(1));
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(told.contains("trouble: the interface eth0 is down, and no packet is forwarded: turn it on by `ip link set eth0 up`\n"), "{told}");
+        ip("link set peer0 up");
+        ip("link set eth0 up");
         wait_until_up(true);
         assert!(machine.xdp_is_attached());
         fs::remove_dir_all(machine.path("bpf/lb")).expect("remove the pins");
