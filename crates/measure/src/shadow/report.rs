@@ -240,7 +240,7 @@ impl Report {
             ">P50 ms",
             ">P99 ms",
             "P99 OVER TIME",
-            "GRADE",
+            "QUALITY",
             ">AT ONCE",
             ">WORKERS",
             ">SERVICE ms",
