@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::{Json, Router};
 use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
@@ -22,9 +22,7 @@ use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, HoldChanges, Protocol, Started, Vip,
 };
 use causeway_service::access::{Access, Rules};
-use causeway_service::http::{
-    blocking, described, description, openmetrics, problem, with_description,
-};
+use causeway_service::http::{self, blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
 use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
@@ -536,13 +534,14 @@ async fn reload(State(agent): Api) -> Answer<Json<String>> {
 /// Metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics",
-    responses((status = 200, body = String, content_type = "application/openmetrics-text")),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
 )]
-async fn metrics_page(State(agent): Api) -> Answer<Response> {
+async fn metrics_page(State(agent): Api, headers: HeaderMap) -> Answer<Response> {
     let is_held = lock(&agent.status).data_plane_error.is_none();
     let page = agent.stats();
     let page = page.and_then(|stats| metrics::agent_page(stats, is_held));
-    page.map(openmetrics).map_err(failed)
+    page.map(|page| http::metrics(&headers, page))
+        .map_err(failed)
 }
 
 fn failed(error: anyhow::Error) -> Response {

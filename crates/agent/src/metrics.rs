@@ -37,7 +37,7 @@ impl Collector for AgentPage {
         let events = self.stats.cookies.iter();
         let events = events.map(|of| ([("event", of.event.as_str())], of.segments));
         counters(&mut encoder, "cookie_segments", help, None, events)?;
-        let help = "Whether the program is on its interface, and pinned with its tables";
+        let help = "Whether the program is pinned with its tables, and on an interface that is up";
         let held = flag(self.is_held);
         gauge(&mut encoder, "data_plane_up", help, None, held)?;
         build_info(&mut encoder)

@@ -129,6 +129,12 @@ pub struct FlowTableView {
 }
 
 impl FlowTableView {
+    /// Flows that it is made for.
+    pub fn capacity(&self) -> u64 {
+        // It has five slots for each four flows, so that a bucket that is full is rare.
+        self.slots * 4 / 5
+    }
+
     /// Why flows ended, and how many did.
     pub fn ended(&self) -> [(&'static str, u64); 4] {
         [
@@ -306,6 +312,16 @@ pub struct RealView {
     /// Its agent's last report while it is valid; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentReportView>,
+}
+
+/// A server as a real of one VIP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VipReal {
+    /// Name of the VIP.
+    pub vip: String,
+    /// What it is there.
+    #[serde(flatten)]
+    pub real: RealView,
 }
 
 /// The last report of a real's agent.
@@ -642,7 +658,7 @@ pub struct DecisionView {
     pub observed: bool,
 }
 
-/// Body of `PATCH /v1/vips/{vip}/reals/{real}`.
+/// Body of `PATCH /v1/vips/{vip}/reals/{real}` and of `PATCH /v1/reals/{real}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RealChange {

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
     Connections, Difference, Drops, Explanation, History, MoveConnection, Moves, Override,
-    RealChange, Stats, Status, Timeline, VipChange, VipView,
+    RealChange, Stats, Status, Timeline, VipChange, VipReal, VipView,
 };
 use causeway_api::fleet::{
     Agreement, FleetPush, FleetPushed, FleetRollback, FleetTokenOrder, FleetView, PassBy, PeersView,
 };
 use causeway_dataplane::RealId;
 use causeway_service::access::Rules;
-use causeway_service::http::{described, description, openmetrics, problem, with_description};
+use causeway_service::http::{self, described, description, problem, with_description};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -70,7 +70,7 @@ impl IntoResponse for EngineError {
 fn is_for_operators(method: &Method, path: &str) -> bool {
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     match segments.as_slice() {
-        ["v1", "vips", _, "reals", _] => method == Method::PATCH,
+        ["v1", "vips", _, "reals", _] | ["v1", "reals", _] => method == Method::PATCH,
         ["v1", "vips", _, "discovery", "accept"] => method == Method::POST,
         ["v1", "overrides"] => method == Method::DELETE,
         ["v1", "connections", "move"] => method == Method::POST,
@@ -106,6 +106,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(accept_found))
         .routes(routes!(add_real))
         .routes(routes!(change_real, remove_real))
+        .routes(routes!(server, change_server))
         .routes(routes!(decisions))
         .routes(routes!(history))
         .routes(routes!(connections))
@@ -139,7 +140,7 @@ async fn no_route(request: Request) -> Response {
     problem(
         StatusCode::NOT_FOUND,
         format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people"
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/reals/ADDRESS, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people"
         ),
     )
 }
@@ -434,11 +435,12 @@ struct MetricsOf {
 #[utoipa::path(
     get, path = "/metrics",
     params(MetricsOf),
-    responses((status = 200, body = String, content_type = "application/openmetrics-text")),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
 )]
 async fn metrics_page(
     State(shared): Api,
     Query(of): Query<MetricsOf>,
+    headers: HeaderMap,
 ) -> Result<Response, EngineError> {
     let page = blocking(move || {
         let state_kept = shared.state_error().is_none();
@@ -449,7 +451,7 @@ async fn metrics_page(
         };
         Ok(page.text()?)
     });
-    Ok(openmetrics(page.await?))
+    Ok(http::metrics(&headers, page.await?))
 }
 
 /// Says what a reload of a file with this text would say; changes nothing
@@ -751,6 +753,47 @@ async fn change_real(
         view
     });
     Ok(Json(view.await?))
+}
+
+/// A server in each VIP that has it
+#[utoipa::path(
+    get, path = "/v1/reals/{real}",
+    params(("real" = String, Path, description = "Address")),
+    responses((status = 200, body = Vec<VipReal>)),
+)]
+async fn server(State(shared): Api, Path(real): Path<String>) -> Answer<Vec<VipReal>> {
+    let views = blocking(move || {
+        let engine = shared.engine();
+        let places = engine.places_of(&real)?;
+        Ok(report::reals_at(&engine, &places)?)
+    });
+    Ok(Json(views.await?))
+}
+
+/// Changes weight, drain or maintenance of a server in each VIP that has it, or in none
+#[utoipa::path(
+    patch, path = "/v1/reals/{real}",
+    params(("real" = String, Path, description = "Address")),
+    request_body(content = RealChange),
+    responses((status = 200, body = Vec<VipReal>)),
+)]
+async fn change_server(
+    State(shared): Api,
+    Path(real): Path<String>,
+    body: String,
+) -> Answer<Vec<VipReal>> {
+    let change: RealChange = parse_json(&body)?;
+    let views = blocking(move || {
+        let views = {
+            let mut engine = shared.engine();
+            let places = engine.places_of(&real)?;
+            engine.change_reals(&places, &change, Moment::now().realtime_ns)?;
+            report::reals_at(&engine, &places)?
+        };
+        shared.keep();
+        Ok(views)
+    });
+    Ok(Json(views.await?))
 }
 
 /// What is set by hand and differs from the file

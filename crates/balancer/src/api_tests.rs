@@ -380,7 +380,7 @@ async fn refusals_are_sentences() {
             "/v2",
             json!(null),
             404,
-            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people",
+            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/reals/ADDRESS, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people",
         ),
     ];
     for (method, path, body, code, sentence) in cases {
@@ -528,13 +528,14 @@ fn a_slow_gateway_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn metrics_are_open_metrics_text() {
+async fn metrics_are_text_for_prometheus() {
     let daemon = Daemon::new(WEB);
     daemon.run(11, &[5.0; 4]);
     let page = daemon.get("/metrics").await;
     let page = page.as_str().unwrap();
     for line in [
-        "# TYPE causeway_packets counter",
+        "# HELP causeway_packets_total Packets by the data plane's verdict",
+        "# TYPE causeway_packets_total counter",
         "causeway_packets_total{verdict=\"not_vip\",action=\"pass\"} 7",
         "causeway_packet_bytes_total{verdict=\"established\",action=\"tx\"} 100000",
         "causeway_vip_packets_total{vip=\"web\"} 40",
@@ -545,7 +546,6 @@ async fn metrics_are_open_metrics_text() {
         "causeway_real_response_latency_seconds_bucket{le=\"0.004194304\",vip=\"web\",real=\"10.0.0.1\"} 0",
         "causeway_real_response_latency_seconds_bucket{le=\"0.006291456\",vip=\"web\",real=\"10.0.0.1\"} 550",
         "causeway_real_response_latency_seconds_bucket{le=\"+Inf\",vip=\"web\",real=\"10.0.0.1\"} 550",
-        "# EOF",
     ] {
         assert!(
             page.lines().any(|found| found == line),

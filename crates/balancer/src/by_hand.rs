@@ -22,42 +22,79 @@ impl Engine {
         change: &RealChange,
         now_ns: u64,
     ) -> Result<(), EngineError> {
+        let vip = self.find_vip(vip)?;
+        let real = find_real(&self.config.vips[vip], real)?;
+        self.change_reals(&[(vip, real)], change, now_ns)
+    }
+
+    /// Where a server is: the index of each VIP that has it, and that of its real there.
+    pub(super) fn places_of(&self, server: &str) -> Result<Vec<(usize, usize)>, EngineError> {
+        let address: Option<IpAddr> = server.parse().ok();
+        let vips = self.config.vips.iter().enumerate();
+        let places = vips.filter_map(|(at, vip)| {
+            let mut reals = vip.reals.iter();
+            Some((at, reals.position(|real| Some(real.address) == address)?))
+        });
+        let places: Vec<_> = places.collect();
+        match places.is_empty() {
+            true => Err(EngineError::NotFound(format!(
+                "no vip has a real `{server}`"
+            ))),
+            false => Ok(places),
+        }
+    }
+
+    /// The same for all these reals, or for none.
+    pub(super) fn change_reals(
+        &mut self,
+        places: &[(usize, usize)],
+        change: &RealChange,
+        now_ns: u64,
+    ) -> Result<(), EngineError> {
         if let Some(weight) = change.weight.filter(|weight| *weight > WEIGHT_MAX) {
             return Err(EngineError::Invalid(format!(
                 "weight {weight} is out of range; use 0 (no new connections) to {WEIGHT_MAX}"
             )));
         }
-        let vip_index = self.find_vip(vip)?;
-        let of_vip = &self.config.vips[vip_index];
-        let real_index = find_real(of_vip, real)?;
-        let (vip, real) = (of_vip.endpoint(), of_vip.reals[real_index].address);
+        let changed = places.iter().map(|(vip, real)| {
+            let vip = &self.config.vips[*vip];
+            (vip.endpoint(), vip.reals[*real].address)
+        });
+        let changed: Vec<(String, IpAddr)> = changed.collect();
         if self.follows_book() {
-            let of = (vip.as_str().into(), real);
-            let mut sets = self.by_hand.iter();
-            let set = sets.find(|set| set.vip == vip && set.real == real);
-            let mut set = set.map_or_else(RealChange::default, |set| set.set.clone());
-            merge(&mut set, change);
-            return self.want_by_hand([(of, set)]);
+            let states = changed.into_iter().map(|(vip, real)| {
+                let mut sets = self.by_hand.iter();
+                let set = sets.find(|set| set.vip == vip && set.real == real);
+                let mut set = set.map_or_else(RealChange::default, |set| set.set.clone());
+                merge(&mut set, change);
+                ((vip.as_str().into(), real), set)
+            });
+            let states: Vec<_> = states.collect();
+            return self.want_by_hand(states);
         }
         let mut config = self.config.clone();
-        put(&mut config.vips[vip_index].reals[real_index], change);
+        for (vip, real) in places {
+            put(&mut config.vips[*vip].reals[*real], change);
+        }
         self.replace(config)?;
-        let is_it = |set: &SetByHand| set.vip == vip && set.real == real;
-        let at = match self.by_hand.iter().position(is_it) {
-            Some(at) => at,
-            None => {
-                self.by_hand.push(SetByHand {
-                    vip,
-                    real,
-                    set: RealChange::default(),
-                    since_ns: now_ns,
-                });
-                self.by_hand.len() - 1
-            }
-        };
-        let set = &mut self.by_hand[at];
-        set.since_ns = now_ns;
-        merge(&mut set.set, change);
+        for (vip, real) in changed {
+            let is_it = |set: &SetByHand| set.vip == vip && set.real == real;
+            let at = match self.by_hand.iter().position(is_it) {
+                Some(at) => at,
+                None => {
+                    self.by_hand.push(SetByHand {
+                        vip,
+                        real,
+                        set: RealChange::default(),
+                        since_ns: now_ns,
+                    });
+                    self.by_hand.len() - 1
+                }
+            };
+            let set = &mut self.by_hand[at];
+            set.since_ns = now_ns;
+            merge(&mut set.set, change);
+        }
         (_, self.by_hand) = over(&self.file, &self.by_hand);
         Ok(())
     }

@@ -172,7 +172,7 @@ impl Page {
             ),
             (
                 "data_plane_up",
-                "Whether the program is on its interface, and pinned with its tables",
+                "Whether the program is pinned with its tables, and on an interface that is up",
                 None,
                 flag(self.is_held),
             ),

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use causeway_api::balancer::{
     AgentReportView, CookieView, Drops, FlowTableView, HealthView, History, LatencyView, Moves,
-    RealHistory, RealTimeline, RealView, SourceView, Stats, Timeline, VipView,
+    RealHistory, RealTimeline, RealView, SourceView, Stats, Timeline, VipReal, VipView,
 };
 use causeway_api::{Moment, VerdictView};
 use causeway_core::hist::Histogram;
@@ -88,6 +88,24 @@ pub(crate) fn vips_of(
             })
         })
         .collect()
+}
+
+/// The reals at these places: of a VIP, and of one of its reals.
+pub(crate) fn reals_at(engine: &Engine, places: &[(usize, usize)]) -> anyhow::Result<Vec<VipReal>> {
+    let mut views = Vec::new();
+    for &(vip, at) in places {
+        let pool = &engine.pools()[vip];
+        let ids = engine.plane().cookie_ids(pool.id())?;
+        if let Some((config, member)) = pool.members().nth(at) {
+            let real = RealView {
+                cookie_ids: cookies::ids_of(&ids, member.id),
+                ..real(engine, pool, at, config, member)
+            };
+            let vip = pool.vip().name.clone();
+            views.push(VipReal { vip, real });
+        }
+    }
+    Ok(views)
 }
 
 fn source_view(source: &Source, picked: u64) -> SourceView {

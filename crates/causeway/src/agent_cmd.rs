@@ -245,10 +245,10 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
 
 /// Client latency, of a running agent.
 pub(crate) fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
-    view.show(|output, _| {
+    view.show(|output, all| {
         let clients: ClientsView = target.get("/v1/clients")?;
         Ok(match output {
-            OutputFormat::Table => clients_table::text(&clients),
+            OutputFormat::Table => clients_table::text(&clients, all),
             OutputFormat::Json => serde_json::to_string_pretty(&clients)? + "\n",
             OutputFormat::Csv => clients_table::table(&clients).to_csv(),
         })

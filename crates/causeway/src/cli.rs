@@ -8,7 +8,7 @@
 
 use std::process::ExitCode;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::{
@@ -101,6 +101,21 @@ enum Command {
     /// Write shell completions and man pages
     #[command(after_help = examples::GENERATE)]
     Generate(generate_cmd::Args),
+}
+
+/// The error that a line gets without an environment: clap's usage has what the environment gives
+/// among what must be given.
+pub(crate) fn usual(
+    error: clap::Error,
+    line: impl IntoIterator<Item = std::ffi::OsString>,
+) -> clap::Error {
+    fn without_environment(command: clap::Command) -> clap::Command {
+        command
+            .mut_args(|argument| argument.env(None::<&'static str>))
+            .mut_subcommands(without_environment)
+    }
+    let parsed = without_environment(Cli::command()).try_get_matches_from(line);
+    parsed.err().unwrap_or(error)
 }
 
 impl Cli {
@@ -239,6 +254,8 @@ mod tests {
                 "causeway vip add 192.0.2.1:80 -r 10.0.0.1=x",
                 "weight x is not a whole number",
             ),
+            ("causeway override drop", "drop <VIP|--all> [REAL]"),
+            ("causeway real drain 10.0.0.1", "<VIP|--all>"),
             (
                 "causeway trace 192.0.2.7 192.0.2.1:80",
                 "not an address with a port",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Talks to a running daemon: through its Unix socket, or by TLS with a token from another host.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -140,6 +141,15 @@ impl Target {
     /// `GET path`.
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         parse(&self.call(Method::GET, path, None)?)
+    }
+
+    /// The same where the daemon may have no such thing.
+    pub(crate) fn get_if_any<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        match self.get(path) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is::<Absent>() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// `method path` with a JSON body; the answer is not looked at.
@@ -343,8 +353,21 @@ fn unreachable_daemon(target: &Target, error: &std::io::Error) -> anyhow::Error 
     }
 }
 
+/// Of what is not there, in the daemon's sentence.
+#[derive(Debug)]
+struct Absent(String);
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Absent {}
+
 fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
     match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) if status == StatusCode::NOT_FOUND => Absent(problem.error).into(),
         Ok(problem) => anyhow!("{}", problem.error),
         Err(_) => anyhow!("the daemon answered {status}"),
     }
@@ -406,6 +429,33 @@ mod tests {
         ] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_from_what_fails() {
+        use std::io::{Read as _, Write as _};
+        let ask = |answer: &'static str| {
+            let dir = tempfile::tempdir().unwrap();
+            let socket = dir.path().join("lb.sock");
+            let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+            let daemon = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 4096]).unwrap();
+                let body = r#"{"error": "so it is"}"#;
+                let length = body.len();
+                write!(
+                    stream,
+                    "HTTP/1.1 {answer}\r\ncontent-length: {length}\r\n\r\n{body}"
+                )
+                .unwrap();
+            });
+            let answer = Target::balancer(socket).get_if_any::<Problem>("/v1/fleet");
+            daemon.join().unwrap();
+            answer.map_err(|error| error.to_string())
+        };
+        assert!(matches!(ask("404 Not Found"), Ok(None)));
+        assert!(ask("200 OK").is_ok_and(|found| found.is_some()));
+        assert_eq!(ask("500 Internal Server Error").unwrap_err(), "so it is");
     }
 
     #[test]

@@ -2,7 +2,11 @@
 //! Client latency, as tables.
 
 use causeway_api::agent::{ClientsView, HistoryRow};
-use causeway_report::table::TextTable;
+use causeway_report::table::{TextTable, ms};
+
+fn of_seconds(s: Option<f64>) -> String {
+    ms(s.map(|s| s * 1e6))
+}
 
 /// One row per category.
 pub(crate) fn table(view: &ClientsView) -> TextTable {
@@ -17,14 +21,13 @@ pub(crate) fn table(view: &ClientsView) -> TextTable {
         ">STALLED",
         ">UNUSED",
         ">DROP %",
-        ">RESPONSE s",
-        ">LOST s",
-        ">SERVER s",
-        ">NETWORK s",
-        ">REQUEST s",
+        ">RESPONSE MS",
+        ">LOST MS",
+        ">SERVER MS",
+        ">NETWORK MS",
+        ">REQUEST MS",
         "DROPS",
     ]);
-    let seconds = |s: Option<f64>| s.map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
     for of in &view.categories {
         let drop_pct = of
             .syn_drop_pct
@@ -43,11 +46,11 @@ pub(crate) fn table(view: &ClientsView) -> TextTable {
             of.totals.stalled.to_string(),
             of.totals.unused.to_string(),
             drop_pct,
-            seconds(of.exact.mean_s),
-            seconds(of.exact.lost_s),
-            seconds(of.exact.server_s),
-            seconds(of.exact.network_s),
-            seconds(of.server.mean_s),
+            of_seconds(of.exact.mean_s),
+            of_seconds(of.exact.lost_s),
+            of_seconds(of.exact.server_s),
+            of_seconds(of.exact.network_s),
+            of_seconds(of.server.mean_s),
             match of.flood_share > 0.0 {
                 true => format!("{}, flood {:.0} %", of.drops, 100.0 * of.flood_share),
                 false => of.drops.clone(),
@@ -68,11 +71,10 @@ pub(crate) fn history(rows: &[HistoryRow]) -> TextTable {
         ">DONE",
         ">STALLED",
         ">GAVE UP",
-        ">EXACT s",
-        ">MODEL s",
-        ">SYN-TO-END s",
+        ">EXACT MS",
+        ">MODEL MS",
+        ">SYN-TO-END MS",
     ]);
-    let seconds = |s: Option<f64>| s.map_or_else(|| "-".to_owned(), |s| format!("{s:.4}"));
     for row in rows {
         table.push(vec![
             row.unix_ms.to_string(),
@@ -83,24 +85,17 @@ pub(crate) fn history(rows: &[HistoryRow]) -> TextTable {
             row.completed.to_string(),
             row.stalled.to_string(),
             row.gave_up.to_string(),
-            seconds(row.exact_s),
-            seconds(row.model_s),
-            seconds(row.syn_to_end_s),
+            of_seconds(row.exact_s),
+            of_seconds(row.model_s),
+            of_seconds(row.syn_to_end_s),
         ]);
     }
     table
 }
 
-/// The table with what holds for all of it.
-pub(crate) fn text(view: &ClientsView) -> String {
-    let mix = view.mix.iter().map(|class| {
-        format!(
-            "{:.0} % {} with {} s of patience",
-            100.0 * class.share,
-            class.name,
-            class.patience_s
-        )
-    });
+/// The table with what holds for all of it; what is assumed only if `all`.
+pub(crate) fn text(view: &ClientsView, all: bool) -> String {
+    let mut text = table(view).to_text();
     let mut queues = TextTable::new(&["LISTENER", ">QUEUED", ">LIMIT", "ACCEPT QUEUE"]);
     for queue in &view.accept_queues {
         queues.push(vec![
@@ -110,19 +105,30 @@ pub(crate) fn text(view: &ClientsView) -> String {
             queue.mode.clone(),
         ]);
     }
-    let queues = match view.accept_queues.is_empty() {
-        true => String::new(),
-        false => format!("\n{}", queues.to_text()),
-    };
-    let lost = match view.hooks_missing {
-        0 => String::new(),
-        count => format!(" {count} hooks have lost their program: nothing is counted there."),
-    };
-    format!(
-        "{}{queues}\nMeans of the last {} s; those who gave up are known {:.1} s late. Clients: {}.{lost}\n",
-        table(view).to_text(),
-        view.window_s,
-        view.exact_settles_s,
-        mix.collect::<Vec<_>>().join(", ")
-    )
+    if !view.accept_queues.is_empty() {
+        text += &format!("\n{}", queues.to_text());
+    }
+    text += &format!("\nMeans of the last {} s.\n", view.window_s);
+    if view.hooks_missing > 0 {
+        text += &format!(
+            "{} hooks have lost their program: nothing is counted there.\n",
+            view.hooks_missing
+        );
+    }
+    if all {
+        let mix = view.mix.iter().map(|class| {
+            format!(
+                "{:.0} % retry as {} and give up after {} s",
+                100.0 * class.share,
+                class.name,
+                class.patience_s
+            )
+        });
+        text += &format!(
+            "Assumed until learned: of the clients {}. Who gives up is counted {:.1} s later.\n",
+            mix.collect::<Vec<_>>().join(", "),
+            view.exact_settles_s
+        );
+    }
+    text
 }

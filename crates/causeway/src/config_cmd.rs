@@ -210,20 +210,31 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
             return Ok(ExitCode::FAILURE);
         }
         Err(errors) => {
-            let faults: Vec<String> = errors.to_string().lines().map(str::to_owned).collect();
-            for fault in &faults {
-                row(false, fault.clone());
+            for line in errors.to_string().lines() {
+                row(false, line.to_owned());
             }
-            let value = json!({ "file": file, "ok": false, "faults": faults });
+            let faults = errors.faults.iter();
+            let faults = faults.map(|fault| json!({ "line": fault.line, "text": fault.message }));
+            let value = json!({
+                "file": file,
+                "ok": false,
+                "values_unchecked": errors.values_unchecked,
+                "faults": faults.collect::<Vec<_>>(),
+            });
             print(output, &value, &table)?;
             return Ok(ExitCode::FAILURE);
         }
     };
+    let vips = balancers.as_ref().map(|config| config.vips.len());
+    let reals = balancers.as_ref().map(|config| {
+        let reals = config.vips.iter().map(|vip| vip.reals.len());
+        reals.sum::<usize>()
+    });
     let (memory, is_taken) = match balancers {
         Some(config) => {
             let memory = config.memory();
             let is_taken = ask(file, &text, config.socket, running)?;
-            (Some(memory?.to_string()), is_taken)
+            (Some(memory?), is_taken)
         }
         None => (None, false),
     };
@@ -232,7 +243,7 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
             eprintln!("note: {note}");
         }
         println!("{}: ok: {summary}", file.display());
-        if let Some(memory) = memory {
+        if let Some((_, memory)) = memory {
             println!("{memory}");
         }
         if is_taken {
@@ -244,8 +255,17 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
     for note in &notes {
         row(true, note.clone());
     }
-    let value =
-        json!({ "file": file, "ok": true, "summary": summary, "memory": memory, "notes": notes });
+    let (memory_bytes, memory) = memory.unzip();
+    let value = json!({
+        "file": file,
+        "ok": true,
+        "summary": summary,
+        "vips": vips,
+        "reals": reals,
+        "memory": memory,
+        "memory_bytes": memory_bytes,
+        "notes": notes,
+    });
     print(output, &value, &table)?;
     Ok(ExitCode::SUCCESS)
 }

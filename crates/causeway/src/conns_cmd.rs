@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use causeway_api::balancer::{Connections, MoveConnection};
+use causeway_api::balancer::{Connections, MoveConnection, VipView};
 use causeway_balancer::slots::LOOK_MAX;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{socket_address as endpoint, units};
@@ -13,6 +13,7 @@ use clap::Subcommand;
 use hyper::Method;
 
 use crate::client::Target;
+use crate::vip_cmd::vip_path;
 
 /// Arguments of `causeway conns`.
 #[derive(Debug, clap::Args)]
@@ -45,9 +46,8 @@ enum Action {
         /// The client's address and port
         #[arg(value_parser = endpoint)]
         client: SocketAddr,
-        /// The VIP's address and port
-        #[arg(value_parser = endpoint)]
-        vip: SocketAddr,
+        /// Name of the VIP, or address:port
+        vip: String,
         /// Address of a real of the VIP; one with weight 0 gets nothing else
         real: IpAddr,
     },
@@ -81,6 +81,13 @@ impl Args {
                 }
             }
             Action::Move { client, vip, real } => {
+                let vip = match endpoint(&vip) {
+                    Ok(vip) => vip,
+                    Err(_) => {
+                        let named: VipView = self.target.get(&vip_path(&vip))?;
+                        SocketAddr::new(named.address.parse()?, named.port)
+                    }
+                };
                 let body = MoveConnection { client, vip, real };
                 self.target
                     .send(Method::POST, "/v1/connections/move", &body)?;

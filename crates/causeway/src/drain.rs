@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use causeway_api::balancer::{RealView, VipView};
+use causeway_api::balancer::{RealView, VipReal, VipView};
 
 use crate::client::Target;
-use crate::vip_cmd::vip_path;
+use crate::vip_cmd::{Which, server_path, vip_path};
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -21,18 +21,18 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Ends with 0 once no connection is open, with 1 if some still are after `timeout`.
 pub(crate) fn wait(
     target: &Target,
-    vip: &str,
-    real: &str,
+    which: &Which,
+    reals: &str,
     timeout: Duration,
 ) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let mut progress = Progress::default();
     loop {
-        let open = open(target, vip, real)?;
+        let open = open(target, which)?;
         let waited = began.elapsed();
         if open == 0 {
             progress.end();
-            println!("empty: real {real} of {vip} has no open connection");
+            println!("empty: {reals} has no open connection");
             return Ok(ExitCode::SUCCESS);
         }
         if waited >= timeout {
@@ -49,10 +49,15 @@ pub(crate) fn wait(
 }
 
 /// Connections that are open, by the balancer's estimate.
-fn open(target: &Target, vip: &str, real: &str) -> anyhow::Result<u64> {
+fn open(target: &Target, which: &Which) -> anyhow::Result<u64> {
+    let real = &which.real;
+    let Some(vip) = &which.vip else {
+        let reals: Vec<VipReal> = target.get(&server_path(real))?;
+        return Ok(reals.iter().map(|of| of.real.connections_active).sum());
+    };
     let view: VipView = target.get(&vip_path(vip))?;
     let address = real.parse::<IpAddr>();
-    let is_it = |view: &&RealView| view.address == real || view.address.parse() == address;
+    let is_it = |view: &&RealView| view.address == *real || view.address.parse() == address;
     let found = view.reals.iter().find(is_it);
     let found = found.with_context(|| format!("{real} is no longer a real of {vip}"))?;
     Ok(found.connections_active)

@@ -103,6 +103,7 @@ pub(crate) const REAL: &str = "\
 Examples:
   causeway real list web
   causeway real drain web 10.0.0.1                # no new connections
+  causeway real drain --all 10.0.0.1 --wait       # in all VIPs, until it is empty
   causeway real drain web 10.0.0.1 --undo
   causeway real maintenance web 10.0.0.1          # no probes either
   causeway real weight web 10.0.0.1 3

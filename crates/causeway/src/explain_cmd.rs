@@ -8,7 +8,7 @@ use causeway_api::balancer::{DecisionView, Explanation, LatencyView, VipView};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 
 use crate::client::{Target, segment};
-use crate::stats_cmd::grade;
+use crate::stats_cmd::quality;
 
 /// Arguments of `causeway explain`.
 #[derive(Debug, clap::Args)]
@@ -112,7 +112,7 @@ fn parts(of: &LatencyView) -> Option<String> {
         0 | 1 => String::new(),
         one_in => format!(" by 1 in {one_in} connections"),
     };
-    let grade = grade(of);
+    let grade = quality(of);
     let known_pct = 100.0 * of.path_samples as f64 / of.samples.max(1) as f64;
     Some(match (of.server_us, of.path_us) {
         (Some(server_us), Some(path_us)) => format!(

@@ -309,11 +309,18 @@ fn history(revisions: &[FleetRevision]) -> TextTable {
     table
 }
 
+/// The state of a balancer that has left its fleet.
+const LEFT: &str = "left";
+
 /// How a fleet stands: what is wrong first.
 fn status(fleet: &FleetView) -> String {
     let position = |of: Option<FleetPosition>| of.map_or("none".to_owned(), |of| of.to_string());
+    let follows = match fleet.state.as_str() {
+        LEFT => "no longer followed".to_owned(),
+        _ => format!("data plane at {}", position(fleet.applied)),
+    };
     let mut text = format!(
-        "fleet {}, store {}\nthis is {}: {}, {}; book {}, data plane at {}\n",
+        "fleet {}, store {}\nthis is {}: {}, {}; book {}, {follows}\n",
         fleet.fleet,
         fleet.store,
         fleet.member,
@@ -323,7 +330,6 @@ fn status(fleet: &FleetView) -> String {
             false => "not in service",
         },
         position(fleet.book),
-        position(fleet.applied),
     );
     for (what, why) in [("store", &fleet.store_error), ("holds", &fleet.hold)] {
         if let Some(why) = why {
@@ -399,16 +405,19 @@ fn connection_ids(own: &FleetCidView) -> String {
 fn members(fleet: &FleetView) -> TextTable {
     let mut table = TextTable::new(&["member", "phase", "lease", "acknowledged"]);
     for member in &fleet.members {
-        let lease = match member.alive {
-            true => "lasts",
-            false => "is over",
+        // Who has left follows no book, and the last one that it had does not say so.
+        let has_left = fleet.state == LEFT && member.name == fleet.member;
+        let (phase, lease) = match (has_left, member.alive) {
+            (true, _) => (LEFT, "given up"),
+            (_, true) => (member.phase.as_str(), "lasts"),
+            (_, false) => (member.phase.as_str(), "is over"),
         };
         let acknowledged = member
             .acknowledged
             .map_or("nothing".to_owned(), |at| at.to_string());
         table.push(vec![
             member.name.clone(),
-            member.phase.clone(),
+            phase.to_owned(),
             lease.to_owned(),
             acknowledged,
         ]);
@@ -669,6 +678,19 @@ mod tests {
              agents: 0 of 1 go by this book\n\
              waits for lb2, the agent of 10.0.0.7: key 3 is issued\n"
         );
+        let left = FleetView {
+            state: LEFT.to_owned(),
+            in_service: false,
+            applied: None,
+            ..fleet
+        };
+        let told = status(&left);
+        for line in [
+            "this is lb1: left, not in service; book 0.9, no longer followed\n",
+            "\nlb1     left     given up  0.9\n",
+        ] {
+            assert!(told.contains(line), "{told}");
+        }
     }
 
     #[test]

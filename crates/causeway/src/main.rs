@@ -37,7 +37,10 @@ mod vip_cmd;
 mod words_arg;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => cli::usual(error, std::env::args_os()).exit(),
+    };
     log::init(cli.verbose);
     match cli.run() {
         Ok(code) => code,

@@ -399,7 +399,7 @@ mod tests {
             ("causeway-rtt-serve.1", ".SH EXAMPLES\n.nf\n"),
             ("causeway-lb.1", "causeway lb [-c|--config FILE]"),
             ("causeway-real-drain.1", "[--timeout TIME]"),
-            ("causeway-real-drain.1", " VIP REAL"),
+            ("causeway-real-drain.1", " {VIP | --all} REAL"),
             ("causeway-measure.1", "{-r|--read FILE"),
             ("causeway-status.1", ".TP\n3\nno daemon answers\n"),
             ("causeway-status.1", ".TP\n2\nwrong arguments\n"),

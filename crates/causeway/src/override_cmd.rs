@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::ensure;
 use causeway_api::balancer::Override;
 use causeway_report::table::{OutputFormat, TextTable};
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use serde_json::json;
 
 use crate::client::{Target, segment};
@@ -30,14 +30,14 @@ enum Action {
         output: OutputFormat,
     },
     /// Drop settings made by hand, so that the file's hold again
+    #[command(group = ArgGroup::new("where").args(["vip", "all"]).required(true))]
     Drop {
         /// Name of a VIP, or address:port
-        #[arg(required_unless_present = "all")]
         vip: Option<String>,
         /// Address of one of its servers; without it, all of them
         real: Option<String>,
         /// Of all VIPs
-        #[arg(long, conflicts_with = "vip")]
+        #[arg(long)]
         all: bool,
     },
 }

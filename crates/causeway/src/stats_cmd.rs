@@ -42,7 +42,7 @@ pub(crate) struct View {
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputFormat,
 
-    /// Show all counters, also those that are zero
+    /// Show all counters, also those that are zero, and all columns
     #[arg(short, long)]
     all: bool,
 
@@ -62,7 +62,7 @@ impl Args {
             Ok(match output {
                 OutputFormat::Table => table(&stats, all),
                 OutputFormat::Json => serde_json::to_string_pretty(&stats)? + "\n",
-                OutputFormat::Csv => reals(&stats.vips).to_csv(),
+                OutputFormat::Csv => reals(&stats.vips, true).to_csv(),
             })
         })
     }
@@ -106,10 +106,14 @@ impl View {
 pub(crate) fn table(stats: &Stats, all: bool) -> String {
     let mut tables = vec![
         verdicts(&stats.verdicts, all).to_text(),
-        flow_table(&stats.flow_table, all).to_text(),
+        flow_table(&stats.flow_table).to_text(),
         vips(&stats.vips).to_text(),
-        reals(&stats.vips).to_text(),
+        reals(&stats.vips, all).to_text(),
     ];
+    let ended = stats.flow_table.ended();
+    if all || ended.iter().any(|(_, flows)| *flows > 0) {
+        tables.insert(2, ended_flows(ended, all).to_text());
+    }
     if stats.vips.iter().any(|vip| !vip.sources.is_empty()) {
         tables.push(sources(&stats.vips).to_text());
     }
@@ -119,13 +123,26 @@ pub(crate) fn table(stats: &Stats, all: bool) -> String {
     tables.join("\n")
 }
 
-/// How full the flow table is, and why flows ended; reasons that never were only if `all`.
-fn flow_table(view: &FlowTableView, all: bool) -> TextTable {
-    let mut table = TextTable::new(&["FLOW TABLE", ">FLOWS"]);
-    let rows = [("slots", view.slots), ("in use", view.flows)];
-    for (what, flows) in rows.into_iter().chain(view.ended()) {
+/// How full the flow table is.
+fn flow_table(view: &FlowTableView) -> TextTable {
+    let mut table = TextTable::new(&["FLOW TABLE", ">FLOWS", ">PCT"]);
+    let capacity = view.capacity();
+    let percent = 100.0 * view.flows as f64 / capacity.max(1) as f64;
+    for (what, flows, percent) in [
+        ("capacity", capacity, String::new()),
+        ("in use", view.flows, format!("{percent:.1}")),
+    ] {
+        table.push(vec![what.to_owned(), flows.to_string(), percent]);
+    }
+    table
+}
+
+/// Why flows ended; reasons that never were only if `all`.
+fn ended_flows(ended: [(&str, u64); 4], all: bool) -> TextTable {
+    let mut table = TextTable::new(&["ENDED SINCE THE START", ">FLOWS"]);
+    for (why, flows) in ended {
         if all || flows > 0 {
-            table.push(vec![what.to_owned(), flows.to_string()]);
+            table.push(vec![why.to_owned(), flows.to_string()]);
         }
     }
     table
@@ -223,19 +240,14 @@ fn address(vip: &VipView) -> String {
 }
 
 /// Why the real is as it is: its health first, if that keeps it out.
-fn reason(real: &RealView) -> String {
+fn reason(real: &RealView, text: &str) -> String {
     match real.health.as_ref().filter(|_| real.state == "down") {
         Some(health) => health.reason.clone(),
         None => match real.slow_start_s {
-            Some(left_s) => format!("slow start, {left_s:.0} s left; {}", real.reason_text),
-            None => real.reason_text.clone(),
+            Some(left_s) => format!("slow start, {left_s:.0} s left; {text}"),
+            None => text.to_owned(),
         },
     }
-}
-
-/// What its probes say, if there are any.
-fn health(real: &RealView) -> &str {
-    real.health.as_ref().map_or("", |health| &health.state)
 }
 
 /// Which part of connections is measured.
@@ -247,7 +259,7 @@ pub(crate) fn sampled(one_in: u32) -> String {
 }
 
 /// How far to trust what is shown of a real's latency.
-pub(crate) fn grade(of: &LatencyView) -> String {
+pub(crate) fn quality(of: &LatencyView) -> String {
     match of.quality.as_str() {
         "" => "none".to_owned(),
         word => word.to_owned(),
@@ -262,59 +274,73 @@ fn low_pct(of: &LatencyView) -> String {
     }
 }
 
-/// One row per real.
-pub(crate) fn reals(vips: &[VipView]) -> TextTable {
-    let mut table = TextTable::new(&[
-        "VIP",
-        "REAL",
-        "STATE",
-        "HEALTH",
-        ">WEIGHT",
-        ">EFFECTIVE",
-        ">PACKETS",
-        ">OPENED",
-        ">ACTIVE",
-        ">REQUESTS",
-        ">SAMPLED",
-        ">MEAN MS",
-        ">SERVER MS",
-        ">P50 MS",
-        ">P90 MS",
-        ">P99 MS",
-        "GRADE",
-        ">LOW PCT",
-        "REASON",
-    ]);
+type Cell = fn(&VipView, &RealView) -> String;
+
+/// Columns of reals, and where they are shown: in narrow tables, in wide ones, or in both.
+const COLUMNS: [(&str, bool, bool, Cell); 20] = [
+    ("VIP", true, true, |vip, _| vip.name.clone()),
+    ("REAL", true, true, |_, real| real.address.clone()),
+    ("STATE", true, true, |_, real| real.state.clone()),
+    ("HEALTH", false, true, |_, real| {
+        let health = real.health.as_ref();
+        health.map_or_else(String::new, |health| health.state.clone())
+    }),
+    (">WEIGHT", true, true, |_, real| real.weight.to_string()),
+    (">EFFECTIVE", true, true, |_, real| {
+        weight(real.effective_weight)
+    }),
+    (">PACKETS", false, true, |_, real| real.packets.to_string()),
+    (">OPENED", false, true, |_, real| {
+        real.connections_opened.to_string()
+    }),
+    (">ACTIVE", true, true, |_, real| {
+        real.connections_active.to_string()
+    }),
+    (">REQUESTS", false, true, |_, real| {
+        real.requests.to_string()
+    }),
+    (">SAMPLED", false, true, |_, real| {
+        sampled(real.latency.one_in)
+    }),
+    (">MEAN MS", true, true, |_, real| ms(real.latency.mean_us)),
+    (">SERVER MS", false, true, |_, real| {
+        ms(real.latency.server_us)
+    }),
+    (">P50 MS", false, true, |_, real| ms(real.latency.p50_us)),
+    (">P90 MS", false, true, |_, real| ms(real.latency.p90_us)),
+    (">P99 MS", true, true, |_, real| ms(real.latency.p99_us)),
+    ("QUALITY", false, true, |_, real| quality(&real.latency)),
+    (">LOW PCT", false, true, |_, real| low_pct(&real.latency)),
+    ("REASON", true, false, |_, real| {
+        let is_off = real.reason == "off";
+        reason(
+            real,
+            if is_off {
+                "no controller"
+            } else {
+                &real.reason
+            },
+        )
+    }),
+    ("REASON", false, true, |_, real| {
+        reason(real, &real.reason_text)
+    }),
+];
+
+/// One row per real; without `all` of a width that terminals have.
+pub(crate) fn reals(vips: &[VipView], all: bool) -> TextTable {
+    let columns = COLUMNS
+        .iter()
+        .filter(|(_, narrow, wide, _)| if all { *wide } else { *narrow });
+    let titles: Vec<&str> = columns.clone().map(|(title, ..)| *title).collect();
+    let mut table = TextTable::new(&titles);
     for vip in vips {
         for real in &vip.reals {
-            table.push(row(vip, real));
+            let cells = columns.clone().map(|(.., cell)| cell(vip, real));
+            table.push(cells.collect());
         }
     }
     table
-}
-
-fn row(vip: &VipView, real: &RealView) -> Vec<String> {
-    vec![
-        vip.name.clone(),
-        real.address.clone(),
-        real.state.clone(),
-        health(real).to_owned(),
-        real.weight.to_string(),
-        weight(real.effective_weight),
-        real.packets.to_string(),
-        real.connections_opened.to_string(),
-        real.connections_active.to_string(),
-        real.requests.to_string(),
-        sampled(real.latency.one_in),
-        ms(real.latency.mean_us),
-        ms(real.latency.server_us),
-        ms(real.latency.p50_us),
-        ms(real.latency.p90_us),
-        ms(real.latency.p99_us),
-        grade(&real.latency),
-        low_pct(&real.latency),
-        reason(real),
-    ]
 }
 
 #[cfg(test)]
@@ -330,7 +356,9 @@ mod tests {
         let expected = include_str!("../testdata/stats.txt");
         let shown = table(&stats, false);
         assert_eq!(shown, expected, "\n{shown}");
-        let csv = reals(&stats.vips).to_csv();
-        assert!(csv.starts_with("vip,real,state,health,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,grade,low_pct,reason\nweb,10.0.0.1,active,,1,0.020,"));
+        let widest = shown.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(90), "{widest:?}");
+        let csv = reals(&stats.vips, true).to_csv();
+        assert!(csv.starts_with("vip,real,state,health,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,quality,low_pct,reason\nweb,10.0.0.1,active,,1,0.020,"));
     }
 }

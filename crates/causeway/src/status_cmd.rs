@@ -14,7 +14,7 @@ use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::plural;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::Target;
 use crate::vip_cmd::print;
@@ -45,9 +45,13 @@ impl Args {
             // The active ones of a million reals are not what an operator should look at.
             let stats = target.get("/v1/stats?brief=true")?;
             let mut condition = of_balancer(&status, &stats);
-            // Refused where there is no fleet.
-            let fleet: Option<FleetView> = target.get("/v1/fleet").ok();
-            condition.troubles.extend(fleet.iter().flat_map(of_fleet));
+            match target.get_if_any::<FleetView>("/v1/fleet") {
+                Ok(fleet) => condition.troubles.extend(fleet.iter().flat_map(of_fleet)),
+                Err(error) => {
+                    let text = format!("how its fleet stands is not known: {error:#}");
+                    condition.troubles.push(Trouble::new("fleet_unknown", text));
+                }
+            }
             Ok(condition)
         })
     }
@@ -56,12 +60,57 @@ impl Args {
 /// How a daemon is.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Condition {
-    /// What runs, where and since when.
-    daemon: String,
-    /// What it serves.
+    #[serde(flatten)]
+    daemon: Daemon,
+    /// What it serves, in figures.
+    #[serde(flatten)]
+    figures: Value,
+    /// The same as a sentence.
+    #[serde(skip)]
     serves: String,
-    /// What an operator should look at, a sentence each.
-    pub troubles: Vec<String>,
+    troubles: Vec<Trouble>,
+}
+
+/// What runs, where and since when.
+#[derive(Debug, PartialEq, Serialize)]
+struct Daemon {
+    daemon: &'static str,
+    version: String,
+    interface: String,
+    /// None where no program is on the interface.
+    mode: Option<String>,
+    pid: u32,
+    uptime_s: f64,
+    config_file: String,
+}
+
+/// Something that an operator should look at.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct Trouble {
+    /// One word for programs; docs/reference/commands.md lists them.
+    kind: &'static str,
+    vip: Option<String>,
+    real: Option<String>,
+    /// What it is, and what mends it.
+    pub text: String,
+}
+
+impl Trouble {
+    fn new(kind: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            vip: None,
+            real: None,
+            text: text.into(),
+        }
+    }
+
+    fn of_vip(kind: &'static str, vip: &str, text: String) -> Self {
+        Self {
+            vip: Some(vip.to_owned()),
+            ..Self::new(kind, text)
+        }
+    }
 }
 
 /// Asks, and prints the answer.
@@ -89,9 +138,9 @@ pub(crate) fn run(
 
 impl Condition {
     fn text(&self) -> String {
-        let mut lines = vec![self.daemon.clone(), self.serves.clone()];
+        let mut lines = vec![self.daemon.text(), self.serves.clone()];
         let troubles = self.troubles.iter();
-        lines.extend(troubles.map(|trouble| format!("trouble: {trouble}")));
+        lines.extend(troubles.map(|trouble| format!("trouble: {}", trouble.text)));
         if self.troubles.is_empty() {
             lines.push("all is well".to_owned());
         }
@@ -99,9 +148,14 @@ impl Condition {
     }
 
     fn table(&self) -> TextTable {
-        let mut table = TextTable::new(&["trouble"]);
+        let mut table = TextTable::new(&["kind", "vip", "real", "text"]);
         for trouble in &self.troubles {
-            table.push(vec![trouble.clone()]);
+            table.push(vec![
+                trouble.kind.to_owned(),
+                trouble.vip.clone().unwrap_or_default(),
+                trouble.real.clone().unwrap_or_default(),
+                trouble.text.clone(),
+            ]);
         }
         table
     }
@@ -109,22 +163,25 @@ impl Condition {
 
 /// How a balancer is.
 fn of_balancer(status: &Status, stats: &Stats) -> Condition {
-    let mut troubles: Vec<String> = [&status.data_plane_error, &status.state_error]
-        .into_iter()
-        .flatten()
-        .cloned()
-        .collect();
+    let mut troubles = Vec::new();
+    troubles.extend(told("data_plane", &status.data_plane_error));
+    troubles.extend(told("state_not_kept", &status.state_error));
     troubles.extend(refused(&status.last_reload_error));
     if status.last_good {
         let file = &status.config_file;
-        troubles.push(format!(
+        troubles.push(Trouble::new("last_good", format!(
             "{file} was refused at the start, and the copy of the last good one is in force: correct it, then `causeway reload`"
-        ));
+        )));
     }
     let unfinished = status.unfinished.iter();
-    troubles.extend(unfinished.map(|what| format!("the last change is not complete: {what}")));
+    troubles.extend(unfinished.map(|what| {
+        Trouble::new(
+            "unfinished",
+            format!("the last change is not complete: {what}"),
+        )
+    }));
     for hop in stats.next_hop.iter().filter(|hop| !hop.is_up()) {
-        troubles.push(match &hop.gateway {
+        let text = match &hop.gateway {
             Some(gateway) => format!(
                 "the next hop of {} reals, {gateway}, is silent: packets go to its last MAC address",
                 hop.family
@@ -133,18 +190,21 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
                 "no route to {} reals has a gateway: what is encapsulated goes nowhere",
                 hop.family
             ),
-        });
+        };
+        troubles.push(Trouble::new("next_hop", text));
     }
     let flows = &stats.flow_table;
-    // Nine tenths of the flows that it is sized for: it has five slots for each four.
-    if 25 * flows.flows > 18 * flows.slots {
-        troubles.push(format!(
-            "the flow table is nearly full, with {} flows in {} slots; in a full one new flows evict old ones: raise [flow_table], or use cookies",
-            flows.flows, flows.slots
-        ));
+    if 10 * flows.flows > 9 * flows.capacity() {
+        troubles.push(Trouble::new("flow_table", format!(
+            "the flow table is nearly full, with {} of {} flows; in a full one new flows evict old ones: raise [flow_table], or use cookies",
+            flows.flows, flows.capacity()
+        )));
     }
     if stats.vips.is_empty() {
-        troubles.push("it has no VIP, and balances nothing: add [[vip]] to its file, or use `causeway vip add`".to_owned());
+        troubles.push(Trouble::new(
+            "no_vip",
+            "it has no VIP, and balances nothing: add [[vip]] to its file, or use `causeway vip add`",
+        ));
     }
     stats.vips.iter().for_each(|vip| of_vip(vip, &mut troubles));
 
@@ -158,21 +218,22 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
             *states.entry(ACTIVE).or_default() += active(vip);
         }
     }
+    let figures = json!({ "vips": stats.vips.len(), "vips_ready": ready, "reals": states });
     let states: Vec<String> = states
         .iter()
         .map(|(state, count)| format!("{count} {state}"))
         .collect();
     Condition {
-        daemon: daemon(
-            &format!(
-                "balancer {} on {}",
-                status.version,
-                at(&status.interface, &status.mode)
-            ),
-            status.pid,
-            (status.started, stats.at),
-            &status.config_file,
-        ),
+        daemon: Daemon {
+            daemon: "balancer",
+            version: status.version.clone(),
+            interface: status.interface.clone(),
+            mode: mode(&status.mode),
+            pid: status.pid,
+            uptime_s: seconds(status.started, stats.at),
+            config_file: status.config_file.clone(),
+        },
+        figures,
         serves: format!(
             "{ready} of {} ready; reals: {}",
             plural(stats.vips.len(), "VIP"),
@@ -186,32 +247,37 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
 }
 
 /// What is wrong with a balancer's place in its fleet, and with the others.
-fn of_fleet(view: &FleetView) -> Vec<String> {
+fn of_fleet(view: &FleetView) -> Vec<Trouble> {
     let (fleet, member) = (&view.fleet, &view.member);
     if view.state == "left" {
-        return vec![format!(
-            "{member} has left the fleet {fleet}, and routers send it nothing: `causeway fleet join` brings it back"
+        return vec![Trouble::new(
+            "fleet_left",
+            format!(
+                "{member} has left the fleet {fleet}, and routers send it nothing: `causeway fleet join` brings it back"
+            ),
         )];
     }
     let mut troubles = Vec::new();
     if !view.in_service {
         let why = view.hold.as_deref().unwrap_or(&view.state);
-        troubles.push(format!("not in service in the fleet {fleet}: {why}"));
+        let text = format!("not in service in the fleet {fleet}: {why}");
+        troubles.push(Trouble::new("fleet_not_in_service", text));
     }
     let store_error = view.store_error.iter();
     troubles.extend(store_error.map(|error| {
-        format!("the store of the fleet {fleet} does not work, and the last good book is in force: {error}")
+        Trouble::new("fleet_store", format!("the store of the fleet {fleet} does not work, and the last good book is in force: {error}"))
     }));
     let others = view.members.iter().filter(|other| other.name != *member);
     troubles.extend(others.filter(|other| !other.alive).map(|other| {
-        format!(
+        Trouble::new("fleet_member_gone", format!(
             "the lease of {name} is over: start it, or `causeway fleet pass-by {name}` if it is gone for good",
             name = other.name
-        )
+        ))
     }));
     let held = view.held.iter();
     troubles.extend(held.map(|removal| {
-        format!("the file's removal waits for you (`causeway fleet push`): {removal}")
+        let text = format!("the file's removal waits for you (`causeway fleet push`): {removal}");
+        Trouble::new("fleet_held", text)
     }));
     troubles
 }
@@ -225,7 +291,7 @@ fn active(vip: &VipView) -> usize {
     listed.count().max(vip.reals_active)
 }
 
-fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
+fn of_vip(vip: &VipView, troubles: &mut Vec<Trouble>) {
     let name = &vip.name;
     if !vip.ready {
         let reals = vip.reals.iter().filter(|real| real.state != ACTIVE);
@@ -241,7 +307,7 @@ fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
             0 => String::new(),
             _ => format!("; {count} {what}"),
         };
-        troubles.push(format!(
+        let text = format!(
             "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}{}",
             vip.reals_up,
             plural(reals.count() + active(vip), "real"),
@@ -249,29 +315,36 @@ fn of_vip(vip: &VipView, troubles: &mut Vec<String>) {
             of(drained, "drained"),
             of(weightless.count(), "of weight 0"),
             of(unknown, "not probed yet"),
-        ));
+        );
+        troubles.push(Trouble::of_vip("vip_not_ready", name, text));
     }
     if let Some(discovery) = &vip.discovery {
         let origin = &discovery.origin;
         let error = discovery.error.iter();
-        troubles.extend(error.map(|error| format!("reals of {name} from {origin}: {error}")));
+        troubles.extend(error.map(|error| {
+            let text = format!("reals of {name} from {origin}: {error}");
+            Trouble::of_vip("discovery", name, text)
+        }));
         let held = discovery.held.iter();
         troubles.extend(held.map(|reals| {
-            format!(
+            Trouble::of_vip("discovery_held", name, format!(
                 "an answer of {origin} that removes {} of {name} waits for you: `causeway vip accept {name}` applies it",
                 plural(*reals, "real")
-            )
+            ))
         }));
     }
     for real in vip.reals.iter().filter(|real| real.state == "down") {
-        let mut trouble = format!("{} of {name} is down", real.address);
+        let mut text = format!("{} of {name} is down", real.address);
         if let Some(health) = &real.health {
             if let Some(votes) = health.votes.filter(|votes| votes.down > 0) {
-                trouble += &format!(" for {} of {} balancers", votes.down, votes.voters);
+                text += &format!(" for {} of {} balancers", votes.down, votes.voters);
             }
-            trouble += &format!("; its last probe: {}", health.reason);
+            text += &format!("; its last probe: {}", health.reason);
         }
-        troubles.push(trouble);
+        troubles.push(Trouble {
+            real: Some(real.address.clone()),
+            ..Trouble::of_vip("real_down", name, text)
+        });
     }
 }
 
@@ -282,20 +355,23 @@ pub(crate) fn of_agent(target: &Target) -> anyhow::Result<Condition> {
 }
 
 fn agent(status: &AgentStatus, stats: &AgentStats) -> Condition {
-    let mut troubles: Vec<String> = status.data_plane_error.iter().cloned().collect();
+    let mut troubles: Vec<Trouble> = told("data_plane", &status.data_plane_error)
+        .into_iter()
+        .collect();
     troubles.extend(refused(&status.last_reload_error));
     for vip in &status.vips_missing {
         let length = if vip.is_ipv4() { 32 } else { 128 };
-        troubles.push(format!(
+        troubles.push(Trouble::of_vip("vip_missing", &vip.to_string(), format!(
             "this server does not hold the VIP {vip}, so the kernel drops its packets: `ip addr add {vip}/{length} dev lo`"
-        ));
+        )));
     }
     let missing = stats.clients.as_ref().map_or(0, |c| c.hooks_missing);
     if missing > 0 {
-        troubles.push(format!(
+        let text = format!(
             "{} of interfaces without a program: clients that pass there are not measured",
             plural(missing as usize, "hook")
-        ));
+        );
+        troubles.push(Trouble::new("hooks_missing", text));
     }
     let mut serves = Vec::new();
     if !stats.addresses.is_empty() {
@@ -312,17 +388,25 @@ fn agent(status: &AgentStatus, stats: &AgentStats) -> Condition {
             book.server, book.position
         ));
     }
+    let books = stats
+        .books
+        .iter()
+        .map(|book| json!({ "server": book.server, "position": book.position.to_string() }));
     Condition {
-        daemon: daemon(
-            &format!(
-                "agent {} on {}",
-                status.version,
-                at(&status.interface, &status.mode)
-            ),
-            status.pid,
-            (status.started, stats.at),
-            &status.config_file,
-        ),
+        daemon: Daemon {
+            daemon: "agent",
+            version: status.version.clone(),
+            interface: status.interface.clone(),
+            mode: mode(&status.mode),
+            pid: status.pid,
+            uptime_s: seconds(status.started, stats.at),
+            config_file: status.config_file.clone(),
+        },
+        figures: json!({
+            "addresses": stats.addresses,
+            "client_categories": stats.clients.as_ref().map(|clients| clients.categories.len()),
+            "books": books.collect::<Vec<_>>(),
+        }),
         serves: match serves.is_empty() {
             true => "nothing to do".to_owned(),
             false => serves.join("; "),
@@ -340,12 +424,20 @@ fn tunnel(status: &TunnelStatus) -> Condition {
     let paths = &status.paths;
     let carrying = paths.iter().filter(|path| carries(path)).count();
     Condition {
-        daemon: daemon(
-            &format!("tunnel {} on {}", status.version, status.device),
-            status.pid,
-            (status.started, status.at),
-            &status.config_file,
-        ),
+        daemon: Daemon {
+            daemon: "tunnel",
+            version: status.version.clone(),
+            interface: status.device.clone(),
+            mode: None,
+            pid: status.pid,
+            uptime_s: seconds(status.started, status.at),
+            config_file: status.config_file.clone(),
+        },
+        figures: json!({
+            "paths": paths.len(),
+            "paths_carrying": carrying,
+            "key": (status.key != 0).then_some(status.key),
+        }),
         serves: format!(
             "{carrying} of {} carry, {}",
             plural(paths.len(), "path"),
@@ -362,7 +454,7 @@ fn tunnel(status: &TunnelStatus) -> Condition {
 }
 
 /// What keeps a tunnel, or some of its paths, from carrying.
-pub(crate) fn tunnel_troubles(status: &TunnelStatus) -> Vec<String> {
+pub(crate) fn tunnel_troubles(status: &TunnelStatus) -> Vec<Trouble> {
     tunnel(status).troubles
 }
 
@@ -370,42 +462,69 @@ fn carries(path: &PathView) -> bool {
     ["alive", "partly"].contains(&path.state.as_str())
 }
 
-fn of_paths(sessions: u64, paths: &[PathView]) -> Vec<String> {
+fn of_paths(sessions: u64, paths: &[PathView]) -> Vec<Trouble> {
     if !paths.iter().any(carries) {
         return vec![match sessions {
-            0 => "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?".to_owned(),
-            _ => "no path is alive: nothing is carried until the other end answers".to_owned(),
+            0 => Trouble::new(
+                "no_answer",
+                "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?",
+            ),
+            _ => Trouble::new(
+                "no_path",
+                "no path is alive: nothing is carried until the other end answers",
+            ),
         }];
     }
     let troubled = paths.iter().filter(|path| path.state != "alive");
+    let text = |path: &PathView| {
+        format!(
+            "path {} from {} to {} is {}",
+            path.id, path.local, path.remote, path.state
+        )
+    };
     troubled
-        .map(|path| {
-            format!(
-                "path {} from {} to {} is {}",
-                path.id, path.local, path.remote, path.state
-            )
-        })
+        .map(|path| Trouble::new("path_down", text(path)))
         .collect()
 }
 
-fn refused(last_reload_error: &Option<String>) -> Option<String> {
+fn refused(last_reload_error: &Option<String>) -> Option<Trouble> {
     let error = last_reload_error.as_ref()?;
-    Some(format!(
-        "the last reload was refused, and what was before holds: {error}"
+    Some(Trouble::new(
+        "reload_refused",
+        format!("the last reload was refused, and what was before holds: {error}"),
     ))
 }
 
-fn at(interface: &str, mode: &str) -> String {
-    match mode {
-        "none" => format!("{interface} without XDP"),
-        mode => format!("{interface} in {mode} mode"),
-    }
+/// A sentence of the daemon's own.
+fn told(kind: &'static str, error: &Option<String>) -> Option<Trouble> {
+    Some(Trouble::new(kind, error.as_ref()?))
 }
 
-fn daemon(what: &str, pid: u32, (started, now): (Moment, Moment), file: &str) -> String {
-    let runs_ns = now.monotonic_ns.saturating_sub(started.monotonic_ns);
-    let runs = span(Duration::from_nanos(runs_ns));
-    format!("{what}, pid {pid}, runs for {runs} with {file}")
+fn mode(word: &str) -> Option<String> {
+    (word != "none").then(|| word.to_owned())
+}
+
+fn seconds(started: Moment, now: Moment) -> f64 {
+    now.monotonic_ns.saturating_sub(started.monotonic_ns) as f64 / 1e9
+}
+
+impl Daemon {
+    fn text(&self) -> String {
+        let mode = match (&self.mode, self.daemon) {
+            (Some(mode), _) => format!(" in {mode} mode"),
+            (None, "tunnel") => String::new(),
+            (None, _) => " without XDP".to_owned(),
+        };
+        format!(
+            "{} {} on {}{mode}, pid {}, runs for {} with {}",
+            self.daemon,
+            self.version,
+            self.interface,
+            self.pid,
+            span(Duration::from_secs_f64(self.uptime_s)),
+            self.config_file
+        )
+    }
 }
 
 /// Its two largest units.
@@ -451,7 +570,7 @@ mod tests {
     fn a_balancer_that_is_well_says_so() {
         let stats = stats(|stats| "drain".clone_into(&mut stats.vips[0].reals[0].state));
         let condition = of_balancer(&status(), &stats);
-        assert_eq!(condition.troubles, Vec::<String>::new());
+        assert_eq!(condition.troubles, []);
         let text = condition.text();
         assert!(
             text.starts_with(
@@ -467,11 +586,30 @@ mod tests {
     }
 
     #[test]
+    fn programs_get_figures_and_words() {
+        let stats = stats(|stats| "down".clone_into(&mut stats.vips[0].reals[0].state));
+        let address = stats.vips[0].reals[0].address.clone();
+        let condition = json!(of_balancer(&status(), &stats));
+        assert_eq!(condition["daemon"], "balancer");
+        assert_eq!(condition["uptime_s"], 90_061.0);
+        assert_eq!(condition["vips"], stats.vips.len());
+        assert_eq!(condition["reals"]["down"], 1);
+        let trouble = &condition["troubles"][0];
+        assert_eq!(
+            (&trouble["kind"], &trouble["vip"], &trouble["real"]),
+            (&json!("real_down"), &json!("web"), &json!(address))
+        );
+    }
+
+    #[test]
     fn each_trouble_of_a_balancer_is_a_line() {
         let told = |status: &Status, stats: &Stats, expected: &str| {
             let condition = of_balancer(status, stats);
             assert_eq!(condition.troubles.len(), 1, "{condition:?}");
-            assert!(condition.troubles[0].contains(expected), "{condition:?}");
+            assert!(
+                condition.troubles[0].text.contains(expected),
+                "{condition:?}"
+            );
             assert!(!condition.text().contains("all is well"));
         };
         let well = stats(|_| {});
@@ -547,7 +685,7 @@ mod tests {
             change(&mut view);
             of_fleet(&view)
         };
-        assert_eq!(view(|_| {}), Vec::<String>::new());
+        assert_eq!(view(|_| {}), []);
         for (troubles, expected) in [
             (
                 view(|v| v.members[1].alive = false),
@@ -573,7 +711,7 @@ mod tests {
             ),
         ] {
             assert_eq!(troubles.len(), 1, "{troubles:?}");
-            assert!(troubles[0].contains(expected), "{troubles:?}");
+            assert!(troubles[0].text.contains(expected), "{troubles:?}");
         }
     }
 
@@ -584,11 +722,11 @@ mod tests {
             stats.vips[0].reals[0].weight = 0;
         });
         let troubles = of_balancer(&status(), &stats).troubles;
-        assert!(troubles[0].contains("; 1 of weight 0"), "{troubles:?}");
+        assert!(troubles[0].text.contains("; 1 of weight 0"), "{troubles:?}");
         let mut none = stats;
         none.vips.clear();
         let troubles = of_balancer(&status(), &none).troubles;
-        assert!(troubles[0].contains("it has no VIP"), "{troubles:?}");
+        assert!(troubles[0].text.contains("it has no VIP"), "{troubles:?}");
     }
 
     #[test]
@@ -602,7 +740,10 @@ mod tests {
         });
         let troubles = of_balancer(&status(), &stats).troubles;
         assert_eq!(troubles.len(), 1, "{troubles:?}");
-        assert!(troubles[0].ends_with("; 1 not probed yet"), "{troubles:?}");
+        assert!(
+            troubles[0].text.ends_with("; 1 not probed yet"),
+            "{troubles:?}"
+        );
     }
 
     #[test]
@@ -611,7 +752,11 @@ mod tests {
             state: state.to_owned(),
             ..PathView::default()
         };
-        let told = |sessions, states: [&str; 2]| of_paths(sessions, &states.map(path)).join("|");
+        let told = |sessions, states: [&str; 2]| {
+            let troubles = of_paths(sessions, &states.map(path));
+            let texts: Vec<String> = troubles.into_iter().map(|trouble| trouble.text).collect();
+            texts.join("|")
+        };
         assert!(told(0, ["probing", "probing"]).contains("not answered yet"));
         assert!(told(1, ["dead", "down"]).contains("no path is alive"));
         assert_eq!(told(1, ["alive", "alive"]), "");

@@ -18,7 +18,7 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::client::Target;
-use crate::stats_cmd::grade;
+use crate::stats_cmd::quality;
 
 /// Points of a course: one a refresh.
 const POINTS: usize = 40;
@@ -202,7 +202,8 @@ impl View {
         let mut lines = vec![Line::from(selected), Line::from("")];
         lines.extend(self.moves.iter().map(|line| Line::from(line.clone()).dim()));
         frame.render_widget(Paragraph::new(lines), foot);
-        let keys = "q quit   arrows select   LATENCY and WEIGHT over the last looks; below: why the selected real has its weight, and the last moves";
+        let keys =
+            "q quit   arrows select a real: below, why it has its weight, and the last moves";
         let below = match &self.fault {
             Some(fault) => Paragraph::new(format!("stale: {fault}")).red().bold(),
             None => Paragraph::new(keys).dim(),
@@ -262,31 +263,31 @@ impl View {
         let last = all.len().saturating_sub(1);
         let at = self.selected.selected().unwrap_or(0).min(last);
         self.selected.select(Some(at));
-        let head = [
-            "VIP",
-            "REAL",
-            "STATE",
-            "WEIGHT",
-            "EFFECTIVE",
-            "OPEN",
-            "NEW",
-            "MEAN MS",
-            "P99 MS",
-            "GRADE",
-            "LATENCY",
-            "WEIGHT",
-        ];
-        let widths = [12, 16, 11, 6, 9, 6, 5, 9, 9, 6].map(Constraint::Length);
-        let fixed: u16 = 12 + 16 + 11 + 6 + 9 + 6 + 5 + 9 + 9 + 6 + 11 * SPACING;
-        let room = (area.width.saturating_sub(fixed) / 2).clamp(8, POINTS as u16);
-        let widths = widths.into_iter().chain([Constraint::Length(room); 2]);
-        let rows = all.iter().map(|(vip, real)| {
-            let key = (vip.name.clone(), real.address.clone());
-            let course = self.courses.get(&key);
-            Row::new(cells(vip, real, course, room.into()))
+        let rows: Vec<Vec<String>> = all
+            .iter()
+            .map(|(vip, real)| {
+                let key = (vip.name.clone(), real.address.clone());
+                cells(vip, real, self.courses.get(&key))
+            })
+            .collect();
+        let columns = columns(area.width, &rows);
+        let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
+        let head = Row::new(columns.iter().map(|(at, _)| COLUMNS[*at].0));
+        let rows = rows.iter().map(|cells| {
+            Row::new(columns.iter().map(|&(at, width)| {
+                let cell = &cells[at];
+                match COURSES.contains(&at) {
+                    // The last points.
+                    true => {
+                        let skipped = cell.chars().count().saturating_sub(width.into());
+                        cell.chars().skip(skipped).collect()
+                    }
+                    false => cell.clone(),
+                }
+            }))
         });
         let table = Table::new(rows.collect::<Vec<_>>(), widths)
-            .header(Row::new(head).style(Style::new().add_modifier(Modifier::BOLD)))
+            .header(head.style(Style::new().add_modifier(Modifier::BOLD)))
             .column_spacing(SPACING)
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_stateful_widget(table, area, &mut self.selected);
@@ -296,8 +297,57 @@ impl View {
     }
 }
 
-fn cells(vip: &VipView, real: &RealView, of: Option<&Course>, room: usize) -> Vec<String> {
-    let tail = |values: &Vec<Option<f64>>| course(&values[values.len().saturating_sub(room)..]);
+/// Columns with their least widths.
+const COLUMNS: [(&str, u16); 12] = [
+    ("VIP", 3),
+    ("REAL", 4),
+    ("STATE", 6),
+    ("WEIGHT", 6),
+    ("EFFECTIVE", 9),
+    ("OPEN", 5),
+    ("NEW", 5),
+    ("MEAN MS", 7),
+    ("P99 MS", 7),
+    ("QUALITY", 7),
+    ("LATENCY", 8),
+    ("WEIGHT", 8),
+];
+/// Of them those that show the last looks.
+const COURSES: [usize; 2] = [10, 11];
+/// Columns that narrow terminals do without, in the order in which they go; VIP and REAL stay.
+const NARROW: [usize; 10] = [9, 6, 11, 3, 8, 10, 5, 4, 2, 7];
+
+/// The columns that there is room for, and their widths: names and addresses are never cut.
+fn columns(room: u16, rows: &[Vec<String>]) -> Vec<(usize, u16)> {
+    let width = |at: usize| {
+        let cells = rows.iter().map(|cells| cells[at].chars().count() as u16);
+        match COURSES.contains(&at) {
+            true => COLUMNS[at].1,
+            false => cells.max().unwrap_or(0).max(COLUMNS[at].1),
+        }
+    };
+    let mut columns: Vec<(usize, u16)> = (0..COLUMNS.len()).map(|at| (at, width(at))).collect();
+    let taken = |columns: &[(usize, u16)]| {
+        let widths = columns.iter().map(|(_, width)| width + SPACING);
+        widths.sum::<u16>().saturating_sub(SPACING)
+    };
+    let mut dropped = NARROW.into_iter();
+    while taken(&columns) > room
+        && let Some(next) = dropped.next()
+    {
+        columns.retain(|(at, _)| *at != next);
+    }
+    let courses = COURSES
+        .iter()
+        .filter(|at| columns.iter().any(|of| of.0 == **at));
+    let spare = room.saturating_sub(taken(&columns)) / courses.count().max(1) as u16;
+    for (_, width) in columns.iter_mut().filter(|(at, _)| COURSES.contains(at)) {
+        *width = (*width + spare).min(POINTS as u16);
+    }
+    columns
+}
+
+fn cells(vip: &VipView, real: &RealView, of: Option<&Course>) -> Vec<String> {
     let opened = of.map_or(0, |of| of.opened.saturating_sub(of.opened_before));
     vec![
         vip.name.clone(),
@@ -309,9 +359,9 @@ fn cells(vip: &VipView, real: &RealView, of: Option<&Course>, room: usize) -> Ve
         opened.to_string(),
         ms(real.latency.last_us),
         ms(real.latency.p99_us),
-        grade(&real.latency),
-        of.map_or(String::new(), |of| tail(&of.latency_us)),
-        of.map_or(String::new(), |of| tail(&of.weights)),
+        quality(&real.latency),
+        of.map_or(String::new(), |of| course(&of.latency_us)),
+        of.map_or(String::new(), |of| course(&of.weights)),
     ]
 }
 
@@ -422,6 +472,23 @@ mod tests {
         ] {
             assert!(text.contains(wanted), "{wanted:?} in\n{text}");
         }
+        // An old terminal's: servers are told apart.
+        let mut small = Terminal::new(TestBackend::new(80, 24)).expect("a backend");
+        small.draw(|frame| view.draw(frame)).expect("drawn");
+        let text = small.backend().to_string();
+        for wanted in [
+            "VIP  REAL      STATE   WEIGHT  EFFECTIVE  OPEN   MEAN MS  P99 MS",
+            "web  10.0.0.1  active  100     41.500     12     50.00    80.00",
+            "▁▂▃▄▅▆▇█",
+            "and the last moves",
+        ] {
+            assert!(text.contains(wanted), "{wanted:?} in\n{text}");
+        }
+        let long = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff";
+        let mut row = vec![String::new(); COLUMNS.len()];
+        (row[0], row[1]) = ("a-name-of-some-length".to_owned(), long.to_owned());
+        let shown = columns(80, &[row]);
+        assert_eq!(shown[..2], [(0, 21), (1, 38)]);
         view.fault = Some("no daemon runs at /run/x".to_owned());
         terminal.draw(|frame| view.draw(frame)).expect("drawn");
         let text = terminal.backend().to_string();

@@ -34,9 +34,9 @@ pub(crate) struct Args {
     /// Client's address and port
     #[arg(required_unless_present = "live", conflicts_with = "live", value_parser = endpoint)]
     client: Option<SocketAddr>,
-    /// VIP's address and port
-    #[arg(required_unless_present = "live", conflicts_with = "live", value_parser = endpoint)]
-    vip: Option<SocketAddr>,
+    /// Name of the VIP, or address:port
+    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    vip: Option<String>,
     /// Do it for packets as they arrive
     #[arg(long, conflicts_with_all = ["packet", "echo", "payload"])]
     live: bool,
@@ -108,7 +108,8 @@ impl Args {
         ensure_named(&self.config)?;
         let config =
             BalancerConfig::load(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-        let frame = self.frame()?;
+        let vip = self.vip_in(&config)?;
+        let frame = self.frame(vip)?;
         let stateful = &config.stateful;
         let layout = ConnLayout {
             connections: stateful.connections,
@@ -120,15 +121,13 @@ impl Args {
         let mut plane = Plane::load(&self.config)?;
         plane.refresh()?;
         // A frame to a real on the link has the VIP's address, and the real's MAC.
-        let vip = self.vip.and_then(|vip| {
-            plane.vip_of(Vip {
-                address: vip.ip(),
-                port: vip.port(),
-                protocol: match self.packet {
-                    Kind::Udp => Protocol::Udp,
-                    _ => Protocol::Tcp,
-                },
-            })
+        let vip = plane.vip_of(Vip {
+            address: vip.ip(),
+            port: vip.port(),
+            protocol: match self.packet {
+                Kind::Udp => Protocol::Udp,
+                _ => Protocol::Tcp,
+            },
         });
         let sent_to = |traced: &Traced| {
             let destination = traced.destination()?;
@@ -139,7 +138,7 @@ impl Args {
             let view = |traced: &Traced| {
                 json!({
                     "verdict": traced.verdict.as_str(),
-                    "reason": traced.verdict.meaning(),
+                    "meaning": traced.verdict.meaning(),
                     "action": traced.verdict.action().as_str(),
                     "sent_to": sent_to(traced).map(|to| to.to_string()),
                     "bytes": sent_to(traced).map(|_| traced.frame.len()),
@@ -150,7 +149,7 @@ impl Args {
         }
         for traced in traced {
             println!("verdict   {}", traced.verdict.as_str());
-            println!("reason    {}", traced.verdict.meaning());
+            println!("meaning   {}", traced.verdict.meaning());
             println!("action    {}", traced.verdict.action().as_str());
             if let Some(destination) = sent_to(&traced) {
                 println!("sent to   {destination}, {} bytes", traced.frame.len());
@@ -167,10 +166,26 @@ impl Args {
         }
     }
 
+    /// Where the VIP is that is meant.
+    fn vip_in(&self, config: &BalancerConfig) -> Result<SocketAddr> {
+        let text = self.vip.as_deref().unwrap_or_default();
+        let mut vips = config.vips.iter();
+        let named = vips.find(|vip| vip.name == text && vip.port != 0);
+        match named {
+            Some(vip) => Ok(SocketAddr::new(vip.address, vip.port)),
+            None => endpoint(text).map_err(|wrong| {
+                anyhow::anyhow!(
+                    "{wrong}; nor has {} a VIP of that name",
+                    self.config.display()
+                )
+            }),
+        }
+    }
+
     /// An Ethernet frame; the balancer looks at no address of it.
-    fn frame(&self) -> Result<Vec<u8>> {
-        let (Some(client), Some(vip)) = (self.client, self.vip) else {
-            bail!("name the client and the VIP, each with its port");
+    fn frame(&self, vip: SocketAddr) -> Result<Vec<u8>> {
+        let Some(client) = self.client else {
+            bail!("name the client with its port");
         };
         let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
         let ip = match (client.ip(), vip.ip()) {
@@ -233,7 +248,7 @@ mod tests {
     fn a_packet_has_one_family() {
         let frame = |vip: &str| {
             let line = format!("198.51.100.7:4000 {vip} --packet syn --echo 7");
-            parse(&line).unwrap().frame()
+            parse(&line).unwrap().frame(vip.parse().unwrap())
         };
         assert_eq!(frame("192.0.2.1:80").unwrap().len(), 14 + 20 + 32);
         assert!(frame("[2001:db8::1]:80").is_err());

@@ -142,7 +142,7 @@ fn text(status: &TunnelStatus, all: bool) -> String {
         }
     );
     for trouble in status_cmd::tunnel_troubles(status) {
-        page += &format!("{trouble}\n");
+        page += &format!("{}\n", trouble.text);
     }
     page += &format!("\n{}\n", paths(&status.paths).to_text());
     let mut counts = TextTable::new(&["COUNT", ">VALUE"]);
@@ -188,8 +188,8 @@ fn paths(paths: &[PathView]) -> TextTable {
         "LOCAL",
         "REMOTE",
         ">MTU",
-        ">RTT_US",
-        ">MIN_US",
+        ">RTT US",
+        ">MIN US",
         ">SHARE",
         ">SENT",
         ">LOST",

@@ -8,14 +8,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use causeway_api::balancer::{DiscoveryView, RealChange, Status, VipChange, VipView};
+use causeway_api::balancer::{
+    DiscoveryView, RealChange, RealView, Status, VipChange, VipReal, VipView,
+};
 use causeway_balancer::config::{
     Affinity, Control, ForwardingMode, Fragments, LatencySource, LoadSource, RealRole, Scheduler,
     WEIGHT_MAX,
 };
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{CookieKind, socket_address as endpoint, units};
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -47,6 +49,9 @@ enum VipAction {
     Show {
         /// Name, or address:port
         vip: String,
+        /// Show all columns
+        #[arg(short, long)]
+        all: bool,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
@@ -174,6 +179,9 @@ enum RealAction {
     List {
         /// Name, or address:port
         vip: Option<String>,
+        /// Show all columns
+        #[arg(short, long)]
+        all: bool,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
@@ -206,11 +214,10 @@ enum RealAction {
     /// With --wait the exit code is 0 once no connection is open, and 1 if the time is over first.
     /// The number of open connections is an estimate: one whose end was not seen counts for 15
     /// minutes on average.
+    #[command(allow_missing_positional = true)]
     Drain {
-        /// Name, or address:port
-        vip: String,
-        /// Address of the server
-        real: String,
+        #[command(flatten)]
+        which: Which,
         /// End the draining
         #[arg(long, conflicts_with = "wait")]
         undo: bool,
@@ -222,11 +229,10 @@ enum RealAction {
         timeout: Duration,
     },
     /// Give a real no new connections and no probes while it is worked on
+    #[command(allow_missing_positional = true)]
     Maintenance {
-        /// Name, or address:port
-        vip: String,
-        /// Address of the server
-        real: String,
+        #[command(flatten)]
+        which: Which,
         /// End the maintenance
         #[arg(long)]
         undo: bool,
@@ -241,6 +247,39 @@ enum RealAction {
         #[arg(value_parser = weight, allow_negative_numbers = true)]
         weight: u32,
     },
+}
+
+/// A server in one VIP, or in all.
+#[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("where").args(["vip", "all"]).required(true))]
+pub(crate) struct Which {
+    /// Name, or address:port
+    pub vip: Option<String>,
+    /// Address of the server
+    pub real: String,
+    /// In all VIPs that have the server
+    #[arg(long)]
+    all: bool,
+}
+
+impl Which {
+    /// Changes it; says of which VIPs it is a real.
+    fn change(&self, target: &Target, change: &RealChange) -> anyhow::Result<String> {
+        let real = &self.real;
+        let vips = match &self.vip {
+            Some(vip) => {
+                change_real(target, &real_path(vip, real), change)?;
+                vip.clone()
+            }
+            None => {
+                change_real(target, &server_path(real), change)?;
+                let reals: Vec<VipReal> = target.get(&server_path(real))?;
+                let vips: Vec<String> = reals.into_iter().map(|of| of.vip).collect();
+                vips.join(", ")
+            }
+        };
+        Ok(format!("real {real} of {vips}"))
+    }
 }
 
 fn weight(text: &str) -> Result<u32, String> {
@@ -323,6 +362,11 @@ pub(crate) fn real_path(vip: &str, real: &str) -> String {
     format!("{}/reals/{}", vip_path(vip), segment(real))
 }
 
+/// A server in all VIPs that have it.
+pub(crate) fn server_path(real: &str) -> String {
+    format!("/v1/reals/{}", segment(real))
+}
+
 pub(crate) fn print(format: OutputFormat, json: &Value, table: &TextTable) -> anyhow::Result<()> {
     match format {
         OutputFormat::Table => print!("{}", table.to_text()),
@@ -341,7 +385,7 @@ impl VipArgs {
                 let vips: Vec<VipView> = target.get("/v1/vips")?;
                 print(output, &json!(vips), &stats_cmd::vips(&vips))?;
             }
-            VipAction::Show { vip, output } => {
+            VipAction::Show { vip, all, output } => {
                 let vip: VipView = target.get(&vip_path(&vip))?;
                 let vips = std::slice::from_ref(&vip);
                 if output == OutputFormat::Table {
@@ -350,7 +394,8 @@ impl VipArgs {
                         println!("{}\n", told(discovery));
                     }
                 }
-                print(output, &json!(vip), &stats_cmd::reals(vips))?;
+                let all = all || output == OutputFormat::Csv;
+                print(output, &json!(vip), &stats_cmd::reals(vips, all))?;
             }
             VipAction::Accept { vip } => {
                 let path = format!("{}/discovery/accept", vip_path(&vip));
@@ -444,13 +489,21 @@ impl RealArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let target = &self.target;
         match self.action {
-            RealAction::List { vip, output } => {
+            RealAction::List { vip, all, output } => {
                 let vips: Vec<VipView> = match vip {
                     Some(vip) => vec![target.get(&vip_path(&vip))?],
                     None => target.get("/v1/vips")?,
                 };
-                let reals: Vec<_> = vips.iter().flat_map(|vip| &vip.reals).collect();
-                print(output, &json!(reals), &stats_cmd::reals(&vips))?;
+                let reals = vips.iter().flat_map(|vip| {
+                    let of = |real: &RealView| VipReal {
+                        vip: vip.name.clone(),
+                        real: real.clone(),
+                    };
+                    vip.reals.iter().map(of)
+                });
+                let reals: Vec<VipReal> = reals.collect();
+                let all = all || output == OutputFormat::Csv;
+                print(output, &json!(reals), &stats_cmd::reals(&vips, all))?;
             }
             RealAction::Add {
                 vip,
@@ -472,8 +525,7 @@ impl RealArgs {
                 println!("removed real {real} from {vip} {NOT_LASTING}");
             }
             RealAction::Drain {
-                vip,
-                real,
+                which,
                 undo,
                 wait,
                 timeout,
@@ -482,32 +534,32 @@ impl RealArgs {
                     drain: Some(!undo),
                     ..RealChange::default()
                 };
-                change_real(target, &vip, &real, &change)?;
+                let reals = which.change(target, &change)?;
                 let done = if undo {
                     "no longer draining"
                 } else {
                     "draining"
                 };
-                println!("{done}: real {real} of {vip}");
+                println!("{done}: {reals}");
                 if wait {
-                    return drain::wait(target, &vip, &real, timeout);
+                    return drain::wait(target, &which, &reals, timeout);
                 }
             }
-            RealAction::Maintenance { vip, real, undo } => {
+            RealAction::Maintenance { which, undo } => {
                 let change = RealChange {
                     maintenance: Some(!undo),
                     ..RealChange::default()
                 };
-                change_real(target, &vip, &real, &change)?;
+                let reals = which.change(target, &change)?;
                 let state = if undo { "back from" } else { "under" };
-                println!("{state} maintenance: real {real} of {vip}");
+                println!("{state} maintenance: {reals}");
             }
             RealAction::Weight { vip, real, weight } => {
                 let change = RealChange {
                     weight: Some(weight),
                     ..RealChange::default()
                 };
-                change_real(target, &vip, &real, &change)?;
+                change_real(target, &real_path(&vip, &real), &change)?;
                 println!("weight {weight} for real {real} of {vip}");
             }
         }
@@ -515,14 +567,9 @@ impl RealArgs {
     }
 }
 
-pub(crate) fn change_real(
-    target: &Target,
-    vip: &str,
-    real: &str,
-    change: &RealChange,
-) -> anyhow::Result<()> {
+pub(crate) fn change_real(target: &Target, path: &str, change: &RealChange) -> anyhow::Result<()> {
     target
-        .send(Method::PATCH, &real_path(vip, real), change)
+        .send(Method::PATCH, path, change)
         .context("nothing was changed")?;
     let status: Status = target.get("/v1/status")?;
     if let Some(error) = status.state_error {

@@ -158,6 +158,24 @@ fn the_example_files_pass_the_check() {
         );
         let memory = lines.any(|line| line.contains(" MiB of the kernel's memory: flow table "));
         assert_eq!(memory, file == "packaging/etc/causeway.toml", "{said}");
+
+        let for_programs = || {
+            let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
+                .args(["config", "check", "-o", "json"])
+                .arg(&copy)
+                .output();
+            let answer = output.expect("run causeway").stdout;
+            serde_json::from_slice::<Value>(&answer).expect("JSON")
+        };
+        let told = for_programs();
+        assert_eq!(told["ok"], true, "{told}");
+        assert_eq!(told["memory_bytes"].is_u64(), memory, "{told}");
+        assert_eq!(told["reals"].as_u64(), memory.then_some(6), "{told}");
+        let faulty = fs::read_to_string(&copy).expect("the copy") + "xyz = 1\n";
+        fs::write(&copy, &faulty).expect("write a fault");
+        let told = for_programs();
+        assert_eq!(told["ok"], false, "{told}");
+        assert_eq!(told["faults"][0]["line"], faulty.lines().count(), "{told}");
     }
 }
 

@@ -300,10 +300,7 @@ fn metrics_and_percentiles_come_from_the_kernel_too() {
             assert!(Instant::now() < deadline, "{page}");
             thread::sleep(Duration::from_millis(200));
         };
-        assert!(
-            page.contains("estimator=\"fixed-gap\"") && page.ends_with("# EOF\n"),
-            "{page}"
-        );
+        assert!(page.contains("estimator=\"fixed-gap\""), "{page}");
         assert!(
             page.contains("causeway_measure_packets_total{verdict=\"measured\"}"),
             "{page}"

@@ -135,6 +135,16 @@ pub enum DataPlaneError {
         "the interface {0} is gone, and no packet is forwarded until an interface of that name is there again: the program is then attached within seconds"
     )]
     InterfaceGone(String),
+    /// The interface is turned off.
+    #[error(
+        "the interface {0} is down, and no packet is forwarded: turn it on by `ip link set {0} up`"
+    )]
+    InterfaceDown(String),
+    /// The interface is turned on, and nothing is at its other end.
+    #[error(
+        "the interface {0} has no carrier, and no packet is forwarded: look at its cable, and at what it is connected to"
+    )]
+    NoCarrier(String),
     /// The interface has another name now.
     #[error(
         "the interface {wanted} is called {now} now; packets are still forwarded: give it its old name, or set `interface` and restart"

@@ -84,6 +84,10 @@ impl Hold {
         let pinned = self.mend_pins();
         let attached = attached?;
         let pinned = pinned.map_err(|error| DataPlaneError::Unpinned(Box::new(error)))?;
+        // What was put right is told first; the next look tells this.
+        if attached.is_none() && pinned == 0 {
+            self.check_link()?;
+        }
         Ok(HoldChanges {
             // That of a new link was not gone.
             pinned: pinned.saturating_sub(usize::from(attached.is_some())),
@@ -110,6 +114,17 @@ impl Hold {
         let (link, _) = Link::attach(self.program.as_fd(), &interface, self.mode)?;
         self.link = link;
         Ok(Some(interface))
+    }
+
+    /// Whether packets can come and go.
+    fn check_link(&self) -> Result<()> {
+        let gone = || DataPlaneError::InterfaceGone(self.interface.clone());
+        let interface = Interface::find(&self.interface).map_err(|_| gone())?;
+        match interface.is_up().map_err(|_| gone())? {
+            (false, _) => Err(DataPlaneError::InterfaceDown(interface.name)),
+            (_, false) => Err(DataPlaneError::NoCarrier(interface.name)),
+            _ => Ok(()),
+        }
     }
 
     fn place(&self) -> Result<Place> {

@@ -143,10 +143,11 @@ impl Layout<'_> {
             true => cells.extend(
                 PERCENTILES.map(|(share, ..)| latency(total.quantile(share).map(|ns| ns as f64))),
             ),
-            false => cells.extend(
-                [total.fastest_ns, total.slowest_ns]
-                    .map(|ns| latency((total.tally.samples() > 0).then_some(ns))),
-            ),
+            // Those of one epoch are its mean again.
+            false => {
+                let ends = [total.fastest_ns, total.slowest_ns];
+                cells.extend(ends.map(|ns| latency((ends[0] < ends[1]).then_some(ns))));
+            }
         }
         if self.window {
             cells.push(confidence.window.map_or("-".to_owned(), |w| w.to_string()));

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network interfaces by name.
 
+use std::io;
+
 use thiserror::Error;
+
+use crate::tunnel::address;
 
 /// There is no such interface in this network namespace.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -29,5 +33,14 @@ impl Interface {
                 index,
             })
             .map_err(|_| NoInterface(name.to_owned()))
+    }
+
+    /// Whether it is turned on, and then whether there is anything at its other end.
+    ///
+    /// # Errors
+    /// When it is not there any more.
+    pub fn is_up(&self) -> io::Result<(bool, bool)> {
+        let flags = address::flags(&self.name)?;
+        Ok((flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0))
     }
 }

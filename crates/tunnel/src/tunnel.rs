@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::{Json, Router};
 use causeway_api::Moment;
@@ -22,9 +22,7 @@ use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
 use causeway_service::access::{Access, Rules};
-use causeway_service::http::{
-    blocking, described, description, openmetrics, problem, with_description,
-};
+use causeway_service::http::{self, blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
 use tokio::sync::oneshot;
 use utoipa_axum::router::OpenApiRouter;
@@ -414,11 +412,12 @@ async fn reload(State(tunnel): Api) -> Answer<Json<String>> {
 /// Metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics",
-    responses((status = 200, body = String, content_type = "application/openmetrics-text")),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
 )]
-async fn metrics_page(State(tunnel): Api) -> Answer<Response> {
+async fn metrics_page(State(tunnel): Api, headers: HeaderMap) -> Answer<Response> {
     let page = blocking(move || tunnel.status().and_then(metrics::page)).await?;
-    page.map(openmetrics).map_err(failed)
+    page.map(|page| http::metrics(&headers, page))
+        .map_err(failed)
 }
 
 fn failed(error: anyhow::Error) -> Response {

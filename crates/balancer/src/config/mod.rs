@@ -478,12 +478,12 @@ impl BalancerConfig {
     }
 
     /// The kernel's memory that the data plane takes on this machine, in one line.
-    pub fn memory(&self) -> Result<String, DataPlaneError> {
+    pub fn memory(&self) -> Result<(u64, String), DataPlaneError> {
         let cpus = possible_cpus()?;
         let memory = self.data_plane().memory(cpus)?;
         let rings = self.vips.iter().map(|vip| rings::bytes_at_most(vip)).sum();
         let shown = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
-        Ok(format!(
+        let sentence = format!(
             "{} MiB of the kernel's memory: flow table {}, connection slots {}, VIPs {}, cookies {}, reals {}, histograms {}, rings at most {}, other {} ({})",
             shown(memory.total() + rings),
             shown(memory.flows),
@@ -495,7 +495,8 @@ impl BalancerConfig {
             shown(rings),
             shown(memory.fixed),
             plural(cpus as usize, "possible CPU"),
-        ))
+        );
+        Ok((memory.total() + rings, sentence))
     }
 
     /// One line for people.

@@ -719,7 +719,10 @@ impl Fleet {
         };
         let since = record.since;
         self.member.handle(FleetEvent::Gone { member, since });
-        Ok(format!("fleet {} goes on without {name}", self.config.name))
+        Ok(format!(
+            "fleet {} goes on without {name} once its store has this",
+            self.config.name
+        ))
     }
 
     /// Announces in the store that this balancer gets no packets, once that is so.

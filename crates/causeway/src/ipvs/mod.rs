@@ -482,7 +482,7 @@ impl Rule {
                 weight: Some(server.weight.unwrap_or(1)),
                 ..RealChange::default()
             };
-            change_real(target, &vip.name, &real, &change)?;
+            change_real(target, &real_path(&vip.name, &real), &change)?;
         } else {
             let mut body = json!({ "address": real, "weight": server.weight.unwrap_or(1) });
             if let Some(mac) = &server.mac {

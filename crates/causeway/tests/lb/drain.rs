@@ -57,24 +57,42 @@ fn a_drain_waits_until_no_connection_is_open() {
         for port in ports {
             send(port, true);
         }
-        let drained = machine.client(&[
-            "real",
-            "drain",
-            "web",
-            "10.0.0.1",
-            "--wait",
-            "--timeout",
-            "60s",
-        ]);
+        let words = ["vip", "add", "192.0.2.9:443", "--name", "tls"];
+        let added = machine.client(&[&words[..], &["-r", "10.0.0.1", "-r", "10.0.0.2"]].concat());
+        assert!(added.status.success(), "{}", stderr(&added));
+        let all = ["real", "drain", "--all", "10.0.0.1"];
+        let drained = machine.client(&[&all[..], &["--wait", "--timeout", "60s"]].concat());
         assert_eq!(drained.status.code(), Some(0), "{}", stderr(&drained));
-        let said = String::from_utf8_lossy(&drained.stdout);
-        assert!(
-            said.ends_with("empty: real 10.0.0.1 of web has no open connection\n"),
-            "{said}"
+        assert_eq!(
+            String::from_utf8_lossy(&drained.stdout),
+            "draining: real 10.0.0.1 of web, tls\n\
+             empty: real 10.0.0.1 of web, tls has no open connection\n"
         );
         assert_eq!(open(machine, "10.0.0.1"), 0);
+        let states = || {
+            let reals = machine.json(&["real", "list"]);
+            let reals = reals.as_array().expect("reals").iter();
+            let of = reals.filter(|real| real["address"] == "10.0.0.1");
+            let of = of.map(|real| format!("{} {}", real["vip"], real["state"]));
+            of.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(states(), r#""web" "drain", "tls" "drain""#);
+        let none = machine.client(&["real", "drain", "--all", "10.0.0.99"]);
+        assert!(
+            stderr(&none).contains("nothing was changed: no vip has a real `10.0.0.99`"),
+            "{}",
+            stderr(&none)
+        );
         let overrides = machine.json(&["override", "list"]);
         assert_eq!(overrides[0]["real"], "10.0.0.1");
+        for (words, state) in [
+            (&[&all[..], &["--undo"]].concat()[..], "active"),
+            (&["real", "maintenance", "--all", "10.0.0.1"], "maintenance"),
+        ] {
+            let done = machine.client(words);
+            assert!(done.status.success(), "{}", stderr(&done));
+            assert_eq!(states(), format!(r#""web" "{state}", "tls" "{state}""#));
+        }
     });
 }
 

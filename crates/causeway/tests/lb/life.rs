@@ -156,7 +156,8 @@ fn changes_reach_the_data_plane_and_bad_files_do_not() {
         let status = machine.client(&["status", "-o", "json"]);
         assert_eq!(status.status.code(), Some(1));
         let told: Value = serde_json::from_slice(&status.stdout).expect("JSON");
-        let trouble = told["troubles"][0].as_str().unwrap_or_default();
+        assert_eq!(told["troubles"][0]["kind"], "reload_refused");
+        let trouble = told["troubles"][0]["text"].as_str().unwrap_or_default();
         assert!(trouble.contains("did you mean `weight`?"), "{told}");
         let vips = machine.json(&["vip", "list"]);
         assert_eq!(vips[0]["reals"].as_array().map(Vec::len), Some(3));
@@ -164,7 +165,19 @@ fn changes_reach_the_data_plane_and_bad_files_do_not() {
         assert!(metrics.contains(
             "causeway_real_weight{vip=\"web\",real=\"10.0.0.3\",kind=\"configured\"} 2.0"
         ));
-        assert!(metrics.trim_end().ends_with("# EOF"));
+        let mut promtool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("run promtool, of Debian's package prometheus");
+        let mut page = promtool.stdin.take().expect("its input");
+        let (_, body) = metrics.split_once("\r\n\r\n").expect("a body");
+        std::io::Write::write_all(&mut page, body.as_bytes()).expect("write");
+        drop(page);
+        let told = promtool.wait_with_output().expect("promtool");
+        assert!(told.status.success(), "{}", stderr(&told));
     });
 }
 
@@ -395,6 +408,14 @@ fn an_interface_that_changes_under_the_daemon_is_followed() {
         assert!(status.contains("\"data_plane_error\":\"the interface eth0 is gone"));
         ip("link add eth0 type veth peer name peer0");
         machine.wait_for_log("interface eth0 was removed and is there again");
+        // As it comes.
+        machine.wait_for_log("the interface eth0 is down");
+        let told = machine.client(&["status"]);
+        assert_eq!(told.status.code(), Some(1));
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(told.contains("trouble: the interface eth0 is down, and no packet is forwarded: turn it on by `ip link set eth0 up`\n"), "{told}");
+        ip("link set peer0 up");
+        ip("link set eth0 up");
         wait_until_up(true);
         assert!(machine.xdp_is_attached());
         fs::remove_dir_all(machine.path("bpf/lb")).expect("remove the pins");

@@ -44,9 +44,18 @@ fn an_interface_that_is_made_anew_gets_the_program() {
 #[test]
 fn an_interface_with_another_name_keeps_the_program() {
     Sandbox::run(|sandbox| {
-        let _peer = veth();
+        let peer = veth();
         let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
+        peer.ip("link set peer0 down");
+        wait_for("no carrier", || {
+            lb.mend()
+                .is_err_and(|e| e.to_string().contains("lb0 has no carrier"))
+        });
+        peer.ip("link set peer0 up");
+        wait_for("the carrier", || lb.mend().is_ok());
         ip("link set lb0 down");
+        let said = unmended(&lb);
+        assert!(said.contains("`ip link set lb0 up`"), "{said}");
         ip("link set lb0 name other0");
         ip("link set other0 up");
         let said = unmended(&lb);
@@ -57,7 +66,8 @@ fn an_interface_with_another_name_keeps_the_program() {
         ip("link del lb0");
         ip("link set other0 down");
         ip("link set other0 name lb0");
-        assert_eq!(mended(&lb), (None, 0));
+        ip("link set lb0 up");
+        wait_for("the interface", || lb.mend().is_ok());
     });
 }
 

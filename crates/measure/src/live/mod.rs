@@ -82,6 +82,17 @@ impl Counters {
             true => eprintln!("packets: none"),
             false => eprintln!("packets: {}", words.join(", ")),
         }
+        // The words of the meter in the kernel, and of the one on a socket.
+        let of = |words: [&str; 2]| {
+            let packets = self.packets.iter();
+            let counted = packets.filter(|(word, _)| words.contains(&word.as_str()));
+            counted.map(|(_, count)| count).sum::<u64>()
+        };
+        if of(["measured", "from clients"]) == 0 && of(["server_side", "from servers"]) > 0 {
+            eprintln!(
+                "packets came from servers alone, and only those of clients are measured: measure where these arrive, or name the clients' network with --client-net"
+            );
+        }
         if let Some((lost, why)) = self.lost.filter(|(lost, _)| *lost > 0) {
             eprintln!("{lost} {why}");
         }

@@ -7,12 +7,10 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, ensure};
 use axum::Router;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderMap;
 use axum::routing::get;
+use causeway_service::http;
 use tokio::sync::oneshot;
-
-/// What `prometheus_client` writes.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A thread that answers with the page last published. It ends with this value.
 pub(super) struct Server {
@@ -87,9 +85,9 @@ impl Drop for Server {
 }
 
 fn router(page: Arc<Mutex<String>>) -> Router {
-    let metrics = move || {
+    let metrics = move |headers: HeaderMap| {
         let page = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        async move { ([(CONTENT_TYPE, OPEN_METRICS)], page) }
+        async move { http::metrics(&headers, page) }
     };
     Router::new().route("/metrics", get(metrics))
 }

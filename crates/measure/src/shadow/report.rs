@@ -237,13 +237,13 @@ impl Report {
             ">CONNS",
             ">LIVE",
             ">REQUESTS",
-            ">P50 ms",
-            ">P99 ms",
+            ">P50 MS",
+            ">P99 MS",
             "P99 OVER TIME",
-            "GRADE",
+            "QUALITY",
             ">AT ONCE",
             ">WORKERS",
-            ">SERVICE ms",
+            ">SERVICE MS",
         ]);
         for of in &self.servers {
             let over_time: Vec<Option<f64>> = of

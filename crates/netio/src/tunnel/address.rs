@@ -44,13 +44,25 @@ fn ioctl<T>(socket: &OwnedFd, code: libc::c_ulong, argument: &mut T) -> io::Resu
     Ok(())
 }
 
-/// Brings a device up.
-pub(super) fn up(device: &str) -> io::Result<()> {
-    let (socket, mut request) = (socket(libc::AF_INET)?, request(device)?);
+/// A device's flags; those of the upper half are left out.
+pub(crate) fn flags(device: &str) -> io::Result<libc::c_int> {
+    let mut request = request(device)?;
+    let socket = socket(libc::AF_INET)?;
     ioctl(&socket, libc::SIOCGIFFLAGS as _, &mut request)?;
     // SAFETY: SIOCGIFFLAGS has filled the flags member of the union.
-    unsafe { request.ifr_ifru.ifru_flags |= (libc::IFF_UP | libc::IFF_RUNNING) as i16 };
-    ioctl(&socket, libc::SIOCSIFFLAGS as _, &mut request)
+    Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
+}
+
+/// Brings a device up.
+pub(super) fn up(device: &str) -> io::Result<()> {
+    let flags = flags(device)? | libc::IFF_UP | libc::IFF_RUNNING;
+    let mut request = request(device)?;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    ioctl(
+        &socket(libc::AF_INET)?,
+        libc::SIOCSIFFLAGS as _,
+        &mut request,
+    )
 }
 
 pub(super) fn set_mtu(device: &str, mtu: u32) -> io::Result<()> {

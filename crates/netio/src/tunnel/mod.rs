@@ -9,7 +9,7 @@
 //! packets by itself, and quinn-udp sends one contiguous buffer; here messages are made of
 //! ranges of memory wherever they lie, without a copy.
 
-mod address;
+pub(crate) mod address;
 mod send;
 mod slab;
 mod tun;
