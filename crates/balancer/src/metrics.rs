@@ -110,7 +110,7 @@ impl Page {
         let places = vip.map_or(0..engine.pools().len(), |at| at..at + 1);
         let stats = Stats {
             vips: report::vips_of(engine, places, listed)?,
-            ..report::stats_without_vips(engine, at)?
+            ..report::stats_without_vips(engine, at, None)?
         };
         let histograms = stats
             .vips
