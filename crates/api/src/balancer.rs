@@ -81,6 +81,9 @@ pub struct Stats {
     /// Where packets with an outer header go, by its family.
     #[serde(default)]
     pub next_hop: Vec<NextHopView>,
+    /// In how many control intervals all VIPs with traffic are looked at, each once.
+    #[serde(default)]
+    pub control_turns: usize,
     /// Which VIPs these are, where a part of them was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartView>,

@@ -42,6 +42,7 @@ pub(crate) fn stats_without_vips(
         flow_table: flow_table(engine),
         agent_reports: engine.reports().counts(),
         next_hop: engine.next_hops().to_vec(),
+        control_turns: engine.control_turns(),
         part,
         vips: Vec::new(),
     })
