@@ -21,6 +21,8 @@ pub(crate) fn config(data: &[u8]) {
     let path = Path::new("fuzzed");
     match BalancerConfig::of_balancer(path, text) {
         Ok(config) => {
+            // By pieces or at once, a text says the same.
+            assert_eq!(BalancerConfig::read_whole(path, text).as_ref(), Ok(&config));
             assert!(config.needs_restart(&config).is_empty());
             let _ = (
                 config.summary(),

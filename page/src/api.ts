@@ -100,6 +100,8 @@ export interface Stats {
   flow_table: { slots: number; flows: number };
   agent_reports: Record<string, number>;
   next_hop: NextHop[];
+  /** Which VIPs these are of all; there may be ten thousand. */
+  part: { from: number; total: number; not_ready: string[] };
   vips: Vip[];
 }
 

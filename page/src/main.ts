@@ -20,6 +20,10 @@ const history = new History();
 
 let status: Status | null = null;
 let stats: Stats | null = null;
+/** The VIP of the address bar, where it is not among those that are listed. */
+let opened: Vip | null = null;
+/** The place of the first VIP that is listed, after those of the parts before. */
+let parts = [0];
 let explanation: Explanation | null = null;
 let lostAt: Date | null = null;
 /** Why a token is asked for; null: none is. */
@@ -48,17 +52,29 @@ function wanted(): { vip?: string; real?: string } {
 
 function shownVip(): Vip | undefined {
   const name = wanted().vip;
-  return name ? stats?.vips.find((vip) => vip.name === name) : stats?.vips[0];
+  if (!name) return stats?.vips[0];
+  return stats?.vips.find((vip) => vip.name === name) ?? (opened?.name === name ? opened : undefined);
+}
+
+async function ofAddress(listed: Stats): Promise<Vip | null> {
+  const name = wanted().vip;
+  if (!name || listed.vips.length === listed.part.total || listed.vips.some((vip) => vip.name === name)) return null;
+  return ask<Vip>(`v1/vips/${encodeURIComponent(name)}`).catch((error: unknown) => {
+    if (error instanceof Refusal && !(error instanceof Locked)) return null;
+    throw error;
+  });
 }
 
 async function look(): Promise<void> {
   window.clearTimeout(timer);
   const mine = ++round;
   try {
-    const [newStatus, newStats] = await Promise.all([ask<Status>("v1/status"), ask<Stats>("v1/stats")]);
+    const [newStatus, newStats] = await Promise.all([ask<Status>("v1/status"), ask<Stats>(`v1/stats?from=${parts.at(-1)}`)]);
+    const newOpened = await ofAddress(newStats);
     if (mine !== round) return;
+    if (!newStats.vips.length) parts = [0];
     if (stats && newStats.at.monotonic_ns < stats.at.monotonic_ns) history.forget();
-    [status, stats] = [newStatus, newStats];
+    [status, stats, opened] = [newStatus, newStats, newOpened];
     await lookAtVip(mine);
     if (mine !== round) return;
     [lostAt, locked] = [null, null];
@@ -121,7 +137,7 @@ function draw(): void {
   const { vip: name, real: address } = wanted();
   document.title = vip ? `${vip.name} · Causeway` : "Causeway";
   if (!vip) {
-    const why = stats.vips.length ? `There is no VIP ${name} here.` : "There is no VIP here yet; [[vip]] in the configuration makes one.";
+    const why = stats.part.total ? `There is no VIP ${name} here.` : "There is no VIP here yet; [[vip]] in the configuration makes one.";
     show(main, lost, h("p", { class: "wait" }, why), views.services(stats, ""), views.drops(stats, history), views.network(stats, status));
     return;
   }
@@ -207,6 +223,11 @@ function fill(vip: Vip, only?: string): void {
   charts.asked.update(lines((step) => step.requests / history.stepS), range, spoken(({ real }) => `${count(history.rate(real.address, (step) => step.requests, 10) ?? 0)} a second`));
 }
 
+function turn(to: number[]): void {
+  parts = to.length ? to : [0];
+  void look();
+}
+
 async function lookAtConnections(): Promise<void> {
   looking = true;
   draw();
@@ -224,6 +245,8 @@ main.addEventListener("click", (event) => {
   if (act?.startsWith("span-")) spanS = Number(act.slice(5));
   else if (act === "all-moves") allMoves = !allMoves;
   else if (act === "connections") return void lookAtConnections();
+  else if (act === "later" && stats) return turn([...parts, stats.part.from + stats.vips.length]);
+  else if (act === "earlier") return turn(parts.slice(0, -1));
   else return;
   draw();
 });

@@ -17,6 +17,8 @@ const LARGE = 0.05;
 const FOLLOWS = new Set(["received", "gave", "regressed"]);
 /** Moves of a real for one reason, no further apart than this, are one. */
 const ONE_MOVE_NS = 3e9;
+/** Names of services that are not ready and not listed. */
+const NAMES_MAX = 20;
 
 export function none(why: string): HTMLElement {
   return h("span", { class: "none" }, "none", h("small", {}, why));
@@ -50,7 +52,8 @@ export function head(status: Status | null, link: { alive: boolean; text: string
 
 /** One row for each VIP, where there are several. */
 export function services(stats: Stats, shown: string): HTMLElement | null {
-  if (stats.vips.length < 2) return null;
+  const { from, total, not_ready } = stats.part;
+  if (total < 2) return null;
   const rows = stats.vips.map((vip) => {
     const worst = vip.reals.reduce<Real | null>((a, b) => ((b.latency.p99_us ?? -1) > (a?.latency.p99_us ?? -1) ? b : a), null);
     const worstP99 = worst?.latency.p99_us ?? null;
@@ -80,6 +83,17 @@ export function services(stats: Stats, shown: string): HTMLElement | null {
     { class: "services", "data-key": "services" },
     h("h2", {}, "Services"),
     h("div", { class: "scroll" }, h("table", { class: "cards" }, headings("<service", "<state", "<address", "reals up", "highest p99", "open"), h("tbody", {}, rows))),
+    rows.length < total &&
+      h(
+        "p",
+        { class: "parts" },
+        `${from + 1} to ${from + rows.length} of ${total} `,
+        from > 0 && h("button", { type: "button", "data-act": "earlier" }, "Earlier"),
+        from + rows.length < total && h("button", { type: "button", "data-act": "later" }, "Later"),
+        not_ready.length ? " Not ready of all: " : " All are ready.",
+        not_ready.slice(0, NAMES_MAX).map((name) => [h("a", { href: path(name) }, name), " "]),
+        not_ready.length > NAMES_MAX && `and ${not_ready.length - NAMES_MAX} more`,
+      ),
   );
 }
 

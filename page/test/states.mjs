@@ -242,6 +242,29 @@ async function byKeys(address) {
   assert.equal(shown[0].reason, last.decisions.at(-1).reason_text);
 }
 
+/** Of very many VIPs a part is listed, and that of the address bar is asked for. */
+async function ofMany() {
+  await page.route("**/v1/stats?*", async (route) => {
+    const answer = await route.fetch();
+    const stats = await answer.json();
+    const from = Number(new URL(route.request().url()).searchParams.get("from"));
+    const vips = stats.vips.filter((vip) => (vip.name === "idle") === from > 0);
+    await route.fulfill({ response: answer, json: { ...stats, vips, part: { from, total: from ? from + vips.length : 10_000, not_ready: ["idle"] } } });
+  });
+  await page.locator(".parts").waitFor();
+  await looked();
+  assert.equal(await page.locator("h1").innerText(), "idle");
+  assert(!(await rows("services")).some((row) => row.name === "idle"));
+  assert.match(await page.locator(".parts").innerText(), /^1 to \d+ of 10000 Later Not ready of all: idle/);
+  await page.locator('[data-act="later"]').click();
+  await page.locator('[data-act="earlier"]').waitFor();
+  assert.deepEqual((await rows("services")).map((row) => row.name), ["idle"]);
+  await page.locator('[data-act="earlier"]').click();
+  await page.locator('[data-act="later"]').waitFor();
+  await page.unroute("**/v1/stats?*");
+  await page.locator(".parts").waitFor({ state: "detached" });
+}
+
 const STATES = {
   async well() {
     await page.goto(url);
@@ -268,6 +291,7 @@ const STATES = {
     await looked();
     for (const row of await rows("reals")) assert(row.p99 === "none" && row["p99 why"], "nobody asks the idle VIP");
     await picture("idle");
+    await ofMany();
     await page.goto(`${url}#/web`);
     await page.locator("h1", { hasText: "web" }).waitFor();
     return { reals, lists, said, moved };

@@ -81,8 +81,25 @@ pub struct Stats {
     /// Where packets with an outer header go, by its family.
     #[serde(default)]
     pub next_hop: Vec<NextHopView>,
+    /// In how many control intervals all VIPs with traffic are looked at, each once.
+    #[serde(default)]
+    pub control_turns: usize,
+    /// Which VIPs these are, where a part of them was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartView>,
     /// Every VIP, in the configuration's order.
     pub vips: Vec<VipView>,
+}
+
+/// Some VIPs out of many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PartView {
+    /// The place of the first among all.
+    pub from: usize,
+    /// How many VIPs there are.
+    pub total: usize,
+    /// The names of all that are not ready.
+    pub not_ready: Vec<String>,
 }
 
 /// The next hop of a family of reals.

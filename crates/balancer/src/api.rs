@@ -177,39 +177,47 @@ async fn status(State(shared): Api) -> Json<Status> {
     Json(status)
 }
 
-/// Which reals to list.
+/// Which VIPs and reals to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
-struct Brief {
-    /// All of VIPs that are not ready; of the others only those that are not active.
+struct StatsQuery {
+    /// All reals of VIPs that are not ready; of the others only those that are not active.
     brief: bool,
+    /// A part of the VIPs: from this one on, those that have 4,096 reals together.
+    from: Option<usize>,
 }
 
 /// All counters, VIPs and reals
 #[utoipa::path(
     get, path = "/v1/stats",
-    params(Brief),
+    params(StatsQuery),
     responses((status = 200, body = Stats)),
 )]
 async fn stats(
     State(shared): Api,
-    Query(Brief { brief }): Query<Brief>,
+    Query(StatsQuery { brief, from }): Query<StatsQuery>,
 ) -> Result<Response, EngineError> {
     let listed = if brief { Listed::Amiss } else { Listed::All };
-    let head = |engine: &Engine| -> anyhow::Result<String> {
-        let stats = report::stats_without_vips(engine, Moment::now())?;
+    let all = Arc::clone(&shared);
+    let part = from.map(|from| blocking(move || Ok(streamed::part(&all, from))));
+    let part = match part {
+        Some(part) => Some(part.await?),
+        None => None,
+    };
+    let head = move |engine: &Engine| -> anyhow::Result<String> {
+        let stats = report::stats_without_vips(engine, Moment::now(), part)?;
         let text = serde_json::to_string(&stats)?;
         let head = text.strip_suffix("]}").context("stats end with VIPs")?;
         Ok(head.to_owned())
     };
-    streamed::vips(shared, listed, head, "]}").await
+    streamed::vips(shared, (listed, from), head, "]}").await
 }
 
 /// All VIPs with their reals
 #[utoipa::path(get, path = "/v1/vips", responses((status = 200, body = Vec<VipView>)))]
 async fn vips(State(shared): Api) -> Result<Response, EngineError> {
-    streamed::vips(shared, Listed::All, |_| Ok("[".to_owned()), "]").await
+    streamed::vips(shared, (Listed::All, None), |_| Ok("[".to_owned()), "]").await
 }
 
 /// One VIP with its reals

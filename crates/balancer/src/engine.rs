@@ -19,6 +19,7 @@ use tracing::info;
 use super::agent_reports::AgentReports;
 use super::discovery::FoundReals;
 use super::fleet::{self, Membership};
+use super::interval::Round;
 use super::peers::PeerSteering;
 use super::plane::{DataPlane, Route};
 use super::pool::Pool;
@@ -26,7 +27,7 @@ use super::real_counters::{CountersOfReals, RealCounters};
 use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::Way;
 use super::timeline::DropSteps;
-use super::visits::FEW;
+use super::visits::{FEW, Turns};
 use super::{by_hand, discovery};
 use crate::config::{BalancerConfig, Control, SharedVip, VipConfig, needs_restart};
 
@@ -100,6 +101,7 @@ pub struct Engine {
     /// How many reals there are, and up to how many all are looked at in each interval.
     pub(super) reals: usize,
     pub(crate) few: usize,
+    pub(super) turns: Turns,
     /// What agents have reported.
     pub(super) reports: AgentReports,
     /// What the balancers of the same VIPs report.
@@ -120,6 +122,8 @@ pub struct Engine {
     pub(super) last_tick: Option<Moment>,
     pub(super) last_histograms_ns: u64,
     pub(super) last_window_ns: u64,
+    /// What each turn of this round does beside its looks.
+    pub(super) round: Round,
     /// When a step of the timelines ended; `None` before the first began.
     pub(super) last_step_ns: Option<u64>,
 }
@@ -187,12 +191,14 @@ impl Engine {
             may_hold_others: true,
             reals: 0,
             few: FEW,
+            turns: Turns::default(),
             unfinished: None,
             reports: AgentReports::default(),
             peers: PeerSteering::default(),
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
+            round: Round::default(),
             last_step_ns: None,
         };
         let (config, by_hand) = engine.in_force(&engine.file, &engine.by_hand)?;

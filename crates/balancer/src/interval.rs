@@ -14,6 +14,7 @@ use super::engine::Engine;
 use super::pool::{self, Pool};
 use super::real_counters::{self, RealCounters, mean_us};
 use super::timeline::{STEP_NS, Standing};
+use super::visits::Looks;
 use super::{latency_source, loads, rings, timeline};
 use crate::config::Control;
 
@@ -26,6 +27,14 @@ const HISTOGRAM_NS: u64 = 1_000_000_000;
 const WINDOW_NS: u64 = 10_000_000_000;
 /// Changes of weight below this part of the configured weight are not recorded.
 const MOVE_MIN: f64 = 0.001;
+
+/// What each turn of a round does beside its looks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Round {
+    histograms: bool,
+    rotate: bool,
+    step: bool,
+}
 
 impl Engine {
     /// Ends an interval at `now`: reads counters, lets the controllers decide,
@@ -48,12 +57,15 @@ impl Engine {
             self.finish();
         }
         self.sweep_flows(now.monotonic_ns);
-        let due = self.choose(now.monotonic_ns, interval_ns)?;
+        let looks = self.choose(now.monotonic_ns, interval_ns)?;
         self.count_due()?;
         let totals = self
             .plane
             .real_stats(&self.due_reals().collect::<Vec<_>>())?;
-        self.read_histograms(now.monotonic_ns)?;
+        if looks.begins {
+            self.begin_round(now.monotonic_ns);
+        }
+        self.read_histograms()?;
         // An interval that could not be read is part of the next one.
         self.last_tick = Some(now);
         for (id, mut totals) in totals {
@@ -62,13 +74,15 @@ impl Engine {
                 counters.advance(now.monotonic_ns, interval_ns, totals);
             }
         }
-        self.record(now.before(interval_ns), due);
-        self.step(now, due);
+        let due = self.pools.iter_mut().filter(|pool| pool.visits.is_due());
+        due.for_each(|pool| pool.visits.end(now.monotonic_ns));
+        self.record(now, looks.reals);
+        self.step(now, looks);
         // One that returned within a long interval was not there for all of it.
         self.warm(interval_ns.min(self.config.control.interval_ns))?;
-        self.decide(now, interval_ns);
+        self.decide(now);
         self.sample(now.monotonic_ns)?;
-        self.follow_loads(now.monotonic_ns, interval_ns)?;
+        self.follow_loads(now.monotonic_ns)?;
         self.set_rings()
     }
 
@@ -114,37 +128,54 @@ impl Engine {
         }
     }
 
-    fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        if now_ns.saturating_sub(self.last_histograms_ns) < HISTOGRAM_NS {
+    /// Settles what each turn of a round does beside its looks: reads histograms, of which a window
+    /// may begin, and ends a step of the timelines.
+    fn begin_round(&mut self, now_ns: u64) {
+        let is_time = |last_ns: u64, after_ns| now_ns.saturating_sub(last_ns) >= after_ns;
+        let histograms = is_time(self.last_histograms_ns, HISTOGRAM_NS);
+        let rotate = histograms && is_time(self.last_window_ns, WINDOW_NS);
+        let is_step = self.last_step_ns.is_none_or(|ns| is_time(ns, STEP_NS));
+        if histograms {
+            self.last_histograms_ns = now_ns;
+        }
+        if rotate {
+            self.last_window_ns = now_ns;
+        }
+        self.round = Round {
+            histograms,
+            rotate,
+            // Its histograms are of now.
+            step: histograms && is_step,
+        };
+    }
+
+    fn read_histograms(&mut self) -> anyhow::Result<()> {
+        if !self.round.histograms {
             return Ok(());
         }
         let histograms: Vec<_> = self
             .due_reals()
             .map(|id| self.plane.histogram(id).map(|histogram| (id, histogram)))
             .collect::<anyhow::Result<_>>()?;
-        self.last_histograms_ns = now_ns;
-        let rotate = now_ns.saturating_sub(self.last_window_ns) >= WINDOW_NS;
-        if rotate {
-            self.last_window_ns = now_ns;
-        }
         for (id, histogram) in histograms {
             let Some(counters) = self.counters.get_mut(id) else {
                 continue;
             };
             counters.observe_histogram(histogram);
-            if rotate {
+            if self.round.rotate {
                 counters.rotate();
             }
         }
         Ok(())
     }
 
-    /// Writes the interval that began at `start` into the history, with the
-    /// weights that were in force during it. `due` reals are looked at.
-    fn record(&mut self, start: Moment, due: usize) {
+    /// Writes what a look has seen into the history, with the weights that were in force since the
+    /// look before. `due` reals are looked at in turn.
+    fn record(&mut self, now: Moment, due: usize) {
         let epochs = self.config.history.as_nanos() / u128::from(self.config.control.interval_ns);
         let keep = (epochs as usize).clamp(1, (EPOCHS_MAX / due.max(1)).max(1));
         for pool in self.pools.iter_mut().filter(|pool| pool.visits.is_due()) {
+            let start = now.before(pool.visits.interval_ns());
             for (real, member) in pool.members_mut() {
                 let Some(counters) = self.counters.get(member.id) else {
                     continue;
@@ -170,22 +201,23 @@ impl Engine {
         }
     }
 
-    /// Ends a step of the timelines if it is time, and the histograms are of now.
-    fn step(&mut self, now: Moment, due: usize) {
-        let begun = self.last_step_ns;
-        let is_due = begun.is_none_or(|ns| now.monotonic_ns.saturating_sub(ns) >= STEP_NS);
-        if !is_due || self.last_histograms_ns != now.monotonic_ns {
+    /// Ends a step of the timelines if it is time.
+    fn step(&mut self, now: Moment, looks: Looks) {
+        if !self.round.step {
             return;
         }
-        self.last_step_ns = Some(now.monotonic_ns);
-        // What cannot be read now is part of the next step: nothing rests on it.
-        if let Ok(verdicts) = self.plane.verdicts() {
-            self.drops.end(now, verdicts);
+        if looks.begins {
+            // What cannot be read now is part of the next step: nothing rests on it.
+            if let Ok(verdicts) = self.plane.verdicts() {
+                self.drops.end(now, verdicts);
+            }
+            // The first one begins now.
+            self.round.step = self.last_step_ns.replace(now.monotonic_ns).is_some();
+            if !self.round.step {
+                return;
+            }
         }
-        if begun.is_none() {
-            return;
-        }
-        let keep = timeline::kept(due);
+        let keep = timeline::kept(looks.reals);
         let due = self.pools.iter().filter(|pool| pool.visits.is_due());
         for (real, member) in due.flat_map(Pool::members) {
             if let Some(counters) = self.counters.get_mut(member.id) {
@@ -232,7 +264,7 @@ impl Engine {
 
     /// Gives reals that have returned recently more of their weight.
     fn warm(&mut self, interval_ns: u64) -> anyhow::Result<()> {
-        for pool in self.pools.iter_mut().filter(|pool| pool.visits.is_due()) {
+        for pool in self.pools.iter_mut().filter(|pool| pool.visits.is_wanted()) {
             if pool.warm(interval_ns) && pool.counts_connections() {
                 loads::weigh_connections(self.plane.as_mut(), pool)?;
             }
@@ -240,7 +272,7 @@ impl Engine {
         Ok(())
     }
 
-    fn decide(&mut self, now: Moment, interval_ns: u64) {
+    fn decide(&mut self, now: Moment) {
         let measured = self.measured(now);
         let due = self.pools.iter_mut().filter(|pool| pool.visits.is_due());
         for (pool, measured) in due.zip(measured) {
@@ -248,7 +280,7 @@ impl Engine {
                 pool,
                 &self.reports,
                 now.monotonic_ns,
-                interval_ns,
+                pool.visits.interval_ns(),
                 &measured,
             );
             let reasons = reasons(pool);

@@ -38,22 +38,18 @@ impl Engine {
     }
 
     /// Reads the loads at the end of an interval and lets the schedulers act on them.
-    pub(super) fn follow_loads(&mut self, now_ns: u64, interval_ns: u64) -> anyhow::Result<()> {
+    pub(super) fn follow_loads(&mut self, now_ns: u64) -> anyhow::Result<()> {
         let mut pools = std::mem::take(&mut self.pools);
         let result = pools
             .iter_mut()
             .filter(|pool| pool.visits.is_due() && pool.vip().scheduler.follows_load())
-            .try_for_each(|pool| self.follow_pool(pool, now_ns, interval_ns));
+            .try_for_each(|pool| self.follow_pool(pool, now_ns));
         self.pools = pools;
         result
     }
 
-    fn follow_pool(
-        &mut self,
-        pool: &mut Pool,
-        now_ns: u64,
-        interval_ns: u64,
-    ) -> anyhow::Result<()> {
+    fn follow_pool(&mut self, pool: &mut Pool, now_ns: u64) -> anyhow::Result<()> {
+        let interval_ns = pool.visits.interval_ns();
         let source = pool.vip().load;
         let (mut open, mut arrivals) = (0, 0);
         let elapsed_ns = pool.visits.look(now_ns, interval_ns);

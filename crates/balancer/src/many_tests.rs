@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers about many reals.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::api_tests::Daemon;
 use super::visits::tests::many;
@@ -26,6 +26,13 @@ async fn an_answer_in_parts_is_whole() {
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0]["address"], "10.0.9.4");
     assert_eq!(brief["vips"][8]["reals_active"], 9);
+    // The page asks for a part: here two of ten reals each.
+    let part = daemon.get("/v1/stats?from=7").await;
+    assert_eq!(part["vips"], Value::from(&whole.as_array().unwrap()[7..9]));
+    let expected = json!({ "from": 7, "total": 40, "not_ready": [] });
+    assert_eq!(part["part"], expected);
+    let beyond = daemon.get("/v1/stats?from=40").await;
+    assert_eq!(beyond["vips"], json!([]));
     let one = daemon.get("/v1/vips/v9").await;
     assert_eq!(one, whole[8]);
 }

@@ -110,7 +110,7 @@ impl Page {
         let places = vip.map_or(0..engine.pools().len(), |at| at..at + 1);
         let stats = Stats {
             vips: report::vips_of(engine, places, listed)?,
-            ..report::stats_without_vips(engine, at)?
+            ..report::stats_without_vips(engine, at, None)?
         };
         let histograms = stats
             .vips
@@ -584,6 +584,9 @@ impl Collector for Page {
         let help = "Reals whose metrics are left out, for there are too many: /metrics?vip=NAME has those of a VIP";
         let left_out = self.left_out as f64;
         gauge(&mut encoder, "metrics_reals_left_out", help, None, left_out)?;
+        let help = "Control intervals in which all VIPs with traffic are looked at, each once";
+        let turns = self.stats.control_turns as f64;
+        gauge(&mut encoder, "control_turns", help, None, turns)?;
         packets(&self.stats.verdicts, &mut encoder)?;
         self.config(&mut encoder)?;
         self.flow_table(&mut encoder)?;

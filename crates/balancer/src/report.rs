@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use causeway_api::balancer::{
     AgentReportView, CookieView, Drops, FlowTableView, HealthView, History, LatencyView, Moves,
-    RealHistory, RealTimeline, RealView, SourceView, Stats, Timeline, VipReal, VipView,
+    PartView, RealHistory, RealTimeline, RealView, SourceView, Stats, Timeline, VipReal, VipView,
 };
 use causeway_api::{Moment, VerdictView};
 use causeway_core::hist::Histogram;
@@ -22,7 +22,11 @@ use super::timeline::STEP_NS;
 use crate::config::{Control, RealConfig, Source};
 
 /// Everything that `causeway stats` shows, but for the VIPs.
-pub(crate) fn stats_without_vips(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
+pub(crate) fn stats_without_vips(
+    engine: &Engine,
+    at: Moment,
+    part: Option<PartView>,
+) -> anyhow::Result<Stats> {
     let verdicts = engine.plane().verdicts()?.into_iter();
     Ok(Stats {
         at,
@@ -38,6 +42,8 @@ pub(crate) fn stats_without_vips(engine: &Engine, at: Moment) -> anyhow::Result<
         flow_table: flow_table(engine),
         agent_reports: engine.reports().counts(),
         next_hop: engine.next_hops().to_vec(),
+        control_turns: engine.control_turns(),
+        part,
         vips: Vec::new(),
     })
 }

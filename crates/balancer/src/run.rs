@@ -18,7 +18,7 @@ use causeway_service::process::{Listeners, Process};
 use tracing::{error, info, warn};
 
 use crate::agent_reports::ReportListener;
-use crate::config::{BalancerConfig, STATE_DIR};
+use crate::config::{BalancerConfig, ConfigReader, STATE_DIR};
 use crate::engine::Engine;
 use crate::fleet::{self, Fleet, FleetOrders};
 use crate::kernel::KernelPlane;
@@ -30,6 +30,8 @@ use crate::{announce, serve, state_dir};
 /// A configuration to start with.
 pub struct LoadedConfig {
     config: BalancerConfig,
+    /// It knows the VIPs of that.
+    reader: ConfigReader,
     /// The file's text; `None` if it was refused and its last good copy is here instead.
     text: Result<String, ConfigErrors>,
     /// What it takes away from a fleet, for which it is refused.
@@ -53,13 +55,21 @@ impl LoadedConfig {
 /// daemon no real is probed and no weight follows latency.
 pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let text = config::read(file);
+    let mut reader = ConfigReader::default();
     let parsed = text.as_ref().map_err(Clone::clone);
-    let parsed = parsed.and_then(|text| BalancerConfig::of_balancer(file, text));
+    let parsed = parsed.and_then(|text| reader.of_balancer(file, text));
     let held = parsed
         .as_ref()
         .map_or_else(|_| Vec::new(), fleet::held_at_start);
     let errors = match parsed {
-        Ok(config) if held.is_empty() => return Ok(LoadedConfig { config, text, held }),
+        Ok(config) if held.is_empty() => {
+            return Ok(LoadedConfig {
+                config,
+                reader,
+                text,
+                held,
+            });
+        }
         Ok(_) => ConfigErrors::of_file(file, fleet::refusal(&held).to_string()),
         Err(errors) => errors,
     };
@@ -71,9 +81,10 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     // Held though it is in force: others have changed the book since it was taken.
     let of_copy = copy.split_once('\n').map(|(_, of_file)| of_file);
     let is_in_force = text.as_ref().is_ok_and(|text| of_copy == Some(text));
-    match BalancerConfig::of_balancer(&path, &copy) {
+    match reader.of_balancer(&path, &copy) {
         Ok(config) => Ok(LoadedConfig {
             config,
+            reader,
             text: if is_in_force { text } else { Err(errors) },
             held: if is_in_force { Vec::new() } else { held },
         }),
@@ -101,7 +112,12 @@ pub fn unload(config: &BalancerConfig) -> anyhow::Result<()> {
 
 /// Loads the data plane or takes over the running one, then serves until SIGTERM or SIGINT.
 pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Result<()> {
-    let LoadedConfig { config, text, held } = loaded;
+    let LoadedConfig {
+        config,
+        reader,
+        text,
+        held,
+    } = loaded;
     if let Err(errors) = &text {
         error!(
             "{} is refused, and the copy of how it was last in force is used: correct it and reload\n{errors}",
@@ -165,6 +181,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     let shared = Shared::new(engine, status, file.clone());
     let shared = Arc::new(
         shared
+            .with_reader(reader)
             .with_slots(slots)
             .with_state(state)
             .with_access(listeners.access())

@@ -183,9 +183,12 @@ fn run(shared: &Shared, stopped: &AtomicBool, rounds: &AtomicU64) {
         if stopped.load(Ordering::Relaxed) {
             return;
         }
+        let mut engine = shared.engine();
         let begun = Instant::now();
-        let error = shared.engine().tick(Moment::now()).err();
+        let error = engine.tick(Moment::now()).err();
         took = begun.elapsed();
+        engine.bound_turns(took);
+        drop(engine);
         rounds.fetch_add(1, Ordering::Relaxed);
         let error = error.map(|error| format!("{error:#}"));
         if error != last_error {

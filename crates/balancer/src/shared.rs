@@ -20,13 +20,14 @@ use super::plane::Route;
 use super::slots::ConnectionSlots;
 use super::state_dir::{KeptState, StateDir};
 use super::sync::Way;
-use crate::config::BalancerConfig;
+use crate::config::{BalancerConfig, ConfigReader};
 
 /// What the API and the control loop share.
 pub(crate) struct Shared {
     engine: Mutex<Engine>,
     status: Mutex<Status>,
     config_file: PathBuf,
+    reader: Mutex<ConfigReader>,
     slots: Option<ConnectionSlots>,
     /// Of other hosts, if they are served.
     access: Option<Access>,
@@ -55,12 +56,21 @@ impl Shared {
             engine: Mutex::new(engine),
             status: Mutex::new(status),
             config_file,
+            reader: Mutex::default(),
             slots: None,
             access: None,
             fleet: None,
             reloading: Mutex::default(),
             kept: Mutex::default(),
             keep_error: Mutex::default(),
+        }
+    }
+
+    /// With what has read the file.
+    pub(crate) fn with_reader(self, reader: ConfigReader) -> Self {
+        Self {
+            reader: Mutex::new(reader),
+            ..self
         }
     }
 
@@ -195,16 +205,14 @@ impl Shared {
 
     /// Says what a reload of a file with this text would say, and changes nothing.
     pub(crate) fn check(&self, text: &str) -> Result<String, EngineError> {
-        let config = BalancerConfig::of_balancer(&self.config_file, text)
-            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
+        let config = self.parse(text)?;
         self.engine().check_reload(&config)?;
         Ok(config.summary())
     }
 
     /// Says what a reload of a file with this text would change, and changes nothing.
     pub(crate) fn diff(&self, text: &str) -> Result<Difference, EngineError> {
-        let config = BalancerConfig::of_balancer(&self.config_file, text)
-            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
+        let config = self.parse(text)?;
         Ok(self.engine().difference(&config))
     }
 
@@ -240,10 +248,14 @@ impl Shared {
     }
 
     fn read_file(&self) -> Result<(String, BalancerConfig), EngineError> {
-        let refused = |errors: ConfigErrors| EngineError::Invalid(errors.to_string());
         let text = causeway_service::config::read(&self.config_file).map_err(refused)?;
-        let config = BalancerConfig::of_balancer(&self.config_file, &text).map_err(refused)?;
+        let config = self.parse(&text)?;
         Ok((text, config))
+    }
+
+    fn parse(&self, text: &str) -> Result<BalancerConfig, EngineError> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        reader.of_balancer(&self.config_file, text).map_err(refused)
     }
 
     fn take_file(
@@ -306,6 +318,10 @@ impl HasEngine for Shared {
     fn engine(&self) -> MutexGuard<'_, Engine> {
         Self::engine(self)
     }
+}
+
+fn refused(errors: ConfigErrors) -> EngineError {
+    EngineError::Invalid(errors.to_string())
 }
 
 /// Refuses what has to be confirmed, and is not.

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
+use causeway_api::balancer::PartView;
 use hyper::body::Frame;
 use tokio::sync::mpsc;
 
@@ -22,10 +23,11 @@ use super::shared::Shared;
 /// Parts of an answer that wait for the client.
 const WAITING: usize = 2;
 
-/// JSON that goes on with all VIPs: `head` says what stands before them, and `tail` follows them.
+/// JSON that goes on with all VIPs, or with one part from a place on: `head` says what stands before
+/// them, and `tail` follows them.
 pub(crate) async fn vips(
     shared: Arc<Shared>,
-    listed: Listed,
+    (listed, from): (Listed, Option<usize>),
     head: impl FnOnce(&Engine) -> anyhow::Result<String> + Send + 'static,
     tail: &'static str,
 ) -> Result<Response, EngineError> {
@@ -34,10 +36,15 @@ pub(crate) async fn vips(
         let mut parts = Parts {
             shared,
             listed,
-            next: 0,
+            begin: from.unwrap_or(0),
+            next: from.unwrap_or(0),
+            end: usize::MAX,
         };
         let mut text = head(&parts.shared.engine())?;
         text += &parts.more()?.unwrap_or_default();
+        if from.is_some() {
+            parts.end = parts.next;
+        }
         Ok((parts, text))
     });
     // What fails by now is an answer of its own.
@@ -68,33 +75,65 @@ pub(crate) async fn vips(
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 
+/// What is said about a part of the VIPs, and of all which are not ready.
+pub(crate) fn part(shared: &Shared, from: usize) -> PartView {
+    let mut not_ready = Vec::new();
+    let mut next = 0;
+    loop {
+        let engine = shared.engine();
+        let total = engine.pools().len();
+        let end = fit(&engine, next);
+        for pool in &engine.pools()[next..end] {
+            if engine.reals_up(pool) < pool.vip().min_healthy {
+                not_ready.push(pool.vip().name.clone());
+            }
+        }
+        next = end;
+        if next >= total {
+            return PartView {
+                from,
+                total,
+                not_ready,
+            };
+        }
+    }
+}
+
+/// Where a part ends that begins there: it has as many reals as an interval looks at, and at least
+/// one VIP.
+fn fit(engine: &Engine, from: usize) -> usize {
+    let mut reals = 0;
+    let pools = engine.pools().get(from..).unwrap_or_default();
+    let fit = pools.iter().take_while(|pool| {
+        reals += pool.vip().reals.len();
+        reals <= engine.few
+    });
+    (from + fit.count().max(1)).min(engine.pools().len())
+}
+
 /// The VIPs that have not been told yet.
 struct Parts {
     shared: Arc<Shared>,
     listed: Listed,
+    begin: usize,
     next: usize,
+    end: usize,
 }
 
 impl Parts {
     /// The next ones; `None` after the last.
     fn more(&mut self) -> anyhow::Result<Option<String>> {
         let engine = self.shared.engine();
-        if self.next >= engine.pools().len() {
+        if self.next >= self.end.min(engine.pools().len()) {
             return Ok(None);
         }
-        // As many reals as an interval looks at, and at least one VIP.
         let from = self.next;
-        let mut reals = 0;
-        let fit = engine.pools()[from..].iter().take_while(|pool| {
-            reals += pool.vip().reals.len();
-            reals <= engine.few
-        });
-        self.next = from + fit.count().max(1);
+        self.next = fit(&engine, from);
         let views = report::vips_of(&engine, from..self.next, self.listed)?;
         drop(engine);
         let mut text = String::new();
         for (at, vip) in views.iter().enumerate() {
-            let comma = if from + at > 0 { "," } else { "" };
+            let comma = if from + at > self.begin { "," } else { "" };
             write!(text, "{comma}{}", serde_json::to_string(vip)?)?;
         }
         Ok(Some(text))

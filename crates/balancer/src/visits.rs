@@ -2,6 +2,8 @@
 //! Which VIPs an interval looks at: a million reals are too many for each, and most of them have
 //! no traffic (docs/decisions/170-visits.md).
 
+use std::time::Duration;
+
 use super::engine::Engine;
 
 /// As many reals are looked at in each interval, whether they have traffic or not.
@@ -11,6 +13,8 @@ pub(super) const FEW: usize = 4096;
 /// connections are measured, a minute.
 const QUIET_NS: u64 = 70_000_000_000;
 const QUIET_INTERVALS: u64 = 40;
+/// Reals of a turn, until it is known how many half an interval is enough for.
+const TURN: usize = 65_536;
 
 /// When a VIP was looked at, and how long that goes on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,7 +24,46 @@ pub(crate) struct Visits {
     /// It is looked at until then.
     until_ns: u64,
     looked_ns: Option<u64>,
+    /// When the interval began that its next look ends; `None`: none is to come.
+    begun_ns: Option<u64>,
     is_due: bool,
+    /// Of the look that is made now.
+    interval_ns: u64,
+}
+
+/// What an interval looks at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Looks {
+    /// How many reals all VIPs have that are looked at in turn.
+    pub(super) reals: usize,
+    /// Whether the first of them are.
+    pub(super) begins: bool,
+}
+
+/// VIPs are looked at in turns where an interval is too short for all.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// How many reals a turn looks at.
+    pub(super) reals_max: usize,
+    /// The place of the VIP that the next turn begins with.
+    next: usize,
+    /// Turns that have been made of this round, and that the round before it took.
+    made: usize,
+    pub(super) of_round: usize,
+    /// Reals that the last one looked at.
+    looked_at: usize,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            reals_max: TURN,
+            next: 0,
+            made: 0,
+            of_round: 1,
+            looked_at: 0,
+        }
+    }
 }
 
 impl Visits {
@@ -42,6 +85,21 @@ impl Visits {
         self.is_due
     }
 
+    /// Whether it is looked at, now or in another turn.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.begun_ns.is_some()
+    }
+
+    /// Since the last look, or the interval's: what is seen now has come in that time.
+    pub(crate) fn interval_ns(&self) -> u64 {
+        self.interval_ns
+    }
+
+    /// The look is made.
+    pub(crate) fn end(&mut self, now_ns: u64) {
+        self.begun_ns = Some(now_ns);
+    }
+
     /// Time since the look before the one that is made now; an interval if there was none.
     pub(crate) fn look(&mut self, now_ns: u64, interval_ns: u64) -> u64 {
         let before = self.looked_ns.replace(now_ns);
@@ -56,8 +114,8 @@ impl Engine {
     }
 
     /// Chooses the VIPs that an interval looks at: those with packets lately, and those whose
-    /// weights move without any. Gives the number of their reals.
-    pub(super) fn choose(&mut self, now_ns: u64, interval_ns: u64) -> anyhow::Result<usize> {
+    /// weights move without any; of more than a turn is for, those whose turn it is.
+    pub(super) fn choose(&mut self, now_ns: u64, interval_ns: u64) -> anyhow::Result<Looks> {
         let all = self.looks_at_all();
         let totals = match all {
             true => Vec::new(),
@@ -69,18 +127,81 @@ impl Engine {
                 let packets = totals[at].1.packets;
                 pool.visits.handle_packets(now_ns, interval_ns, packets);
             }
-            pool.visits.is_due =
-                all || now_ns < pool.visits.until_ns || pool.moves_without_packets();
-            if pool.visits.is_due {
+            let visits = &pool.visits;
+            let is_wanted = all || now_ns < visits.until_ns || pool.moves_without_packets();
+            let begun_ns = visits
+                .begun_ns
+                .unwrap_or(now_ns.saturating_sub(interval_ns));
+            pool.visits.begun_ns = is_wanted.then_some(begun_ns);
+            pool.visits.interval_ns = now_ns.saturating_sub(begun_ns);
+            pool.visits.is_due = is_wanted;
+            if is_wanted {
                 reals += pool.vip().reals.len();
             }
         }
-        Ok(reals)
+        // Others are told of all in each interval.
+        let fits = reals <= self.turns.reals_max || self.peers.link().is_some();
+        let begins = fits || self.turns.next == 0;
+        match fits {
+            true => {
+                self.turns = Turns {
+                    looked_at: reals,
+                    reals_max: self.turns.reals_max,
+                    ..Turns::default()
+                }
+            }
+            false => self.take_turn(),
+        }
+        Ok(Looks { reals, begins })
+    }
+
+    fn take_turn(&mut self) {
+        let turns = &mut self.turns;
+        turns.looked_at = 0;
+        let from = std::mem::take(&mut turns.next);
+        for (at, pool) in self.pools.iter_mut().enumerate() {
+            let is_over = at < from || turns.next > 0;
+            let reals = pool.vip().reals.len();
+            if !pool.visits.is_due || is_over {
+                pool.visits.is_due = false;
+            } else if turns.looked_at > 0 && turns.looked_at + reals > turns.reals_max {
+                pool.visits.is_due = false;
+                turns.next = at;
+            } else {
+                turns.looked_at += reals;
+            }
+        }
+        turns.made += 1;
+        if turns.next == 0 {
+            turns.of_round = std::mem::take(&mut turns.made);
+        }
+    }
+
+    /// Has a turn look at as many reals as half an interval is enough for, after one that `took` so
+    /// long: the other half is for all else that wants the engine.
+    pub(crate) fn bound_turns(&mut self, took: Duration) {
+        let half_ns = self.config.control.interval_ns / 2;
+        let took_ns = took.as_nanos() as u64;
+        let turns = &mut self.turns;
+        if took_ns > half_ns {
+            let fit = turns.looked_at as f64 * half_ns as f64 / took_ns as f64;
+            turns.reals_max = (fit as usize).max(self.few);
+        } else if took_ns < half_ns / 2 && turns.looked_at > turns.reals_max / 2 {
+            // It may have been slow because others were busy.
+            turns.reals_max = turns.reals_max.saturating_add(turns.reals_max / 8);
+        }
+    }
+
+    /// In how many intervals all VIPs that are looked at are, each once.
+    pub(crate) fn control_turns(&self) -> usize {
+        self.turns.of_round
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::time::Duration;
+
     use causeway_api::Moment;
     use causeway_dataplane::Pick;
 
@@ -161,6 +282,58 @@ pub(crate) mod tests {
             (counters.delta().requests, counters.totals().requests),
             (8, 58)
         );
+    }
+
+    #[test]
+    fn vips_are_looked_at_in_turns_where_an_interval_is_too_short_for_all() {
+        let mut bench = bench();
+        let respond = |bench: &Bench, times: u64| {
+            for vip in 1..=40 {
+                let real = bench.plane.state().real(&format!("10.0.{vip}.3"));
+                bench.plane.state().respond(real, 5.0, times);
+            }
+        };
+        bench.pass(1);
+        respond(&bench, 50);
+        assert_eq!(bench.pass(1), 400);
+        // Of 200 ms, 50 are half the interval.
+        bench.engine.bound_turns(Duration::from_millis(200));
+        assert_eq!(bench.pass(1), 100);
+        assert_eq!(bench.pass(3), 100);
+        assert_eq!(bench.engine.control_turns(), 4);
+        respond(&bench, 8);
+        let seen = |bench: &Bench, vip: u32| {
+            let real = bench.plane.state().real(&format!("10.0.{vip}.3"));
+            let requests = bench.engine.counters(real).unwrap().totals().requests;
+            let past = bench.engine.pools[vip as usize - 1]
+                .members()
+                .nth(2)
+                .unwrap()
+                .1
+                .past();
+            (requests, past.history.len())
+        };
+        bench.pass(2);
+        assert_eq!(
+            (seen(&bench, 1), seen(&bench, 20), seen(&bench, 21)),
+            ((58, 3), (58, 3), (50, 2))
+        );
+        bench.pass(2);
+        assert_eq!(seen(&bench, 40), (58, 3));
+        // Each interval of a VIP begins where its last one ended.
+        let past = bench.engine.pools[39].members().nth(2).unwrap().1.past();
+        let starts: Vec<u64> = past
+            .history
+            .iter()
+            .map(|epoch| epoch.start_monotonic_ns / MS)
+            .collect();
+        assert_eq!((starts[1] - starts[0], starts[2] - starts[1]), (100, 400));
+        for _ in 0..40 {
+            bench.pass(1);
+            bench.engine.bound_turns(Duration::from_millis(1));
+        }
+        assert_eq!(bench.pass(1), 400);
+        assert_eq!(bench.engine.control_turns(), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use causeway_dataplane::TableLimits;
 use causeway_service::config::{CountValue, Faults, Spanned, count, within};
 
-use super::VipConfig;
+use super::SharedVip;
 use super::raw::RawLimits;
 
 /// A key, its most and how that is written.
@@ -48,8 +48,8 @@ fn limit(
 }
 
 /// Refuses VIPs beyond the limits: the data plane would do so half-way.
-pub(super) fn check(vips: &[VipConfig], limits: &TableLimits, faults: &mut Faults<'_>) {
-    let with_ids = |vip: &&VipConfig| vip.cookie.is_some() || !vip.quic.is_empty();
+pub(super) fn check(vips: &[SharedVip], limits: &TableLimits, faults: &mut Faults<'_>) {
+    let with_ids = |vip: &&SharedVip| vip.cookie.is_some() || !vip.quic.is_empty();
     let held = [
         ("VIPs", vips.len(), "vips", limits.vips),
         (

@@ -17,6 +17,8 @@ use causeway_core::cookie::{CookieLayout, CookieMode};
 
 use causeway_dataplane::{ConnLayout, DataPlaneError, LoadBalancerOptions, possible_cpus};
 
+use causeway_service::config::Pieces;
+
 use crate::rings;
 
 mod announce;
@@ -44,6 +46,9 @@ pub mod quic;
 #[cfg(test)]
 mod quic_tests;
 mod raw;
+mod reader;
+#[cfg(test)]
+mod reader_tests;
 mod reports;
 mod shared_vip;
 mod stateful;
@@ -68,6 +73,7 @@ pub use health::Health;
 pub use json::{changed_vip, real_from_json, real_to_json, reals_from_json, vip_from_json};
 pub use peers::PeersConfig;
 pub use probe::{Authorities, ProbeConfig, StatusRanges};
+pub use reader::ConfigReader;
 pub use reports::AgentReportsConfig;
 pub use shared_vip::SharedVip;
 pub use stateful::Stateful;
@@ -343,21 +349,16 @@ impl BalancerConfig {
 
     /// Validates the text of a file, which may turn out to be of another daemon.
     pub fn of_balancer(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        Self::parse(path, text).map_err(|errors| {
-            let other = [("tunnel", "a tunnel's"), ("agent", "an agent's")];
-            let mut other = other.iter();
-            match other.find(|(kind, _)| causeway_service::config::has_key(text, kind)) {
-                Some((kind, whose)) => ConfigErrors::of_file(
-                    path,
-                    format!("this is {whose} file; start it with `causeway {kind} -c FILE`"),
-                ),
-                None => errors,
-            }
-        })
+        ConfigReader::default().of_balancer(path, text)
     }
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        ConfigReader::default().read(path, text)
+    }
+
+    /// The same at once, which takes much memory. All faults are reported together.
+    pub fn read_whole(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         let prepare = pools::put_out;
         causeway_service::config::parse_prepared(path, text, RENAMED, prepare, |raw, faults| {
             let config = validate::config(raw, Beside::NOTHING, faults)?;
@@ -368,6 +369,9 @@ impl BalancerConfig {
 
     /// A sentence where the file of a text shows its secrets to every user.
     pub fn open_secret(path: &Path, text: &str) -> Option<String> {
+        // No VIP has one, and there may be many.
+        let rest = Pieces::of(text, "vip").map(|pieces| pieces.rest);
+        let text = rest.as_deref().unwrap_or(text);
         open_secret(path, text, &[".hash_key", ".store.password"])
     }
 

@@ -12,42 +12,58 @@ use toml::de::{DeArray, DeTable, DeValue};
 /// Keys that are a VIP's own.
 const OWN: [&str; 4] = ["name", "address", "port", "pool"];
 
-/// Gives each VIP what its pool and the defaults say and itself does not: a key with all its
-/// value. A VIP with several ports becomes as many.
+/// Gives each VIP of a document what its pool and the defaults say and itself does not: a key with
+/// all its value. A VIP with several ports becomes as many.
 pub(super) fn put_out(document: &mut DeTable<'_>, faults: &mut Faults<'_>) {
-    let defaults = table(document.get("defaults")).cloned();
-    let pools = table(document.get("pool")).cloned().unwrap_or_default();
-    if let Some(defaults) = &defaults {
-        own_keys(defaults, "[defaults]", faults);
-    }
-    for (name, pool) in &pools {
-        if let Some(pool) = table(Some(pool)) {
-            own_keys(pool, &format!("[pool.{}]", name.get_ref()), faults);
+    InCommon::of(document, faults).put_out(document, faults);
+}
+
+/// What VIPs share.
+pub(super) struct InCommon<'t> {
+    defaults: Option<DeTable<'t>>,
+    pools: DeTable<'t>,
+}
+
+impl<'t> InCommon<'t> {
+    pub(super) fn of(document: &DeTable<'t>, faults: &mut Faults<'_>) -> Self {
+        let defaults = table(document.get("defaults")).cloned();
+        let pools = table(document.get("pool")).cloned().unwrap_or_default();
+        if let Some(defaults) = &defaults {
+            own_keys(defaults, "[defaults]", faults);
         }
-    }
-    let Some(DeValue::Array(vips)) = document.get_mut("vip").map(Spanned::get_mut) else {
-        return;
-    };
-    for mut element in mem::replace(vips, DeArray::new()) {
-        let at = element.span();
-        let DeValue::Table(vip) = element.get_mut() else {
-            vips.push(element);
-            continue;
-        };
-        let pool = pool_of(vip, &pools, faults);
-        for shared in pool.into_iter().chain(&defaults) {
-            for (key, value) in shared {
-                if !vip.contains_key(key.get_ref().as_ref()) {
-                    vip.insert(key.clone(), value.clone());
-                }
+        for (name, pool) in &pools {
+            if let Some(pool) = table(Some(pool)) {
+                own_keys(pool, &format!("[pool.{}]", name.get_ref()), faults);
             }
         }
-        match ports_of(vip, faults) {
-            None => vips.push(element),
-            Some(ports) => {
-                for port in ports {
-                    let vip = DeValue::Table(with_port(vip, port));
-                    vips.push(Spanned::new(at.clone(), vip));
+        Self { defaults, pools }
+    }
+
+    pub(super) fn put_out(&self, document: &mut DeTable<'t>, faults: &mut Faults<'_>) {
+        let Some(DeValue::Array(vips)) = document.get_mut("vip").map(Spanned::get_mut) else {
+            return;
+        };
+        for mut element in mem::replace(vips, DeArray::new()) {
+            let at = element.span();
+            let DeValue::Table(vip) = element.get_mut() else {
+                vips.push(element);
+                continue;
+            };
+            let pool = pool_of(vip, &self.pools, faults);
+            for shared in pool.into_iter().chain(&self.defaults) {
+                for (key, value) in shared {
+                    if !vip.contains_key(key.get_ref().as_ref()) {
+                        vip.insert(key.clone(), value.clone());
+                    }
+                }
+            }
+            match ports_of(vip, faults) {
+                None => vips.push(element),
+                Some(ports) => {
+                    for port in ports {
+                        let vip = DeValue::Table(with_port(vip, port));
+                        vips.push(Spanned::new(at.clone(), vip));
+                    }
                 }
             }
         }

@@ -254,6 +254,24 @@ pub(super) struct RawVip {
     pub real: Vec<Spanned<RawReal>>,
 }
 
+/// VIPs alone.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawVips {
+    pub vip: Vec<Spanned<RawVip>>,
+}
+
+impl RawVip {
+    /// Whether to check it is to look at the machine, too, which may have changed the next time:
+    /// at certificates, keys, a program.
+    pub(super) fn looks_at_files(&self) -> bool {
+        let health = self.health.as_ref().map(Spanned::as_ref);
+        health.is_some_and(|health| health.ca.is_some() || health.command.is_some())
+            || self.discover.is_some()
+            || !self.quic_cid.is_empty()
+    }
+}
+
 /// Where reals are discovered.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -2,6 +2,7 @@
 //! From what the file says to what the daemon may rely on.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -38,9 +39,22 @@ const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fro
 
 /// `beside`: what there is besides what it names.
 pub(super) fn config(
+    mut raw: RawConfig,
+    beside: Beside,
+    faults: &mut Faults<'_>,
+) -> Option<BalancerConfig> {
+    let vips = mem::take(&mut raw.vip);
+    config_with(raw, beside, faults, |measured, beside, faults| {
+        vip::vips(&vips, measured, beside, faults)
+    })
+}
+
+/// The same with VIPs from elsewhere; `vips` gets whether latency is measured, and what is beside a VIP.
+pub(super) fn config_with(
     raw: RawConfig,
     beside: Beside,
     faults: &mut Faults<'_>,
+    vips: impl FnOnce(bool, Beside, &mut Faults<'_>) -> Vec<SharedVip>,
 ) -> Option<BalancerConfig> {
     let interface = interface(raw.interface.as_ref(), "clients'", faults);
     let law = text(raw.control.law.as_ref(), faults, |word| {
@@ -67,7 +81,7 @@ pub(super) fn config(
         tiers: beside.tiers.max(stateful.tiers),
         ..beside
     };
-    let vips = vip::vips(&raw.vip, measure, beside, faults);
+    let vips = vips(measure, beside, faults);
     for vip in vips.iter().filter(|vip| vip.stateful) {
         if let Some(message) = stateful::obstacle(vip, &stateful) {
             faults.file(format!("vip {}: {message}", vip.name));
@@ -113,7 +127,7 @@ pub(super) fn config(
             .and_then(|own| fleet::fleet(own, raw.agent_reports.is_some(), faults)),
         peers,
         history: history.unwrap_or(Duration::from_secs(600)),
-        vips: vips.into_iter().map(SharedVip::from).collect(),
+        vips,
     })
 }
 
@@ -213,9 +227,9 @@ fn tunnel_sources(raw: &RawEncap, faults: &mut Faults<'_>) -> BTreeSet<Prefix> {
 }
 
 /// An IPv6 packet of 1280 bytes must fit the tunnel: no "packet too big" may ask for less.
-fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[VipConfig], faults: &mut Faults<'_>) {
+fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[SharedVip], faults: &mut Faults<'_>) {
     let needs = |vip: &VipConfig| IPV6_MTU_MIN + vip.forwarding.overhead(true);
-    let tunnelled = |vip: &&VipConfig| vip.address.is_ipv6() && vip.forwarding.encapsulates();
+    let tunnelled = |vip: &&SharedVip| vip.address.is_ipv6() && vip.forwarding.encapsulates();
     let mut tunnelled = vips.iter().filter(tunnelled);
     if let Some(vip) = tunnelled.find(|vip| mtu < needs(vip)) {
         faults.at(

@@ -17,7 +17,7 @@ use super::raw::{RawReal, RawVip};
 use super::validate::mac;
 use super::{
     Affinity, Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, RealRole,
-    Scheduler, VipConfig, WEIGHT_MAX, clients_of, discover, health, quic, reports,
+    Scheduler, SharedVip, VipConfig, WEIGHT_MAX, clients_of, discover, health, quic, reports,
 };
 
 /// What a cache or a pool of connections takes to fill, in round numbers.
@@ -26,25 +26,23 @@ const SLOW_START: Duration = Duration::from_secs(30);
 const NAME_MAX: usize = 200;
 const SLOW_START_MAX: Duration = Duration::from_secs(3600);
 
-pub(super) fn vips(
-    raw: &[Spanned<RawVip>],
-    measured: bool,
-    beside: Beside,
-    faults: &mut Faults<'_>,
-) -> Vec<VipConfig> {
-    let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
-    let mut names: HashMap<String, usize> = HashMap::new();
-    let mut takers: HashMap<(IpAddr, Protocol), usize> = HashMap::new();
-    let mut vips = Vec::with_capacity(raw.len());
-    let mut groups = 0;
-    for spanned in raw {
-        let Some(vip) = vip(spanned, measured, beside, faults) else {
-            continue;
-        };
-        let line = faults.line(&spanned.span());
-        if let Some(first) = seen.insert((vip.address, vip.port, vip.protocol), line) {
+/// What the VIPs of a file may not have in common, with the lines of those that had it first.
+#[derive(Default)]
+pub(super) struct Together {
+    seen: HashMap<(IpAddr, u16, Protocol), usize>,
+    names: HashMap<String, usize>,
+    takers: HashMap<(IpAddr, Protocol), usize>,
+    groups: usize,
+}
+
+impl Together {
+    /// Holds a VIP that stands there against those before it.
+    pub(super) fn add(&mut self, vip: &VipConfig, place: Range<usize>, faults: &mut Faults<'_>) {
+        let line = faults.line(&place);
+        let key = (vip.address, vip.port, vip.protocol);
+        if let Some(first) = self.seen.insert(key, line) {
             faults.at(
-                spanned.span(),
+                place.clone(),
                 format!(
                     "vip {} {} is given twice, first on line {first}; merge the two",
                     endpoint(vip.address, vip.port),
@@ -53,41 +51,56 @@ pub(super) fn vips(
             );
         }
         if vip.fragments == Fragments::Forward
-            && let Some(first) = takers.insert((vip.address, vip.protocol), line)
+            && let Some(first) = self.takers.insert((vip.address, vip.protocol), line)
         {
             faults.at(
-                spanned.span(),
+                place.clone(),
                 format!(
                     "two vips of {} take {} fragments, the first on line {first}; fragments have no port, so that one vip of an address and protocol may have fragments = \"forward\"",
                     vip.address, vip.protocol
                 ),
             );
         }
-        if let Some(first) = names.insert(vip.name.clone(), line) {
+        if let Some(first) = self.names.insert(vip.name.clone(), line) {
             faults.at(
-                spanned.span(),
+                place.clone(),
                 format!(
                     "the name `{}` is used twice, first on line {first}; names must be unique",
                     vip.name
                 ),
             );
         }
-        groups += vip.sources.len();
-        if groups > clients_of::SOURCES_MAX {
+        self.groups += vip.sources.len();
+        if self.groups > clients_of::SOURCES_MAX {
             faults.at(
-                spanned.span(),
+                place,
                 format!(
                     "there are more than {} sources in all; put prefixes with the same reals together",
                     clients_of::SOURCES_MAX
                 ),
             );
         }
-        vips.push(vip);
+    }
+}
+
+pub(super) fn vips(
+    raw: &[Spanned<RawVip>],
+    measured: bool,
+    beside: Beside,
+    faults: &mut Faults<'_>,
+) -> Vec<SharedVip> {
+    let mut together = Together::default();
+    let mut vips = Vec::with_capacity(raw.len());
+    for spanned in raw {
+        if let Some(vip) = vip(spanned, measured, beside, faults) {
+            together.add(&vip, spanned.span(), faults);
+            vips.push(vip.into());
+        }
     }
     vips
 }
 
-fn vip(
+pub(super) fn vip(
     spanned: &Spanned<RawVip>,
     measured: bool,
     beside: Beside,

@@ -65,6 +65,18 @@ pub fn parse_table<R: DeserializeOwned + JsonSchema, C>(
     parse(path, text, renamed, check)
 }
 
+/// Reads a text of TOML as `R`, if nothing at all is wrong with it.
+pub fn read_sound<'t, R: DeserializeOwned>(
+    text: &'t str,
+    prepare: impl FnOnce(&mut DeTable<'t>, &mut Faults<'_>),
+) -> Option<R> {
+    let mut faults = Faults::new("");
+    let mut document = DeTable::parse(text).ok()?;
+    prepare(document.get_mut(), &mut faults);
+    let raw = R::deserialize(Deserializer::from(document)).ok()?;
+    faults.is_empty().then_some(raw)
+}
+
 /// A text's keys, as TOML or JSON has them.
 fn document<'t>(text: &'t str, faults: &mut Faults<'_>) -> Option<Spanned<DeTable<'t>>> {
     if json::is_json(text) {

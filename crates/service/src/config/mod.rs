@@ -16,6 +16,7 @@ mod error;
 mod json;
 mod keys;
 mod migrate;
+mod pieces;
 mod renamed;
 mod schema;
 mod shared;
@@ -27,10 +28,13 @@ mod words;
 
 pub(crate) use api::Material;
 pub use api::{ApiConfig, RawApi, SecretFile, api};
-pub use document::{has_key, is_readable, parse, parse_prepared, parse_table, top_level_text};
+pub use document::{
+    has_key, is_readable, parse, parse_prepared, parse_table, read_sound, top_level_text,
+};
 pub use error::{ConfigErrors, Fault, Faults};
 pub use keys::*;
 pub use migrate::{Migrated, migrate};
+pub use pieces::{Pieces, digest_of};
 pub use renamed::Renamed;
 pub use schema::schema;
 pub use shared::*;
