@@ -103,17 +103,23 @@ fn text_format(page: &str) -> String {
     let mut lines = page.lines().peekable();
     let mut text = String::with_capacity(page.len());
     while let Some(line) = lines.next() {
-        let words: Vec<&str> = line.splitn(4, ' ').collect();
         let is_counter = |line: &&str| line.ends_with(" counter");
-        let line = match words[..] {
-            ["#", "UNIT", ..] | ["#", "EOF"] => continue,
-            ["#", "HELP", name, help] if lines.peek().is_some_and(is_counter) => {
-                format!("# HELP {name}_total {help}")
+        let words = line
+            .strip_prefix("# ")
+            .and_then(|line| line.split_once(' '));
+        match words {
+            None if line == "# EOF" => continue,
+            Some(("UNIT", _)) => continue,
+            Some(("HELP", rest)) if lines.peek().is_some_and(is_counter) => {
+                let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+                text += &format!("# HELP {name}_total {help}");
             }
-            ["#", "TYPE", name, "counter"] => format!("# TYPE {name}_total counter"),
-            _ => line.to_owned(),
-        };
-        text += &line;
+            Some(("TYPE", rest)) if is_counter(&line) => {
+                let name = rest.trim_end_matches(" counter");
+                text += &format!("# TYPE {name}_total counter");
+            }
+            _ => text += line,
+        }
         text.push('\n');
     }
     text
