@@ -60,14 +60,15 @@ fn run(context: &Context) -> Result<Value> {
 
     let settle = Duration::from_secs(context.param("settle_s")?);
     let load = LoadConfig {
-        duration_ms: settle.as_millis() as u64 + 75_000,
+        // As long as the browser takes, which is long on a busy machine.
+        duration_ms: 3_600_000,
         slots: 60,
         page_interval_ms: 1000,
         // As browsers have it: a request that waits behind another has no latency of its own.
         outstanding: 1,
         ..LoadConfig::new(target, context.seed)
     };
-    let running = bench.load(&load)?;
+    let mut running = bench.load(&load)?;
     std::thread::sleep(settle);
     let mut browser = Browser::start(context, &bench)?;
     let mut shown = vec![browser.look("well")?];
@@ -97,6 +98,7 @@ fn run(context: &Context) -> Result<Value> {
     shown.push(browser.look("back")?);
     context.say("the daemon was gone, and is back: the page has said so");
     browser.end()?;
+    running.stop();
     let log = running.finish()?;
     let clients = report::summary(&log, log.start_ns, log.end_ns);
     balancer.end()?;
