@@ -373,7 +373,7 @@ impl Rules<'_> {
                 name,
                 "veth",
                 format!("{name} is a veth: what a program in native mode sends is lost unless the far end runs an XDP program, too"),
-                "xdp.mode = \"generic\" in the file, then a restart".to_owned(),
+                "xdp.mode = \"generic\" in the file; if it runs already: stop, unload --yes, start".to_owned(),
             );
         }
         self.driver(nic);

@@ -403,7 +403,7 @@ fn a_veth_loses_what_is_sent_in_native_mode_alone() {
     let note = one(
         Level::Note,
         "veth",
-        "xdp.mode = \"generic\" in the file, then a restart",
+        "xdp.mode = \"generic\" in the file; if it runs already: stop, unload --yes, start",
     );
     let program = |native| {
         Some(Program {
