@@ -296,7 +296,7 @@ fn grade(
     today: &Percentiles,
     modelled: &Percentiles,
 ) -> (Quality, Vec<String>) {
-    // Never higher: beside HAProxy the p99 was off by up to 23 % where all was known.
+    // Never higher: no recording knows what comes after it.
     let mut quality = Quality::Medium;
     let mut reasons = Vec::new();
     let mut lower = |to: Quality, why: String| {
