@@ -22,6 +22,8 @@ use crate::totals::quantile_of;
 const SLICES: u64 = 12;
 /// How often the same is replayed, with another server to begin.
 const REPLAYS: u64 = 8;
+/// Requests replayed in all by which a p99 is known: of long recordings fewer replays say it.
+const ENOUGH: u64 = 1_000_000;
 /// How often today's requests are dealt out again to see whether the model reproduces today.
 const CHECKS: u64 = 5;
 /// Requests below which no p99 is reported.
@@ -230,14 +232,16 @@ fn forecast(recording: &Recording, servers: &[OfServer<'_>], lost: u64) -> Forec
     let models: Vec<ServerModel> = servers.iter().map(|of| of.model.clone()).collect();
     let again =
         |visits: &[Visit], pick| replay(visits, &addresses, &models, recording.lasted_ns(), pick);
-    let outcomes: Vec<Outcome> = (0..REPLAYS)
+    let times = |most: u64| (ENOUGH / requests.len().max(1) as u64).clamp(1, most);
+    let replays = times(REPLAYS);
+    let outcomes: Vec<Outcome> = (0..replays)
         .map(|seed| again(&visits, Pick::Causeway(seed)))
         .collect();
     let mut with = Latencies::default();
     outcomes.iter().for_each(|of| with.merge(&of.latencies));
     // What the model makes of today: the same visits in another order.
     let mut modelled = Latencies::default();
-    for check in 0..CHECKS {
+    for check in 0..times(CHECKS) {
         let dealt = dealt_anew(&visits, check);
         modelled.merge(&again(&dealt, Pick::Recorded).latencies);
     }
@@ -258,7 +262,7 @@ fn forecast(recording: &Recording, servers: &[OfServer<'_>], lost: u64) -> Forec
         today,
         modelled,
         causeway: Percentiles {
-            requests: with.count() / REPLAYS,
+            requests: with.count() / replays,
             ..told(&with)
         },
         quality,

@@ -174,8 +174,8 @@ struct World<'a> {
     outcome: Outcome,
 }
 
-/// Replays the visits; `lasted_ns` is the length of the recording. What counts is the second
-/// time, with the weights of the first: once the controller knows the servers.
+/// Replays the visits; `lasted_ns` is the length of the recording. With a controller the second
+/// time counts, with the weights of the first: once it knows the servers.
 pub(super) fn replay(
     visits: &[Visit],
     servers: &[SocketAddr],
@@ -215,7 +215,10 @@ pub(super) fn replay(
         },
     };
     world.build_ring(&vec![1.0; servers.len()]);
-    let ends_ns = world.pass(0, lasted_ns);
+    let ends_ns = match pick {
+        Pick::Recorded => 0,
+        Pick::Causeway(_) => world.pass(0, lasted_ns),
+    };
     world.counts = true;
     world.pass(ends_ns, lasted_ns);
     let ticks = world.ticks.max(1) as f64;
@@ -234,7 +237,9 @@ impl World<'_> {
             self.at(begin_ns + visit.open_ns, Event::Open(index));
         }
         let mut now_ns = begin_ns;
-        self.at(begin_ns + self.params.interval_ns, Event::Tick);
+        if let Pick::Causeway(_) = self.pick {
+            self.at(begin_ns + self.params.interval_ns, Event::Tick);
+        }
         while let Some(Reverse((at_ns, _, event))) = self.queue.pop() {
             now_ns = at_ns;
             match event {
