@@ -7,6 +7,7 @@ use causeway_api::balancer::EpochView;
 use causeway_dataplane::RealId;
 
 use super::decisions::Decisions;
+use super::timeline;
 
 /// A real of a pool.
 #[derive(Debug)]
@@ -45,13 +46,7 @@ pub struct Past {
 impl Past {
     /// Adds an epoch to the history, of which the newest `keep` are kept.
     pub(super) fn record(&mut self, epoch: EpochView, keep: usize) {
-        while self.history.len() >= keep {
-            self.history.pop_front();
-        }
-        if self.history.capacity() > 4 * keep {
-            self.history.shrink_to(keep);
-        }
-        self.history.push_back(epoch);
+        timeline::push(&mut self.history, epoch, keep);
     }
 }
 

@@ -162,11 +162,19 @@ impl DropSteps {
     }
 }
 
-fn push<T>(done: &mut VecDeque<T>, step: T, keep: usize) {
-    while done.len() >= keep {
-        done.pop_front();
+/// Appends to what is remembered, of which the newest `keep` stay. A million reals remember few
+/// things each: room for four, the least that a deque takes by itself, would be 400 MB of nothing.
+pub(crate) fn push<T>(kept: &mut VecDeque<T>, newest: T, keep: usize) {
+    while kept.len() >= keep {
+        kept.pop_front();
     }
-    done.push_back(step);
+    if kept.capacity() > 2 * keep {
+        kept.shrink_to(keep);
+    }
+    if kept.capacity() == 0 && keep < 4 {
+        kept.reserve_exact(keep);
+    }
+    kept.push_back(newest);
 }
 
 #[cfg(test)]
@@ -232,6 +240,12 @@ mod tests {
         assert_eq!(steps.views(0, usize::MAX).len(), KEPT);
         assert_eq!(drops.views(0).len(), KEPT);
         assert_eq!((kept(4096), kept(1 << 20)), (64, 1));
+        // With more reals since, and from the first step on: no room but for what is kept.
+        steps.end(at(1000), (&totals, &histogram), STANDING, 1);
+        assert_eq!((steps.done.len(), steps.done.capacity()), (1, 1));
+        let mut steps = Steps::begin(totals, histogram.clone());
+        steps.end(at(1001), (&totals, &histogram), STANDING, 1);
+        assert_eq!((steps.done.len(), steps.done.capacity()), (1, 1));
     }
 
     #[test]

@@ -92,6 +92,7 @@ fn run(context: &Context) -> Result<Value> {
     shown.push(browser.look("down")?);
     context.say("one server down: as the API says");
 
+    browser.look("leaves")?;
     balancer.kill()?;
     shown.push(browser.look("lost")?);
     balancer.restart()?;
