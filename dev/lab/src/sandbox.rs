@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::{env, fs, io, thread};
 
 use anyhow::{Context, Result, bail};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::wait::{WaitStatus, wait};
@@ -241,7 +241,10 @@ fn private_mounts() -> Result<()> {
     for directory in ["/run/netns", "/run/lock", TMP] {
         fs::create_dir_all(directory).with_context(|| format!("cannot make {directory}"))?;
     }
-    if Path::new("/sys/fs/bpf").exists() {
+    let pins = Path::new("/sys/fs/bpf");
+    if pins.exists() {
+        // The machine's own must not lie below: a scenario unmounts its.
+        while umount2(pins, MntFlags::MNT_DETACH).is_ok() {}
         fresh("bpf", "/sys/fs/bpf")?;
     }
     Ok(())

@@ -423,3 +423,67 @@ fn an_interface_that_changes_under_the_daemon_is_followed() {
         assert!(machine.path("bpf/lb/link_lb").exists());
     });
 }
+
+#[test]
+fn a_host_has_a_balancer_for_each_interface() {
+    Machine::run(|machine| {
+        ip("link add eth1 type veth peer name peer1");
+        ip("link set peer1 up");
+        ip("link set eth1 up");
+        ip("addr add 10.9.2.2/24 dev eth1");
+        let first = fs::read_to_string(machine.config()).expect("the file");
+        let first = first.replace("\"latency\"", "\"maglev\"");
+        let first = format!("hash_key = \"00112233445566778899aabbccddeeff\"\n{first}");
+        fs::write(machine.config(), &first).expect("write the file");
+        let mut second = format!("http = false\n{first}");
+        for (of_one, of_other) in [
+            ("\"eth0\"", "\"eth1\""),
+            ("bpf/lb\"", "bpf/lb1\""),
+            ("state\"", "state1\""),
+            ("lb.sock\"", "lb1.sock\""),
+        ] {
+            assert_eq!(second.matches(of_one).count(), 1, "{second}");
+            second = second.replace(of_one, of_other);
+        }
+        let other = machine.path("lb1.toml");
+        fs::write(&other, &second).expect("write the file");
+        let daemon = machine.start();
+        let beside = Command::new(BINARY)
+            .args(["lb", "-c"])
+            .arg(&other)
+            .stderr(fs::File::create(machine.path("log1")).expect("a log"))
+            .spawn();
+        let beside = Daemon(beside.expect("start causeway lb"));
+        let log = || fs::read_to_string(machine.path("log1")).unwrap_or_default();
+        wait(log, || log().contains("serving on"));
+        assert!(log().contains("attached to eth1"), "{}", log());
+        assert!(machine.xdp_is_attached() && ip("-d link show eth1").contains("prog/xdp"));
+
+        // Routers may send a connection by either.
+        let sent_to = |config: &Path, client: &str| {
+            let output = Command::new(BINARY)
+                .args(["trace", client, "web", "--packet", "syn", "-o", "json", "-c"])
+                .arg(config)
+                .output()
+                .expect("run causeway");
+            assert!(output.status.success(), "{}", stderr(&output));
+            let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            said["sent_to"].as_str().expect("a real").to_owned()
+        };
+        let mut reals = std::collections::BTreeSet::new();
+        for port in 4000..4016 {
+            let client = format!("198.51.100.7:{port}");
+            let real = sent_to(&machine.config(), &client);
+            assert_eq!(real, sent_to(&other, &client), "{client}");
+            reals.insert(real);
+        }
+        assert_eq!(reals.len(), 2);
+
+        // One that goes leaves the other what it has.
+        daemon.signal(Signal::SIGTERM);
+        assert!(daemon.wait(), "{}", machine.log());
+        assert!(machine.unload().status.success());
+        assert!(!machine.xdp_is_attached() && ip("-d link show eth1").contains("prog/xdp"));
+        drop(beside);
+    });
+}
