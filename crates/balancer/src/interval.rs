@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{EpochView, Move};
+use causeway_api::balancer::Move;
 use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::{RealId, RealStats};
@@ -12,7 +12,8 @@ use tracing::{debug, info};
 
 use super::engine::Engine;
 use super::pool::{self, Pool};
-use super::real_counters::{self, RealCounters, mean_us};
+use super::pool_member::Epoch;
+use super::real_counters::{self, RealCounters};
 use super::timeline::{STEP_NS, Standing};
 use super::visits::Looks;
 use super::{latency_source, loads, rings, timeline};
@@ -183,16 +184,16 @@ impl Engine {
                 let delta = counters.delta();
                 let latencies = delta.latencies();
                 let tally = real_counters::tally(delta);
-                let epoch = EpochView {
-                    start_ns: start.realtime_ns,
-                    start_monotonic_ns: start.monotonic_ns,
-                    estimate_us: mean_us(latencies.sum_halves_ns, latencies.weight_halves),
-                    samples: latencies.weight_halves as f64 / 2.0,
-                    low: tally.bound_halves as f64 / 2.0,
+                let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+                let epoch = Epoch {
+                    start,
+                    sum_halves_ns: latencies.sum_halves_ns,
+                    weight_halves: narrow(latencies.weight_halves),
+                    low_halves: narrow(tally.bound_halves),
+                    requests: narrow(delta.requests),
+                    opened: narrow(delta.conns_opened),
+                    active: narrow(counters.active()),
                     quality: real_counters::grade(&tally),
-                    requests: delta.requests,
-                    opened: delta.conns_opened,
-                    active: counters.active(),
                     configured: pool::configured(real),
                     weight: member.weight,
                 };

@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 
-use causeway_api::balancer::EpochView;
+use causeway_api::Moment;
+use causeway_api::balancer::{EpochView, Grade};
 use causeway_dataplane::RealId;
 
 use super::decisions::Decisions;
+use super::real_counters::mean_us;
 use super::timeline;
 
 /// A real of a pool.
@@ -38,15 +40,60 @@ pub struct PoolMember {
 #[derive(Debug, Default)]
 pub struct Past {
     /// What happened, oldest epoch first.
-    pub history: VecDeque<EpochView>,
+    pub history: VecDeque<Epoch>,
     /// What the controller decided about it.
     pub decisions: Decisions,
 }
 
 impl Past {
     /// Adds an epoch to the history, of which the newest `keep` are kept.
-    pub(super) fn record(&mut self, epoch: EpochView, keep: usize) {
+    pub(super) fn record(&mut self, epoch: Epoch, keep: usize) {
         timeline::push(&mut self.history, epoch, keep);
+    }
+}
+
+/// What an interval brought, in little room: a million reals have some of them each. Counts
+/// saturate.
+#[derive(Debug, Clone, Copy)]
+pub struct Epoch {
+    /// Its start.
+    pub start: Moment,
+    /// Sum of its latencies, doubled, ns.
+    pub sum_halves_ns: u64,
+    /// Their weight, doubled.
+    pub weight_halves: u32,
+    /// Weight of those graded low, and of upper bounds, doubled.
+    pub low_halves: u32,
+    /// Requests.
+    pub requests: u32,
+    /// Connections that began.
+    pub opened: u32,
+    /// Open connections at its end.
+    pub active: u32,
+    /// How far to trust the mean.
+    pub quality: Grade,
+    /// Configured weight.
+    pub configured: f64,
+    /// Weight in force.
+    pub weight: f64,
+}
+
+impl Epoch {
+    /// As it is told.
+    pub fn view(&self) -> EpochView {
+        EpochView {
+            start_ns: self.start.realtime_ns,
+            start_monotonic_ns: self.start.monotonic_ns,
+            estimate_us: mean_us(self.sum_halves_ns, self.weight_halves.into()),
+            samples: f64::from(self.weight_halves) / 2.0,
+            low: f64::from(self.low_halves) / 2.0,
+            quality: self.quality,
+            requests: self.requests.into(),
+            opened: self.opened.into(),
+            active: self.active.into(),
+            configured: self.configured,
+            weight: self.weight,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use causeway_dataplane::{CookieTotals, RealStats, VipId};
 use super::cookies::{self, Ids};
 use super::engine::Engine;
 use super::pool::{self, Pool};
-use super::pool_member::PoolMember;
+use super::pool_member::{Epoch, PoolMember};
 use super::real_counters::RealCounters;
 use super::timeline::STEP_NS;
 use crate::config::{Control, RealConfig, Source};
@@ -266,13 +266,13 @@ pub(crate) fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
     };
     let at = |member: &PoolMember, ns: u64| {
         let epochs = &member.past().history;
-        epochs.partition_point(|epoch| epoch.start_monotonic_ns < ns)
+        epochs.partition_point(|epoch| epoch.start.monotonic_ns < ns)
     };
     // All series end at the same time, so that the next page misses nothing.
     let each = (limit / members().count().max(1)).max(1);
     let end_ns = members()
         .filter_map(|(_, (_, member))| member.past().history.get(at(member, since_ns) + each))
-        .map(|epoch| epoch.start_monotonic_ns)
+        .map(|epoch| epoch.start.monotonic_ns)
         .min();
     let series = members().map(|(pool, (config, member))| {
         let end = end_ns.map_or(member.past().history.len(), |end_ns| at(member, end_ns));
@@ -281,7 +281,12 @@ pub(crate) fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
             vip: pool.vip().name.clone(),
             id: member.id,
             real: config.address.to_string(),
-            epochs: member.past().history.range(range).copied().collect(),
+            epochs: member
+                .past()
+                .history
+                .range(range)
+                .map(Epoch::view)
+                .collect(),
         }
     });
     History {

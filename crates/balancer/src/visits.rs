@@ -325,7 +325,7 @@ pub(crate) mod tests {
         let starts: Vec<u64> = past
             .history
             .iter()
-            .map(|epoch| epoch.start_monotonic_ns / MS)
+            .map(|epoch| epoch.start.monotonic_ns / MS)
             .collect();
         assert_eq!((starts[1] - starts[0], starts[2] - starts[1]), (100, 400));
         for _ in 0..40 {

@@ -48,8 +48,9 @@ pub struct CookieHooks {
 pub(crate) struct CookieFilters {
     interface: String,
     programs: Vec<(OwnedFd, libbpf_sys::bpf_tc_attach_point)>,
-    /// Whether connections are seen while they open; else by their first segment.
-    pub(crate) sees_opening: bool,
+    /// What sees connections while they open, and its pin; without it they are seen by their
+    /// first segment.
+    opening: Option<(Link, PathBuf)>,
 }
 
 impl CookieFilters {
@@ -61,7 +62,7 @@ impl CookieFilters {
         pins: &PinDir,
     ) -> Result<Self> {
         // First who begins clocks, then who needs them.
-        let sees_opening = attach_sockops(hooks, program(object, SOCKOPS)?, pins)?;
+        let opening = attach_sockops(hooks, program(object, SOCKOPS)?, pins)?;
         let mut programs = Vec::new();
         for (name, point) in FILTERS {
             let program = program(object, name)?;
@@ -73,8 +74,13 @@ impl CookieFilters {
         Ok(Self {
             interface: interface.name.clone(),
             programs,
-            sees_opening,
+            opening: opening.map(|link| (link, pins.pin(LINK))),
         })
+    }
+
+    /// Whether connections are seen while they open.
+    pub(crate) fn sees_opening(&self) -> bool {
+        self.opening.is_some()
     }
 
     /// Sets those again that are not there, as on an interface that has been recreated; how
@@ -91,6 +97,14 @@ impl CookieFilters {
             }
         }
         Ok(set)
+    }
+
+    /// Pins the sockops program's link again if its pin is gone; how many were.
+    pub(crate) fn mend_pin(&self) -> Result<usize> {
+        match &self.opening {
+            Some((link, pin)) if !pin.exists() => link.pin(pin).map(|()| 1),
+            _ => Ok(0),
+        }
     }
 }
 
@@ -155,12 +169,16 @@ pub(crate) fn attach_filter(
     }
 }
 
-fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -> Result<bool> {
+fn attach_sockops(
+    hooks: &CookieHooks,
+    program: BorrowedFd<'_>,
+    pins: &PinDir,
+) -> Result<Option<Link>> {
     let pin = pins.pin(LINK);
     if let Some(link) = Link::open(&pin)? {
         if link.is_attached()? {
             link.replace(program)?;
-            return Ok(true);
+            return Ok(Some(link));
         }
         // The control group is gone; the link never will work again.
         drop(link);
@@ -171,7 +189,7 @@ fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -
         })?;
     }
     let Some(cgroup) = hooks.cgroup.clone().or_else(root_cgroup) else {
-        return Ok(false);
+        return Ok(None);
     };
     let not_one = || DataPlaneError::NoCgroup(cgroup.clone());
     let is_cgroup = statfs::statfs(&cgroup).map_err(|_| not_one())?;
@@ -187,7 +205,7 @@ fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -
     )
     .map_err(|e| DataPlaneError::bpf(format!("attach sockops to {}", cgroup.display()), e))?;
     link.pin(&pin)?;
-    Ok(true)
+    Ok(Some(link))
 }
 
 /// Where control groups of version 2 are mounted, alone or beside version 1.

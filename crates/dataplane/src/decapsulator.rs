@@ -179,9 +179,13 @@ impl Decapsulator {
     pub fn mend(&self) -> Result<HoldChanges> {
         let changes = self.plane.mend();
         let filters = self.filters.as_ref().map(CookieFilters::mend);
+        // Behind the plane's pins, which bring the directory back.
+        let pinned = self.filters.as_ref().map(CookieFilters::mend_pin);
+        let changes = changes?;
         Ok(HoldChanges {
             filters: filters.transpose()?.unwrap_or(0),
-            ..changes?
+            pinned: changes.pinned + pinned.transpose()?.unwrap_or(0),
+            ..changes
         })
     }
 
@@ -196,7 +200,7 @@ impl Decapsulator {
     pub fn sees_opening(&self) -> bool {
         self.filters
             .as_ref()
-            .is_some_and(|filters| filters.sees_opening)
+            .is_some_and(CookieFilters::sees_opening)
     }
 
     /// Sets the keys of cookies. Connections keep the cookie that they began with.

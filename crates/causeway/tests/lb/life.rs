@@ -462,7 +462,9 @@ fn a_host_has_a_balancer_for_each_interface() {
         // Routers may send a connection by either.
         let sent_to = |config: &Path, client: &str| {
             let output = Command::new(BINARY)
-                .args(["trace", client, "web", "--packet", "syn", "-o", "json", "-c"])
+                .args([
+                    "trace", client, "web", "--packet", "syn", "-o", "json", "-c",
+                ])
                 .arg(config)
                 .output()
                 .expect("run causeway");

@@ -56,9 +56,9 @@ pub struct SampledInterval {
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionSampler {
     sampling: Sampling,
-    /// When each k was in force last; `None`: never.
-    last_ns: [Option<u64>; SAMPLING_MAX as usize + 1],
-    /// Whether `last_ns` knows of `sampling`.
+    /// Until when connections of each k are looked for; 0: it never was in force.
+    until_ns: [u64; SAMPLING_MAX as usize + 1],
+    /// Whether `until_ns` knows of `sampling`.
     begun: bool,
     /// Per interval, smoothed: requests of all connections, of measured ones, and samples.
     requests: f64,
@@ -113,6 +113,7 @@ impl ConnectionSampler {
     /// Sets k by hand.
     pub fn fix(&mut self, now_ns: u64, k: u8) -> Sampling {
         let k = k.min(SAMPLING_MAX);
+        let until_ns = now_ns.saturating_add(LATE_NS);
         if !self.begun {
             self.begun = true;
             for known in [
@@ -120,16 +121,15 @@ impl ConnectionSampler {
                 self.sampling.opening,
                 self.sampling.most,
             ] {
-                self.last_ns[usize::from(known.min(SAMPLING_MAX))] = Some(now_ns);
+                self.until_ns[usize::from(known.min(SAMPLING_MAX))] = until_ns;
             }
         }
         if k != self.sampling.opening {
             self.spare_since_ns = None;
         }
-        self.last_ns[usize::from(k)] = Some(now_ns);
-        let oldest = now_ns.saturating_sub(LATE_NS);
-        let mut late = (0..=SAMPLING_MAX)
-            .filter(|&of| self.last_ns[usize::from(of)].is_some_and(|at| at >= oldest));
+        self.until_ns[usize::from(k)] = until_ns;
+        let mut late =
+            (0..=SAMPLING_MAX).filter(|&of| self.until_ns[usize::from(of)] >= now_ns.max(1));
         self.sampling = Sampling {
             opening: k,
             least: late.next().unwrap_or(k),

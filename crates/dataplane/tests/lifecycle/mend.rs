@@ -146,6 +146,16 @@ fn a_servers_interface_that_is_made_anew_gets_all_programs() {
         // By hand.
         run("tc", "qdisc del dev lb0 clsact");
         assert_eq!(mend().map(|changes| changes.filters), Ok(2));
+        let pins = sandbox.pin_dir("server");
+        let all = fs::read_dir(&pins).expect("pins").count();
+        assert!(!server.sees_opening() || pins.join("link_cookie_open").exists());
+        fs::remove_dir_all(&pins).expect("the pins");
+        assert_eq!(mend().map(|changes| changes.pinned), Ok(all - 1));
+        assert_eq!(
+            fs::read_dir(&pins).expect("pins").count(),
+            all,
+            "and the layout"
+        );
         assert_eq!(mend(), Ok(HoldChanges::default()));
     });
 }

@@ -280,7 +280,7 @@ fn pins_deleted(world: &mut World<'_>) -> Result<String> {
 
 fn bpffs_unmounted(world: &mut World<'_>) -> Result<String> {
     let before = world.logged();
-    // Agents' pins are there, too, and no process restores them yet.
+    // What is pinned there is not to end before a new one is there.
     let others = Path::new("/run/others");
     fs::create_dir_all(others)?;
     let none = None::<&str>;
@@ -292,8 +292,8 @@ fn bpffs_unmounted(world: &mut World<'_>) -> Result<String> {
     mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), none)?;
     world.until_held(true)?;
     world.said_since(before, "restored")?;
+    world.wait_for_pins()?;
     umount2(others, MntFlags::MNT_DETACH)?;
-    world.forget_agents_pins();
     Ok(said)
 }
 

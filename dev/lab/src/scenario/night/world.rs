@@ -195,10 +195,11 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Those that others pinned are gone, with what held them.
-    pub(super) fn forget_agents_pins(&mut self) {
-        let own = self.balancer.pin_dir().display().to_string();
-        self.pins.retain(|pin| pin.starts_with(&own));
+    /// Waits until balancer and agents have pinned again what was pinned.
+    pub(super) fn wait_for_pins(&self) -> Result<()> {
+        self.until("the pins that there were", || {
+            Ok(pins(Path::new("/sys/fs/bpf"))? == self.pins)
+        })
     }
 
     /// What is wrong while a balancer runs behind a trouble.
