@@ -22,7 +22,7 @@ use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, HoldChanges, Protocol, Started, Vip,
 };
 use causeway_service::access::{Access, Rules};
-use causeway_service::http::{self, blocking, described, description, problem, with_description};
+use causeway_service::http::{blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
 use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
@@ -534,14 +534,12 @@ async fn reload(State(agent): Api) -> Answer<Json<String>> {
 /// Metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics",
-    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text"), (Vec<u8> = "application/vnd.google.protobuf")))),
 )]
 async fn metrics_page(State(agent): Api, headers: HeaderMap) -> Answer<Response> {
     let is_held = lock(&agent.status).data_plane_error.is_none();
-    let page = agent.stats();
-    let page = page.and_then(|stats| metrics::agent_page(stats, is_held));
-    page.map(|page| http::metrics(&headers, page))
-        .map_err(failed)
+    let stats = agent.stats().map_err(failed)?;
+    Ok(metrics::agent_page(stats, is_held).answer(&headers))
 }
 
 fn failed(error: anyhow::Error) -> Response {

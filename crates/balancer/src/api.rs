@@ -20,7 +20,7 @@ use causeway_api::fleet::{
 };
 use causeway_dataplane::RealId;
 use causeway_service::access::Rules;
-use causeway_service::http::{self, described, description, problem, with_description};
+use causeway_service::http::{described, description, problem, with_description};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -443,23 +443,23 @@ struct MetricsOf {
 #[utoipa::path(
     get, path = "/metrics",
     params(MetricsOf),
-    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text"), (Vec<u8> = "application/vnd.google.protobuf")))),
 )]
 async fn metrics_page(
     State(shared): Api,
     Query(of): Query<MetricsOf>,
     headers: HeaderMap,
 ) -> Result<Response, EngineError> {
-    let page = blocking(move || {
+    blocking(move || {
         let state_kept = shared.state_error().is_none();
         let page = {
             let engine = shared.engine();
             let of = of.vip.map(|vip| engine.find_vip(&vip)).transpose()?;
             metrics::Page::of(&engine, of, state_kept, Moment::now())?
         };
-        Ok(page.text()?)
-    });
-    Ok(http::metrics(&headers, page.await?))
+        Ok(page.scraped().answer(&headers))
+    })
+    .await
 }
 
 /// Says what a reload of a file with this text would say; changes nothing

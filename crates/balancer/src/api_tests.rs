@@ -67,7 +67,7 @@ impl Daemon {
     }
 
     /// Runs intervals of 100 ms; each real answers 50 times at its latency.
-    fn run(&self, intervals: u64, latencies_ms: &[f64]) {
+    pub(crate) fn run(&self, intervals: u64, latencies_ms: &[f64]) {
         for _ in 0..intervals {
             let interval = self.intervals.get() + 1;
             self.intervals.set(interval);
@@ -82,7 +82,7 @@ impl Daemon {
         }
     }
 
-    fn router(&self) -> Router {
+    pub(crate) fn router(&self) -> Router {
         api::router(Arc::clone(&self.shared))
     }
 

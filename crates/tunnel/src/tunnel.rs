@@ -22,7 +22,7 @@ use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
 use causeway_service::access::{Access, Rules};
-use causeway_service::http::{self, blocking, described, description, problem, with_description};
+use causeway_service::http::{blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
 use tokio::sync::oneshot;
 use utoipa_axum::router::OpenApiRouter;
@@ -412,12 +412,11 @@ async fn reload(State(tunnel): Api) -> Answer<Json<String>> {
 /// Metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics",
-    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text"), (Vec<u8> = "application/vnd.google.protobuf")))),
 )]
 async fn metrics_page(State(tunnel): Api, headers: HeaderMap) -> Answer<Response> {
-    let page = blocking(move || tunnel.status().and_then(metrics::page)).await?;
-    page.map(|page| http::metrics(&headers, page))
-        .map_err(failed)
+    let status = blocking(move || tunnel.status()).await?.map_err(failed)?;
+    Ok(metrics::page(status).answer(&headers))
 }
 
 fn failed(error: anyhow::Error) -> Response {
