@@ -140,6 +140,7 @@ impl Changes {
             pin_dir,
             state_dir,
             socket,
+            socket_group,
             http,
             api,
             reconcile,
@@ -170,6 +171,9 @@ impl Changes {
         self.key("pin_dir", pin_dir, &to.pin_dir, path);
         self.key("state_dir", state_dir, &to.state_dir, path);
         self.key("socket", socket, &to.socket, path);
+        self.option("socket_group", socket_group, &to.socket_group, |group| {
+            group.name.clone()
+        });
         self.option("http", http, &to.http, ToString::to_string);
         self.api(api.as_ref(), to.api.as_ref());
         self.plain("reconcile", reconcile, &to.reconcile);

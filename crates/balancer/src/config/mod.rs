@@ -60,7 +60,7 @@ mod words;
 
 pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TableLimits, TunnelEnds, XdpMode};
 use causeway_service::config::{
-    ApiConfig, ConfigErrors, Migrated, Renamed, migrate, open_secret, plural, read,
+    ApiConfig, ConfigErrors, Migrated, Renamed, SocketGroup, migrate, open_secret, plural, read,
 };
 
 pub use announce::Announce;
@@ -109,6 +109,8 @@ pub struct BalancerConfig {
     pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
+    /// Whose members may use it.
+    pub socket_group: Option<SocketGroup>,
     /// Loopback address of the read-only HTTP API, if any.
     pub http: Option<SocketAddr>,
     /// How other hosts are served, if they are.

@@ -27,6 +27,7 @@ pub(super) struct RawConfig {
     pub pin_dir: Text,
     pub state_dir: Text,
     pub socket: Text,
+    pub socket_group: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub api: Option<RawApi>,
     pub reconcile: Option<bool>,
