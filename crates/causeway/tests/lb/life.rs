@@ -189,6 +189,11 @@ fn changes_reach_the_data_plane_and_bad_files_do_not() {
             "drain"
         );
 
+        let haproxys = machine.client(&["stats", "--haproxy"]);
+        let haproxys = String::from_utf8_lossy(&haproxys.stdout);
+        assert!(haproxys.starts_with("# pxname,svname,"), "{haproxys}");
+        assert!(haproxys.contains("\nweb,10.0.0.1,,"), "{haproxys}");
+
         machine.write_config(", { address = \"10.0.0.3\", weight = 2 }");
         daemon.signal(Signal::SIGHUP);
         machine.wait_for_log("reloaded: 1 VIP with 3 reals on eth0");
