@@ -518,7 +518,7 @@ mod tests {
                 "lb.toml:1: unknown key `health` here; it belongs to `[[vip]]`, `[defaults]` or `[pool.NAME]`",
                 "lb.toml:2: unknown key `weight` here; it belongs to `[[defaults.real]]`, `[[vip.real]]` or `[[pool.NAME.real]]`",
                 "lb.toml:3: unknown key `vips` here; did you mean `vip`? `vips` belongs to `[limits]`",
-                "lb.toml:4: unknown key `keys` here; it belongs to `[agent_reports]` or `[cookie]`",
+                "lb.toml:4: unknown key `keys` here; it belongs to `[agent_reports]`, `[cookie]` or `[peers]`",
                 "lb.toml:6: unknown key `interface` here; it belongs to the top level of the file, above all tables",
                 "lb.toml:9: unknown key `probe` here; it belongs to `[defaults.health]`, `[vip.health]` or `[pool.NAME.health]`",
                 "lb.toml: the values were not checked; mend these first",

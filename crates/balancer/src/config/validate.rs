@@ -78,7 +78,7 @@ pub(super) fn config_with(
     let stateful = stateful::stateful(&raw.stateful, faults);
     let beside = Beside {
         has_keys: beside.has_keys || cookies.is_some(),
-        tiers: beside.tiers.max(stateful.tiers),
+        balancers: beside.balancers.max(stateful.balancers),
         ..beside
     };
     let vips = vips(measure, beside, faults);
