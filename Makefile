@@ -11,7 +11,7 @@ export CLANG ?= clang-19
 # What `causeway version` calls the build.
 export CAUSEWAY_BUILD ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
-.PHONY: help setup build-setup build build-dev deb image demo lab sim test test-long lint bench bench-dataplane bench-server bench-growth bench-reader soak fuzz gen clean
+.PHONY: help setup build-setup build build-dev deb sbom image demo lab sim test test-long lint bench bench-dataplane bench-server bench-growth bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,14 @@ build-dev: build-setup # the laboratory's binary, too
 deb: ## build the Debian packages into target/deb
 	@scripts/setup deb
 	CARGO="$(CARGO)" scripts/deb
+
+sbom: ## list what the packages' binaries are made of, as CycloneDX: target/deb/*.cdx.json
+	@command -v cargo-cyclonedx >/dev/null || $(CARGO) install cargo-cyclonedx --locked
+	$(CARGO) cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps
+	mkdir -p target/deb
+	sed 's,path+file://$(CURDIR),path+file:///causeway,g' crates/causeway/causeway.cdx.json >target/deb/causeway.cdx.json
+	sed 's,path+file://$(CURDIR),path+file:///causeway,g' crates/kubernetes/causeway-kubernetes.cdx.json >target/deb/causeway-kubernetes.cdx.json
+	find crates dev -name '*.cdx.json' -delete
 
 image: ## build a container image of them, target/deb/causeway-image.tar (as root)
 	@scripts/setup image

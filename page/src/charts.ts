@@ -11,7 +11,7 @@ export interface Line {
   place: number;
   values: (number | null)[];
   /** How far to trust each value, where that is known. */
-  grades?: (string | null)[];
+  qualities?: (string | null)[];
 }
 
 export interface LineData {
@@ -283,7 +283,7 @@ export class Chart {
     show(
       this.readout,
       h("time", {}, clock(time)),
-      sorted.map((line) => h("span", {}, swatch(line.place), this.look.format(line.values[index]!), line.grades?.[index] && h("small", {}, ` ${line.grades[index]}`))),
+      sorted.map((line) => h("span", {}, swatch(line.place), this.look.format(line.values[index]!), line.qualities?.[index] && h("small", {}, ` ${line.qualities[index]}`))),
       known.length > 4 && h("span", { class: "hint" }, `and ${known.length - 4} below`),
       known.length === 0 && h("span", {}, "none"),
     );

@@ -196,13 +196,13 @@ function fill(vip: Vip, only?: string): void {
   // No more of the past than is known, but a minute.
   const range: [number, number] = [Math.max(nowS - spanS, Math.min(times[0] ?? nowS, nowS - 60)), nowS];
   type Of<T> = (step: (typeof places)[0]["steps"][0]) => T;
-  const lines = (value: Of<number | null>, grade?: Of<string>): LineData => ({
+  const lines = (value: Of<number | null>, quality?: Of<string>): LineData => ({
     kind: "lines",
     times,
     lines: chosen.map(({ real, place, steps }): Line => {
       const by = new Map(steps.map((step) => [step.end.monotonic_ns, step]));
       const each = <T>(of: Of<T>): (T | null)[] => axis.map((end) => (by.has(end) ? of(by.get(end)!) : null));
-      return { name: real.address, place, values: each(value), grades: grade && each(grade) };
+      return { name: real.address, place, values: each(value), qualities: quality && each(quality) };
     }),
   });
   const heat: HeatData = { kind: "heat", times, stepS: history.stepS, floors: history.bucketFloorsUs, cells: axis.map(() => []) };
@@ -214,9 +214,9 @@ function fill(vip: Vip, only?: string): void {
   }
   const spoken = (value: (of: (typeof places)[0]) => string): string => chosen.map((of) => `${of.real.address} ${value(of)}`).join(", ");
   const now = ({ latency: of }: Real, us: number | null): string => (us === null ? "none" : `${latency(us)}, graded ${of.quality}`);
-  const graded = (step: { quality: string }): string => step.quality;
-  charts.p99.update(lines((step) => step.p99_us, graded), range, spoken(({ real }) => now(real, real.latency.p99_us)));
-  charts.p50.update(lines((step) => step.p50_us, graded), range, spoken(({ real }) => now(real, real.latency.p50_us)));
+  const quality = (step: { quality: string }): string => step.quality;
+  charts.p99.update(lines((step) => step.p99_us, quality), range, spoken(({ real }) => now(real, real.latency.p99_us)));
+  charts.p50.update(lines((step) => step.p50_us, quality), range, spoken(({ real }) => now(real, real.latency.p50_us)));
   charts.heat.update(heat, range, only ? "responses of this real" : "responses of all reals");
   charts.weight.update(lines((step) => (step.configured > 0 ? step.weight / step.configured : 0)), range, spoken(({ real }) => (real.weight ? percent(real.effective_weight / real.weight) : "0 %")));
   charts.open.update(lines((step) => step.active), range, spoken(({ real }) => count(real.connections_active)));

@@ -107,11 +107,11 @@ function cell(label: string, value: Child, kind = ""): HTMLElement {
   return h("td", { "data-label": label, class: kind || undefined }, value);
 }
 
-function grade(real: Real): HTMLElement {
+function qualityOf(real: Real): HTMLElement {
   const { quality, samples, low, bounds } = real.latency;
   const of = samples + bounds > 0 ? `${count(samples)} in 10 s` : "no samples";
   const part = low > 0 ? `, ${percent(low / samples)} low` : "";
-  return h("span", { class: `grade ${quality}` }, quality || "none", h("small", {}, of + part));
+  return h("span", { class: `quality ${quality}` }, quality || "none", h("small", {}, of + part));
 }
 
 /** What of its latencies says little, and what counts all the same. */
@@ -169,7 +169,7 @@ export function reals(vip: Vip, stats: Stats, history: History): HTMLElement {
       cell("state", h("span", { class: `state ${level}` }, h("b", { "aria-hidden": "true" }, sign), word)),
       cell("p50", quantile(real, real.latency.p50_us, "p50")),
       cell("p99", quantile(real, real.latency.p99_us, "p99"), "strong"),
-      cell("grade", grade(real)),
+      cell("quality", qualityOf(real)),
       cell("server + path", parts(real)),
       cell("clients wait", clients(real, stats)),
       cell("weight", weights(real)),
@@ -185,7 +185,7 @@ export function reals(vip: Vip, stats: Stats, history: History): HTMLElement {
     h(
       "div",
       { class: "scroll" },
-      h("table", { class: "cards reals" }, headings("<real", "<state", "p50", "p99", "grade", "server + path", "clients wait", "weight", "open", "new", "requests"), h("tbody", {}, rows)),
+      h("table", { class: "cards reals" }, headings("<real", "<state", "p50", "p99", "quality", "server + path", "clients wait", "weight", "open", "new", "requests"), h("tbody", {}, rows)),
     ),
   );
 }
@@ -337,7 +337,7 @@ export function one(vip: Vip, real: Real, place: number, stats: Stats, of: Expla
         figure("p50", quantile(real, l.p50_us, "p50")),
         figure("p90", quantile(real, l.p90_us, "p50")),
         figure("p99", quantile(real, l.p99_us, "p99")),
-        figure("grade", grade(real), doubts(vip, real)),
+        figure("quality", qualityOf(real), doubts(vip, real)),
         figure("server + path", parts(real)),
         figure("clients wait", clients(real, stats)),
         figure("server’s CPU", real.agent?.cpu != null ? percent(real.agent.cpu) : none("no agent reports its load"), real.agent?.in_flight != null ? `${count(real.agent.in_flight)} requests in flight` : undefined),

@@ -128,8 +128,8 @@ async function checkReals() {
       else near(row[label], us, `${label} of ${real.address}`);
       if (us === null) assert(row[`${label} why`], "none, with why");
     }
-    assert.equal(row.grade, real.latency.quality);
-    assert.equal(row["grade why"].endsWith("low"), real.latency.low > 0, `low ones of ${real.address}: ${row["grade why"]}`);
+    assert.equal(row.quality, real.latency.quality);
+    assert.equal(row["quality why"].endsWith("low"), real.latency.low > 0, `low ones of ${real.address}: ${row["quality why"]}`);
     near(row.open, real.connections_active, `open of ${real.address}`);
     near(row.weight, real.effective_weight, `weight of ${real.address}`);
     const client = real.agent?.client_us ?? null;

@@ -21,9 +21,10 @@ use causeway_core::agent_report::{AgentFollows, AgentOrders, ServerLoad, Service
 use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, HoldChanges, Protocol, Started, Vip,
 };
-use causeway_service::access::{Access, Rules};
-use causeway_service::http::{self, blocking, described, description, problem, with_description};
+use causeway_service::access::Rules;
+use causeway_service::http::{blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
+use causeway_service::process::Doors;
 use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -70,16 +71,16 @@ pub struct Agent {
     latencies: LatencySlot,
     file: PathBuf,
     /// Of other hosts, if they are served.
-    access: Option<Access>,
+    doors: Doors,
 }
 
 impl Agent {
     /// Attaches the data plane, or takes over the running one, and sets what
-    /// `config` says. `file` is where the configuration was read; a reload renews `access`.
+    /// `config` says. `file` is where the configuration was read; a reload renews `doors`.
     pub fn start(
         from: AgentConfig,
         file: PathBuf,
-        access: Option<Access>,
+        doors: Doors,
     ) -> anyhow::Result<(Self, Option<Started>)> {
         let heard = match from.hears_book() {
             true => HeardBook::load(&from.state_dir).unwrap_or_else(|fault| {
@@ -158,7 +159,7 @@ impl Agent {
             load: Mutex::default(),
             latencies,
             file,
-            access,
+            doors,
         };
         Ok((agent, started))
     }
@@ -191,9 +192,10 @@ impl Agent {
         warn_of_missing_timestamps(&config);
         warn_of_balancers_keys(&config);
         (running.file, running.config) = (wanted, config);
-        if let (Some(access), Some(api)) = (&self.access, &running.file.api) {
-            access.replace(api);
-        }
+        self.doors.renew(
+            running.file.socket_group.as_ref(),
+            running.file.api.as_ref(),
+        );
         Ok(running.config.summary())
     }
 
@@ -534,14 +536,12 @@ async fn reload(State(agent): Api) -> Answer<Json<String>> {
 /// Metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics",
-    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text"), (Vec<u8> = "application/vnd.google.protobuf")))),
 )]
 async fn metrics_page(State(agent): Api, headers: HeaderMap) -> Answer<Response> {
     let is_held = lock(&agent.status).data_plane_error.is_none();
-    let page = agent.stats();
-    let page = page.and_then(|stats| metrics::agent_page(stats, is_held));
-    page.map(|page| http::metrics(&headers, page))
-        .map_err(failed)
+    let stats = agent.stats().map_err(failed)?;
+    Ok(metrics::agent_page(stats, is_held).answer(&headers))
 }
 
 fn failed(error: anyhow::Error) -> Response {

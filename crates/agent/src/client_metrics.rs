@@ -147,7 +147,7 @@ impl Collector for ClientsPage {
         let mut family =
             encoder.encode_descriptor("response", help, seconds, MetricType::Histogram)?;
         for (of, labels) in categories() {
-            let bounds_s = of.responses.bounds_s.iter().copied().chain([f64::MAX]);
+            let bounds_s = of.responses.bounds_s.iter().copied().chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> =
                 bounds_s.zip(of.responses.counts.iter().copied()).collect();
             let count = of.responses.counts.iter().sum();

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/metrics` of the agent, in Prometheus' text format.
+//! `/metrics` of the agent, for Prometheus.
 
 use std::fmt;
 
 use causeway_api::agent::AgentStats;
-use causeway_service::metrics::{build_info, counters, flag, gauge, packets, page};
+use causeway_service::metrics::{MetricsPage, build_info, counters, flag, gauge, packets};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::client_metrics::ClientsPage;
 
 /// The page of an agent; what its clients felt has a prefix of its own.
-pub(crate) fn agent_page(mut stats: AgentStats, is_held: bool) -> anyhow::Result<String> {
+pub(crate) fn agent_page(mut stats: AgentStats, is_held: bool) -> MetricsPage {
     let clients = stats.clients.take();
     let agent = Box::new(AgentPage { stats, is_held });
-    Ok(match clients {
-        None => page([("causeway_agent", agent)])?,
-        Some(clients) => page([
+    match clients {
+        None => MetricsPage::of([("causeway_agent", agent)]),
+        Some(clients) => MetricsPage::of([
             ("causeway_agent", agent),
             ("causeway_clients", Box::new(ClientsPage(clients))),
-        ])?,
-    })
+        ]),
+    }
 }
 
 #[derive(Debug)]

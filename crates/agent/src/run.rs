@@ -37,8 +37,12 @@ pub fn unload(config: &AgentConfig) -> anyhow::Result<()> {
 
 /// Serves until SIGTERM or SIGINT; the data plane works on without the process.
 pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
-    let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
-    let (agent, started) = Agent::start(config.clone(), file.clone(), listeners.access())?;
+    let listeners = Listeners::bind(
+        (&config.socket, config.socket_group.as_ref()),
+        config.http,
+        config.api.as_ref(),
+    )?;
+    let (agent, started) = Agent::start(config.clone(), file.clone(), listeners.doors())?;
     match &started {
         Some(started) => started.log(&config.interface, config.xdp_mode, &config.summary()),
         None => info!("measures clients; nothing is attached to XDP"),

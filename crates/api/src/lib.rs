@@ -11,6 +11,7 @@ pub mod agent;
 pub mod balancer;
 mod change;
 pub mod fleet;
+pub mod haproxy;
 mod moment;
 pub mod tunnel;
 

@@ -128,7 +128,7 @@ impl Served {
     fn start(files: Files) -> Self {
         let config = files.config().unwrap();
         let socket = files.path("lb.sock");
-        let listeners = Arc::new(Listeners::bind(&socket, None, Some(&config)).unwrap());
+        let listeners = Arc::new(Listeners::bind((&socket, None), None, Some(&config)).unwrap());
         let serving = Arc::clone(&listeners);
         let (end, ended) = oneshot::channel();
         let server = thread::spawn(move || {
@@ -323,7 +323,7 @@ fn new_files_hold_from_the_reload_on() {
     files.write("key.pem", &made.signing_key.serialize_pem(), 0o600);
     let after = files.config().unwrap();
     assert_ne!(before, after);
-    served.listeners.access().unwrap().replace(&after);
+    served.listeners.doors().renew(None, Some(&after));
     assert_eq!(files.ask(&new, &[], "/v1/status").0, 200);
     assert_eq!(files.ask(&former, &[], "/v1/status").0, 401);
 }

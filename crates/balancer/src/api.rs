@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::{Json, Router};
-use causeway_api::Moment;
 use causeway_api::balancer::{
     Connections, Difference, Drops, Explanation, History, MoveConnection, Moves, Override,
     RealChange, Stats, Status, Timeline, VipChange, VipReal, VipView,
@@ -18,9 +18,10 @@ use causeway_api::balancer::{
 use causeway_api::fleet::{
     Agreement, FleetPush, FleetPushed, FleetRollback, FleetTokenOrder, FleetView, PassBy, PeersView,
 };
+use causeway_api::{Moment, haproxy};
 use causeway_dataplane::RealId;
 use causeway_service::access::Rules;
-use causeway_service::http::{self, described, description, problem, with_description};
+use causeway_service::http::{described, description, problem, with_description};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -84,6 +85,8 @@ const FILE_MAX: usize = 64 << 20;
 /// Every route; other hosts have them by their roles.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     with_description(routes(), RULES)
+        // Telegraf and Datadog add `/;csv` to what they are given.
+        .route("/v1/haproxy/{*rest}", get(haproxy_csv))
         .merge(page::router())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -107,6 +110,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(add_real))
         .routes(routes!(change_real, remove_real))
         .routes(routes!(server, change_server))
+        .routes(routes!(haproxy_csv))
         .routes(routes!(decisions))
         .routes(routes!(history))
         .routes(routes!(connections))
@@ -140,7 +144,7 @@ async fn no_route(request: Request) -> Response {
     problem(
         StatusCode::NOT_FOUND,
         format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/reals/ADDRESS, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people"
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/reals/ADDRESS, /v1/overrides, /v1/haproxy, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people"
         ),
     )
 }
@@ -443,23 +447,49 @@ struct MetricsOf {
 #[utoipa::path(
     get, path = "/metrics",
     params(MetricsOf),
-    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text"), (Vec<u8> = "application/vnd.google.protobuf")))),
 )]
 async fn metrics_page(
     State(shared): Api,
     Query(of): Query<MetricsOf>,
     headers: HeaderMap,
 ) -> Result<Response, EngineError> {
-    let page = blocking(move || {
+    blocking(move || {
         let state_kept = shared.state_error().is_none();
         let page = {
             let engine = shared.engine();
             let of = of.vip.map(|vip| engine.find_vip(&vip)).transpose()?;
             metrics::Page::of(&engine, of, state_kept, Moment::now())?
         };
-        Ok(page.text()?)
-    });
-    Ok(http::metrics(&headers, page.await?))
+        Ok(page.scraped().answer(&headers))
+    })
+    .await
+}
+
+/// The counters of VIPs and reals as HAProxy shows its own (CSV), for programs that read those
+#[utoipa::path(
+    get, path = "/v1/haproxy",
+    responses((status = 200, body = String, content_type = "text/csv")),
+)]
+async fn haproxy_csv(State(shared): Api) -> Result<Response, EngineError> {
+    blocking(move || {
+        let stats = {
+            let engine = shared.engine();
+            if engine.reals > metrics::REALS_MAX {
+                return Err(EngineError::Conflict(format!(
+                    "{} reals are too many for one answer: `causeway stats --haproxy` prints them",
+                    engine.reals
+                )));
+            }
+            Stats {
+                vips: report::vips_of(&engine, 0..engine.pools().len(), Listed::All)?,
+                ..report::stats_without_vips(&engine, Moment::now(), None)?
+            }
+        };
+        let kind = (header::CONTENT_TYPE, "text/csv; charset=utf-8");
+        Ok(([kind], haproxy::csv(&stats)).into_response())
+    })
+    .await
 }
 
 /// Says what a reload of a file with this text would say; changes nothing

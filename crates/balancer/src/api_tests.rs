@@ -67,7 +67,7 @@ impl Daemon {
     }
 
     /// Runs intervals of 100 ms; each real answers 50 times at its latency.
-    fn run(&self, intervals: u64, latencies_ms: &[f64]) {
+    pub(crate) fn run(&self, intervals: u64, latencies_ms: &[f64]) {
         for _ in 0..intervals {
             let interval = self.intervals.get() + 1;
             self.intervals.set(interval);
@@ -82,7 +82,7 @@ impl Daemon {
         }
     }
 
-    fn router(&self) -> Router {
+    pub(crate) fn router(&self) -> Router {
         api::router(Arc::clone(&self.shared))
     }
 
@@ -380,7 +380,7 @@ async fn refusals_are_sentences() {
             "/v2",
             json!(null),
             404,
-            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/reals/ADDRESS, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people",
+            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/reals/ADDRESS, /v1/overrides, /v1/haproxy, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /v1/fleet, /v1/peers, /metrics, or at / for people",
         ),
     ];
     for (method, path, body, code, sentence) in cases {
@@ -552,6 +552,100 @@ async fn metrics_are_text_for_prometheus() {
             "{line} is missing in\n{page}"
         );
     }
+}
+
+/// Python's CSV reader is not ours, and neither is the HAProxy that says its columns.
+#[tokio::test]
+async fn counters_are_told_as_haproxy_tells_its_own() {
+    const READ: &str = "import csv, json, sys\nprint(json.dumps(list(csv.DictReader(sys.stdin))))";
+    let daemon = Daemon::new(WEB);
+    daemon.run(11, &[5.0; 4]);
+    let drain = json!({ "drain": true });
+    let path = "/v1/vips/web/reals/10.0.0.4";
+    assert_eq!(daemon.call("PATCH", path, drain).await.0, StatusCode::OK);
+    let text = daemon.get("/v1/haproxy").await;
+    let text = text.as_str().expect("text");
+    // As Telegraf and Datadog ask.
+    for more in ["/;csv", "/;csv;norefresh"] {
+        let same = daemon.get(&format!("/v1/haproxy{more}")).await;
+        assert_eq!(same.as_str().map(str::len), Some(text.len()));
+    }
+
+    let python = |text: &str| -> Vec<serde_json::Map<String, Value>> {
+        let mut python = std::process::Command::new("python3")
+            .args(["-c", READ])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("run python3");
+        let mut input = python.stdin.take().expect("its input");
+        std::io::Write::write_all(&mut input, text.as_bytes()).expect("write");
+        drop(input);
+        let told = python.wait_with_output().expect("its end");
+        serde_json::from_slice(&told.stdout).expect("JSON")
+    };
+    let rows = python(text);
+    let column = |name: &str| -> Vec<&str> {
+        rows.iter()
+            .map(|row| row[name].as_str().expect("a cell"))
+            .collect()
+    };
+    let reals = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
+    assert_eq!(column("# pxname"), ["web"; 6]);
+    assert_eq!(column("svname")[1..5], reals);
+    assert_eq!(
+        (column("svname")[0], column("svname")[5]),
+        ("FRONTEND", "BACKEND")
+    );
+    assert_eq!(column("type"), ["0", "2", "2", "2", "2", "1"]);
+    assert_eq!(
+        column("status"),
+        ["OPEN", "no check", "no check", "no check", "DRAIN", "UP"]
+    );
+    assert_eq!(column("rtime")[1..5], ["5"; 4]);
+    assert_eq!((column("req_tot")[0], column("act")[5]), ("2200", "3"));
+    assert_eq!(column("bout"), [""; 6]);
+
+    let theirs = haproxys_own();
+    let (theirs, ours) = (
+        theirs.lines().next().unwrap_or_default(),
+        text.lines().next(),
+    );
+    let ours = ours.expect("a header");
+    assert!(
+        theirs.starts_with(ours),
+        "{ours}\nis not the beginning of\n{theirs}"
+    );
+}
+
+/// What a real HAProxy says to `show stat`.
+fn haproxys_own() -> String {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("haproxy.sock");
+    let config = dir.path().join("haproxy.cfg");
+    let text = format!("global\n  stats socket {}\n", socket.display());
+    fs::write(&config, text).expect("a configuration");
+    let mut haproxy = std::process::Command::new("haproxy")
+        .args(["-db", "-f"])
+        .arg(&config)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("run haproxy, of Debian's package of that name");
+    let mut told = String::new();
+    for _ in 0..600 {
+        if let Ok(mut stream) = UnixStream::connect(&socket) {
+            stream.write_all(b"show stat\n").expect("ask");
+            stream.read_to_string(&mut told).expect("an answer");
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    haproxy.kill().expect("kill haproxy");
+    haproxy.wait().expect("its end");
+    told
 }
 
 #[tokio::test]

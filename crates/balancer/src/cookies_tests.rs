@@ -207,7 +207,7 @@ fn a_vip_that_is_added_at_run_time_has_cookies_where_the_others_have() {
 /// A first tier's file with these second-tier balancers.
 fn tier_file(reals: &str) -> String {
     format!(
-        "[stateful]\ntiers = 2\n[[vip]]\nname = \"web\"\n\
+        "[stateful]\nbalancers = 2\n[[vip]]\nname = \"web\"\n\
          address = \"192.0.2.1\"\nport = 80\ncookie = \"tier\"\nreal = [{reals}]\n"
     )
 }

@@ -52,6 +52,8 @@ mod plane;
 mod pool;
 mod pool_member;
 mod probe;
+#[cfg(test)]
+mod prometheus_tests;
 mod real_counters;
 mod report;
 mod rings;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/metrics`: what the engine knows, in Prometheus' text format.
+//! `/metrics`: what the engine knows, for Prometheus.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use causeway_api::Moment;
 use causeway_api::balancer::{DiscoveryView, RealView, Stats, VipView};
 use causeway_api::fleet::{Agreement, FleetPosition, FleetView, PeersView};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
-use causeway_service::metrics::{self, build_info, counters, flag, gauge, gauges, packets};
+use causeway_service::metrics::{
+    LatencyRow, MetricsPage, build_info, counters, flag, gauge, gauges, latencies, packets,
+};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
 use super::engine::{Engine, Reloads};
@@ -20,11 +22,10 @@ use super::{agreement, report};
 
 /// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 26 s.
 /// They are bounds of the data plane's buckets too, so that counts are exact.
-const FIRST_POWER: u32 = 16;
-const LAST_POWER: u32 = 34;
+const POWERS: RangeInclusive<u32> = 16..=34;
 
 /// With more reals the page has none of them: that would be millions of series.
-const REALS_MAX: usize = 20_000;
+pub(crate) const REALS_MAX: usize = 20_000;
 
 /// The page that a Prometheus server scrapes.
 #[derive(Debug)]
@@ -51,9 +52,7 @@ struct Latencies {
     server_s: f64,
     path_s: f64,
     path_known: u64,
-    sum_s: f64,
-    count: u64,
-    buckets: Vec<(f64, u64)>,
+    all: LatencyRow,
 }
 
 impl Latencies {
@@ -69,25 +68,14 @@ impl Latencies {
             server_s: all.server_sum_halves_ns as f64 / 2e9,
             path_s: all.path_sum_halves_ns as f64 / 2e9,
             path_known: all.path_weight_halves / 2,
-            sum_s: all.sum_halves_ns as f64 / 2e9,
-            count: histogram.count(),
-            buckets: coarse(histogram),
+            all: LatencyRow::of(
+                all.sum_halves_ns as f64 / 2e9,
+                histogram.buckets(),
+                POWERS,
+                Histogram::LINEAR,
+            ),
         }
     }
-}
-
-/// Counts between neighbouring bounds, not cumulative.
-fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
-    let bounds: Vec<u64> = (FIRST_POWER..=LAST_POWER)
-        .flat_map(|power| [1 << power, 3 << (power - 1)])
-        .collect();
-    let mut buckets: Vec<(f64, u64)> = bounds.iter().map(|ns| (*ns as f64 / 1e9, 0)).collect();
-    buckets.push((f64::INFINITY, 0));
-    for bucket in histogram.buckets() {
-        let index = bounds.partition_point(|bound| *bound < bucket.to_ns);
-        buckets[index].1 += bucket.count;
-    }
-    buckets
 }
 
 /// Of a metric: name and value.
@@ -138,8 +126,8 @@ impl Page {
     }
 
     /// As it is scraped.
-    pub(crate) fn text(self) -> anyhow::Result<String> {
-        Ok(metrics::page([("causeway", Box::new(self))])?)
+    pub(crate) fn scraped(self) -> MetricsPage {
+        MetricsPage::of([("causeway", Box::new(self))])
     }
 
     /// The VIPs with their labels.
@@ -457,22 +445,10 @@ impl Page {
     }
 
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(
-            "real_response_latency",
-            "Response latency of a real, at its clients",
-            Some(&Unit::Seconds),
-            MetricType::Histogram,
-        )?;
-        for ((_, labels), latencies) in self.reals().zip(&self.histograms) {
-            family
-                .encode_family(&labels)?
-                .encode_histogram::<NoLabelSet>(
-                    latencies.sum_s,
-                    latencies.count,
-                    &latencies.buckets,
-                    None,
-                )?;
-        }
+        let rows = self.reals().zip(&self.histograms);
+        let rows = rows.map(|((_, labels), of)| (labels, &of.all));
+        let help = "Response latency of a real, at its clients";
+        latencies(encoder, "real_response_latency", help, rows)?;
         self.latency_parts(encoder)
     }
 
@@ -606,5 +582,5 @@ impl Collector for Page {
 
 #[cfg(test)]
 pub(crate) fn page(engine: &Engine, state_kept: bool, at: Moment) -> anyhow::Result<String> {
-    Page::of(engine, None, state_kept, at)?.text()
+    Ok(Page::of(engine, None, state_kept, at)?.scraped().text()?)
 }

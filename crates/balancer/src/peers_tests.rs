@@ -33,7 +33,7 @@ impl Fleet {
         let all: Vec<String> = (0..members).map(address).collect();
         let bench = |own: usize| {
             Bench::new(&format!(
-                "[peers]\nlisten = {}\nkey_file = \"{}\"\nmembers = [{}]\n{vip}",
+                "[peers]\nlisten = {}\nkeys = \"{}\"\nmembers = [{}]\n{vip}",
                 address(own),
                 keys.path().display(),
                 all.join(", ")

@@ -128,7 +128,11 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     if let Some(shown) = shown.and_then(|text| BalancerConfig::open_secret(&file, text)) {
         warn!("{shown}");
     }
-    let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
+    let listeners = Listeners::bind(
+        (&config.socket, config.socket_group.as_ref()),
+        config.http,
+        config.api.as_ref(),
+    )?;
     let (plane, started) = KernelPlane::start(&config)?;
     let reports = config.agent_reports.as_ref();
     let reports = reports.map(|reports| ReportListener::bind(reports.listen));
@@ -184,7 +188,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
             .with_reader(reader)
             .with_slots(slots)
             .with_state(state)
-            .with_access(listeners.access())
+            .with_doors(listeners.doors())
             .with_fleet(orders),
     );
     if let Ok(text) = text {

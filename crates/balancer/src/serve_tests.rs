@@ -58,7 +58,7 @@ pub(super) fn shared(plane: &FakePlane) -> Arc<Shared> {
 #[test]
 fn a_control_loop_that_fails_ends_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
-    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None, None).unwrap();
+    let listeners = Listeners::bind((&dir.path().join("lb.sock"), None), None, None).unwrap();
     let plane = FakePlane::default();
     let shared = shared(&plane);
     plane.state().panic = true;
@@ -78,7 +78,7 @@ fn a_file_in_the_place_of_the_socket_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
     fs::write(&path, "mine").unwrap();
-    let error = Listeners::bind(&path, None, None).err().unwrap();
+    let error = Listeners::bind((&path, None), None, None).err().unwrap();
     assert!(
         error
             .to_string()
@@ -99,7 +99,7 @@ fn of_daemons_that_start_at_a_time_one_has_the_socket() {
             let (start, socket) = (Arc::clone(&start), socket.clone());
             thread::spawn(move || {
                 start.wait();
-                Listeners::bind(&socket, None, None).ok()
+                Listeners::bind((&socket, None), None, None).ok()
             })
         });
         let bound: Vec<_> = starts
@@ -117,7 +117,7 @@ fn of_daemons_that_start_at_a_time_one_has_the_socket() {
 fn requests_in_progress_are_answered_before_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lb.sock");
-    let listeners = Listeners::bind(&path, None, None).unwrap();
+    let listeners = Listeners::bind((&path, None), None, None).unwrap();
     let (asked, mut stop) = tokio::sync::mpsc::unbounded_channel();
     let slow = move || {
         let _ = asked.send(());
@@ -149,7 +149,8 @@ fn a_squatted_port_does_not_prevent_a_start() {
     let squatter = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let address = squatter.local_addr().unwrap();
-    let listeners = Listeners::bind(&dir.path().join("lb.sock"), Some(address), None).unwrap();
+    let listeners =
+        Listeners::bind((&dir.path().join("lb.sock"), None), Some(address), None).unwrap();
     assert!(UnixStream::connect(listeners.socket()).is_ok());
 }
 
@@ -160,7 +161,7 @@ fn who_holds_connections_keeps_nobody_out() {
     let address = address_of_its_own();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lb.sock");
-    let listeners = Listeners::bind(&path, Some(address), None).unwrap();
+    let listeners = Listeners::bind((&path, None), Some(address), None).unwrap();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let process = Process::begin().unwrap();
     let server = thread::spawn(move || {
@@ -215,7 +216,7 @@ fn who_holds_connections_keeps_nobody_out() {
 #[test]
 fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
     let dir = tempfile::tempdir().unwrap();
-    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None, None).unwrap();
+    let listeners = Listeners::bind((&dir.path().join("lb.sock"), None), None, None).unwrap();
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let process = Process::begin().unwrap();

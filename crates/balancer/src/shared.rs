@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use causeway_api::Moment;
 use causeway_api::balancer::{Difference, Status};
 use causeway_api::fleet::{FleetPush, FleetPushed, FleetRollback};
-use causeway_service::access::Access;
 use causeway_service::config::{ConfigErrors, plural};
 use causeway_service::memory::give_back_memory;
+use causeway_service::process::Doors;
 use tracing::{info, warn};
 
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     reader: Mutex<ConfigReader>,
     slots: Option<ConnectionSlots>,
     /// Of other hosts, if they are served.
-    access: Option<Access>,
+    doors: Option<Doors>,
     /// To the member of a fleet, if this balancer is one.
     fleet: Option<FleetOrders>,
     /// Of one reload at a time.
@@ -58,7 +58,7 @@ impl Shared {
             config_file,
             reader: Mutex::default(),
             slots: None,
-            access: None,
+            doors: None,
             fleet: None,
             reloading: Mutex::default(),
             kept: Mutex::default(),
@@ -158,9 +158,12 @@ impl Shared {
         self.slots.clone()
     }
 
-    /// With what a reload renews for other hosts.
-    pub(crate) fn with_access(self, access: Option<Access>) -> Self {
-        Self { access, ..self }
+    /// With who may use the sockets, which a reload renews.
+    pub(crate) fn with_doors(self, doors: Doors) -> Self {
+        Self {
+            doors: Some(doors),
+            ..self
+        }
     }
 
     /// With what gives orders to the member of a fleet.
@@ -265,14 +268,14 @@ impl Shared {
         let (text, config) = self.read_file()?;
         let mut summary = config.summary();
         self.find_way(|| config.encapsulated_reals(), |_| Route::of(&config))?;
-        let api = config.api.clone();
+        let (api, group) = (config.api.clone(), config.socket_group.clone());
         let by_hand = {
             let mut engine = self.engine();
             take(&mut engine, config)?;
             engine.overrides().len()
         };
-        if let (Some(access), Some(api)) = (&self.access, &api) {
-            access.replace(api);
+        if let Some(doors) = &self.doors {
+            doors.renew(group.as_ref(), api.as_ref());
         }
         self.keep_config(&text);
         self.keep();

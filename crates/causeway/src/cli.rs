@@ -8,6 +8,7 @@
 
 use std::process::ExitCode;
 
+use causeway_service::log::LogFormat;
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
@@ -15,6 +16,7 @@ use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
     fleet_cmd, generate_cmd, import_cmd, ipvs, lb_cmd, override_cmd, reload_cmd, stats_cmd,
     status_cmd, token_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd, vip_cmd,
+    words_arg::value_of,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -24,6 +26,14 @@ pub(crate) struct Cli {
     /// Log more: once for debug, twice for trace (CAUSEWAY_LOG takes filters)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
+
+    /// Log warnings and errors alone
+    #[arg(long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// How to log: sentences, or a JSON object on each line
+    #[arg(long, global = true, value_name = "FORMAT", env = "CAUSEWAY_LOG_FORMAT", default_value = "text", value_parser = value_of::<LogFormat>())]
+    pub log_format: LogFormat,
 
     #[command(subcommand)]
     command: Command,

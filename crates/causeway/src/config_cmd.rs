@@ -495,7 +495,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, api, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, limits, measure, control, cookie, agent_reports, fleet, peers, announce, history, defaults, pool, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, socket_group, http, api, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, limits, measure, control, cookie, agent_reports, fleet, peers, announce, history, defaults, pool, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",
@@ -518,7 +518,7 @@ mod tests {
                 "lb.toml:1: unknown key `health` here; it belongs to `[[vip]]`, `[defaults]` or `[pool.NAME]`",
                 "lb.toml:2: unknown key `weight` here; it belongs to `[[defaults.real]]`, `[[vip.real]]` or `[[pool.NAME.real]]`",
                 "lb.toml:3: unknown key `vips` here; did you mean `vip`? `vips` belongs to `[limits]`",
-                "lb.toml:4: unknown key `keys` here; it belongs to `[agent_reports]` or `[cookie]`",
+                "lb.toml:4: unknown key `keys` here; it belongs to `[agent_reports]`, `[cookie]` or `[peers]`",
                 "lb.toml:6: unknown key `interface` here; it belongs to the top level of the file, above all tables",
                 "lb.toml:9: unknown key `probe` here; it belongs to `[defaults.health]`, `[vip.health]` or `[pool.NAME.health]`",
                 "lb.toml: the values were not checked; mend these first",
@@ -595,7 +595,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, api, engine, path",
+                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, socket_group, http, api, engine, path",
                 "tunnel.toml:5: `hold` is called `reorder_timeout` now",
                 "tunnel.toml:6: `delta` is called `switch_gain` now",
                 "tunnel.toml:7: `give_up` is called `frame_lifetime` now",

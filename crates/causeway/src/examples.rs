@@ -71,6 +71,7 @@ Examples:
   causeway stats --watch 2s                       # again every two seconds
   causeway stats --all                            # also counters that are zero
   causeway stats -o csv                           # the reals, for a program
+  causeway stats --haproxy                        # the same for a program that reads HAProxy's
   causeway stats --clients                        # on a server with an agent";
 
 /// For `causeway top --help`.

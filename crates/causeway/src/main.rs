@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => cli::usual(error, std::env::args_os()).exit(),
     };
-    log::init(cli.verbose);
+    log::init(cli.verbose, cli.quiet, cli.log_format);
     match cli.run() {
         Ok(code) => code,
         Err(error) => {

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use causeway_api::VerdictView;
 use causeway_api::balancer::{FlowTableView, LatencyView, RealView, Stats, VipView};
+use causeway_api::{VerdictView, haproxy};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 use causeway_service::config::units;
 
@@ -31,6 +31,9 @@ pub(crate) struct Args {
         env = "CAUSEWAY_AGENT_SOCKET"
     )]
     agent: PathBuf,
+    /// Print VIPs and reals in the columns of HAProxy's statistics, for programs that read those
+    #[arg(long, conflicts_with_all = ["clients", "output", "all"])]
+    haproxy: bool,
     #[command(flatten)]
     view: View,
 }
@@ -60,6 +63,7 @@ impl Args {
         self.view.show(|output, all| {
             let stats: Stats = self.target.get("/v1/stats")?;
             Ok(match output {
+                _ if self.haproxy => haproxy::csv(&stats),
                 OutputFormat::Table => table(&stats, all),
                 OutputFormat::Json => serde_json::to_string_pretty(&stats)? + "\n",
                 OutputFormat::Csv => reals(&stats.vips, true).to_csv(),

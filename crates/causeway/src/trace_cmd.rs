@@ -113,8 +113,8 @@ impl Args {
         let stateful = &config.stateful;
         let layout = ConnLayout {
             connections: stateful.connections,
-            tier_bits: stateful.tiers.trailing_zeros() as u8,
-            tier: stateful.tier as u8,
+            tier_bits: stateful.balancers.trailing_zeros() as u8,
+            tier: stateful.number as u8,
         };
         let traced = trace(&config.pin_dir, layout, config.tunnel_ends, &[frame])
             .with_context(|| format!("no balancer can be asked in {}", config.pin_dir.display()))?;

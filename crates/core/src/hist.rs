@@ -50,6 +50,9 @@ pub struct Bucket {
 }
 
 impl Histogram {
+    /// Buckets in a power of two.
+    pub const LINEAR: u32 = 16;
+
     /// An empty histogram.
     pub fn new() -> Self {
         Self::default()
@@ -132,7 +135,7 @@ impl Histogram {
     }
 
     /// The buckets that hold something, shortest first.
-    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
+    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + Clone + '_ {
         (0_u32..)
             .zip(self.counts())
             .filter(|&(_, &count)| count > 0)

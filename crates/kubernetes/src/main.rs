@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use causeway_kubernetes::run;
 use causeway_kubernetes::settings::KubernetesSettings;
-use causeway_service::log;
+use causeway_service::config::Words as _;
+use causeway_service::log::{self, LogFormat};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{CommandFactory as _, Parser};
 
 /// Serve Kubernetes Services of type LoadBalancer by the Causeway balancer on this machine
@@ -37,11 +39,24 @@ struct Args {
     /// Log more; twice: all
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
+    /// Log warnings and errors alone
+    #[arg(long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// How to log: sentences, or a JSON object on each line
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "CAUSEWAY_LOG_FORMAT",
+        default_value = "text",
+        value_parser = PossibleValuesParser::new(LogFormat::ALL.iter().map(|of| of.0))
+            .try_map(|word| LogFormat::from_word(&word).map_err(std::io::Error::other))
+    )]
+    log_format: LogFormat,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    log::init(args.verbose);
+    log::init(args.verbose, args.quiet, args.log_format);
     if args.man {
         let page = clap_mangen::Man::new(Args::command());
         return match page.render(&mut std::io::stdout()) {

@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use causeway_api::Problem;
+use nix::unistd::geteuid;
 use rustls::ServerConfig;
 use serde_json::Value;
 use tracing::{info, warn};
@@ -272,6 +273,37 @@ fn refused(refusal: Refusal) -> Response {
     let mut answer = problem(code, sentence);
     answer.headers_mut().insert(about.0, about.1);
     answer
+}
+
+/// The routes for the Unix socket: all of them for root and for the daemon's own user; for who is let in by
+/// the socket's group, those of operators.
+pub(crate) fn by_user(router: Router, rules: Rules) -> Router {
+    let guard = move |request: Request, next: Next| async move {
+        let peer = request.extensions().get::<Peer>().copied();
+        let Some(peer @ Peer::Socket(user)) = peer else {
+            return next.run(request).await;
+        };
+        let is_owner = user.is_some_and(|user| user == 0 || user == geteuid().as_raw());
+        let (method, path) = (request.method(), request.uri().path());
+        let needed = rules.role(method, path);
+        if is_owner || needed <= Role::Operator {
+            return next.run(request).await;
+        }
+        warn!(
+            target: "audit",
+            who = %peer,
+            what = %format_args!("{method} {path}"),
+            "refused: needs the role {needed}"
+        );
+        problem(
+            StatusCode::FORBIDDEN,
+            format!(
+                "{peer} has the role {}; this needs {needed}: run it as root",
+                Role::Operator
+            ),
+        )
+    };
+    router.layer(middleware::from_fn(guard))
 }
 
 /// Logs each change: who, what, with what, and the outcome.

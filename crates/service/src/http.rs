@@ -8,7 +8,7 @@ use axum::Json;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -80,51 +80,6 @@ fn is_own_name(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }
 
-/// A page of OpenMetrics for Prometheus; in the older text format for who does not ask for it.
-pub fn metrics(headers: &HeaderMap, page: String) -> Response {
-    let asked = headers.get_all(header::ACCEPT).iter();
-    let mut asked = asked.filter_map(|value| value.to_str().ok());
-    let (kind, page) = match asked.any(|kinds| kinds.contains("application/openmetrics-text")) {
-        true => (
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            page,
-        ),
-        false => (
-            "text/plain; version=0.0.4; charset=utf-8",
-            text_format(&page),
-        ),
-    };
-    ([(header::CONTENT_TYPE, kind)], page).into_response()
-}
-
-/// OpenMetrics in Prometheus' text format: a counter's family is called as its samples are, and
-/// there are neither units nor an end.
-fn text_format(page: &str) -> String {
-    let mut lines = page.lines().peekable();
-    let mut text = String::with_capacity(page.len());
-    while let Some(line) = lines.next() {
-        let is_counter = |line: &&str| line.ends_with(" counter");
-        let words = line
-            .strip_prefix("# ")
-            .and_then(|line| line.split_once(' '));
-        match words {
-            None if line == "# EOF" => continue,
-            Some(("UNIT", _)) => continue,
-            Some(("HELP", rest)) if lines.peek().is_some_and(is_counter) => {
-                let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
-                text += &format!("# HELP {name}_total {help}");
-            }
-            Some(("TYPE", rest)) if is_counter(&line) => {
-                let name = rest.trim_end_matches(" counter");
-                text += &format!("# TYPE {name}_total counter");
-            }
-            _ => text += line,
-        }
-        text.push('\n');
-    }
-    text
-}
-
 /// A router whose routes are described as they are added.
 pub fn described<S: Clone + Send + Sync + 'static>(title: &str, about: &str) -> OpenApiRouter<S> {
     let licence = LicenseBuilder::new().name("Apache-2.0").build();
@@ -190,33 +145,4 @@ pub fn description(mut document: OpenApi, rules: Rules) -> String {
     components.add_security_scheme("token", SecurityScheme::Http(token));
     // It holds names and texts of this program alone.
     document.to_pretty_json().unwrap_or_default() + "\n"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn metrics_are_in_the_format_that_is_asked_for() {
-        let page = "# HELP x_seconds Help.\n# TYPE x_seconds counter\n# UNIT x_seconds seconds\n\
-                    x_seconds_total{a=\"b c\"} 1\n# HELP y Gauge of # EOF\n# TYPE y gauge\ny 2\n# EOF\n";
-        let kind = |accept: Option<&'static str>| {
-            let accept = accept.map(|kinds| (header::ACCEPT, kinds.parse().expect("a value")));
-            let answer = metrics(&accept.into_iter().collect(), page.to_owned());
-            let kind = answer.headers()[header::CONTENT_TYPE].to_str();
-            kind.expect("text").to_owned()
-        };
-        // As Prometheus asks.
-        let first =
-            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4";
-        assert!(kind(Some(first)).starts_with("application/openmetrics-text; version=1.0.0"));
-        for other in [None, Some("*/*"), Some("text/plain;version=0.0.4")] {
-            assert!(kind(other).starts_with("text/plain; version=0.0.4"));
-        }
-        assert_eq!(
-            text_format(page),
-            "# HELP x_seconds_total Help.\n# TYPE x_seconds_total counter\n\
-             x_seconds_total{a=\"b c\"} 1\n# HELP y Gauge of # EOF\n# TYPE y gauge\ny 2\n"
-        );
-    }
 }

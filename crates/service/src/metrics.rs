@@ -1,32 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A daemon's page of metrics, and the families that every daemon has.
 
+mod format;
+mod latency;
+
 use std::{fmt, fs};
 
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use causeway_api::VerdictView;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::prometheus_protobuf::encode_to_vec;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-/// What a Prometheus server scrapes: the collectors, each under its prefix, and the process.
-pub fn page<const N: usize>(
-    collectors: [(&str, Box<dyn Collector>); N],
-) -> Result<String, fmt::Error> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Process));
-    for (prefix, collector) in collectors {
-        registry
-            .sub_registry_with_prefix(prefix)
-            .register_collector(collector);
+use crate::http::problem;
+use format::{Format, text_format};
+pub use latency::{LatencyRow, latencies};
+
+/// What a Prometheus server scrapes, in each format that it may ask for.
+#[derive(Debug)]
+pub struct MetricsPage(Registry);
+
+impl MetricsPage {
+    /// The collectors, each under its prefix, and the process.
+    pub fn of<const N: usize>(collectors: [(&str, Box<dyn Collector>); N]) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process));
+        for (prefix, collector) in collectors {
+            registry
+                .sub_registry_with_prefix(prefix)
+                .register_collector(collector);
+        }
+        Self(registry)
     }
-    let mut page = String::new();
-    text::encode(&mut page, &registry)?;
-    Ok(page)
+
+    /// OpenMetrics.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut page = String::new();
+        text::encode(&mut page, &self.0)?;
+        Ok(page)
+    }
+
+    /// In the format that is asked for.
+    pub fn answer(&self, headers: &HeaderMap) -> Response {
+        let format = Format::asked(headers);
+        let body = match format {
+            Format::Protobuf => encode_to_vec(&self.0).map_err(|error| error.to_string()),
+            Format::OpenMetrics | Format::Text => match self.text() {
+                Ok(page) if format == Format::Text => Ok(text_format(&page).into_bytes()),
+                page => page
+                    .map(String::into_bytes)
+                    .map_err(|error| error.to_string()),
+            },
+        };
+        match body {
+            Ok(body) => ([(header::CONTENT_TYPE, format.kind())], body).into_response(),
+            Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, error),
+        }
+    }
 }
 
 /// This process, by the names that Prometheus' client libraries have for it. What the kernel does
@@ -213,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_page_tells_of_its_process() {
-        let read = || page::<0>([]).expect("a page");
+        let read = || MetricsPage::of::<0>([]).text().expect("a page");
         let before = read();
         let held: Vec<_> = (0..5)
             .map(|_| fs::File::open("/proc/self/status").expect("a file"))
@@ -233,5 +270,19 @@ mod tests {
         let age = now - value(&after, "process_start_time_seconds");
         assert!((-2.0..86_400.0).contains(&age), "began {age} s ago");
         assert!(after.ends_with("# EOF\n"));
+    }
+
+    #[tokio::test]
+    async fn a_page_is_protobuf_for_who_asks_for_it() {
+        let kind = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+        let headers = [(header::ACCEPT, kind.parse().expect("a value"))];
+        let answer = MetricsPage::of::<0>([]).answer(&headers.into_iter().collect());
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], kind);
+        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await;
+        let body = body.expect("a body");
+        // The length of a family, and its name as the first field.
+        let name = b"process_cpu_seconds_total";
+        assert_eq!(body[1..3], [0x0a, name.len() as u8]);
+        assert_eq!(body[3..3 + name.len()], name[..]);
     }
 }

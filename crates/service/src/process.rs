@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -23,6 +23,7 @@ use hyper_util::service::TowerToHyperService;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
+use nix::unistd::getegid;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -36,7 +37,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, error, info, warn};
 
 use super::access::{self, Access, Entered, Peer, Rules};
-use super::config::ApiConfig;
+use super::config::{ApiConfig, SocketGroup};
 use super::http::without_foreign_names;
 use super::linger::Lingering;
 use super::notify;
@@ -56,6 +57,42 @@ const HEADER_MAX: usize = 64 << 10;
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 
+/// Who may use the sockets.
+#[derive(Clone)]
+pub struct Doors {
+    socket: PathBuf,
+    inode: u64,
+    access: Option<Access>,
+}
+
+impl Doors {
+    /// Goes by the group and the files as they are now.
+    pub fn renew(&self, group: Option<&SocketGroup>, api: Option<&ApiConfig>) {
+        self.give_socket(group);
+        if let (Some(access), Some(api)) = (&self.access, api) {
+            access.replace(api);
+        }
+    }
+
+    fn give_socket(&self, group: Option<&SocketGroup>) {
+        let own = getegid().as_raw();
+        let wanted = group.map_or(own, |group| group.id);
+        let Ok(file) = fs::symlink_metadata(&self.socket) else {
+            return;
+        };
+        if file.ino() != self.inode || file.gid() == wanted {
+            return;
+        }
+        if let Err(error) = lchown(&self.socket, None, Some(wanted)) {
+            let name = group.map_or("of the process", |group| group.name.as_str());
+            warn!(
+                "{} does not get the group {name}, and its members are not let in: {error}; the daemon needs CAP_CHOWN for it",
+                self.socket.display()
+            );
+        }
+    }
+}
+
 /// The sockets of the API, bound before anything else is touched.
 pub struct Listeners {
     socket: PathBuf,
@@ -72,7 +109,7 @@ impl Listeners {
     /// is replaced, that of a running one is an error. An address that cannot be had is
     /// done without.
     pub fn bind(
-        socket: &Path,
+        (socket, group): (&Path, Option<&SocketGroup>),
         http: Option<SocketAddr>,
         api: Option<&ApiConfig>,
     ) -> anyhow::Result<Self> {
@@ -99,18 +136,24 @@ impl Listeners {
             });
             Some((bound.ok()?, Access::new(api)))
         });
-        Ok(Self {
+        let listeners = Self {
             socket: socket.to_owned(),
             inode,
             unix,
             tcp,
             tls,
-        })
+        };
+        listeners.doors().give_socket(group);
+        Ok(listeners)
     }
 
-    /// What holds for other hosts; a reload renews it. The address stays.
-    pub fn access(&self) -> Option<Access> {
-        self.tls.as_ref().map(|(_, access)| access.clone())
+    /// What a reload renews. The addresses stay.
+    pub fn doors(&self) -> Doors {
+        Doors {
+            socket: self.socket.clone(),
+            inode: self.inode,
+            access: self.tls.as_ref().map(|(_, access)| access.clone()),
+        }
     }
 
     /// The Unix socket.
@@ -319,7 +362,8 @@ async fn serve_async<E: Display>(
     let (stop, stopped) = watch::channel(());
     let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
     let audited = access::audited(routers.unix);
-    servers.spawn(answer(unix, audited.clone(), by_socket, stopped.clone()));
+    let router = access::by_user(audited.clone(), routers.rules);
+    servers.spawn(answer(unix, router, by_socket, stopped.clone()));
     if let Some(tcp) = &listeners.tcp {
         let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
         let router = without_foreign_names(routers.tcp);

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/metrics` of a tunnel, in Prometheus' text format.
+//! `/metrics` of a tunnel, for Prometheus.
 
 use std::fmt;
 
 use causeway_api::tunnel::{PathView, TunnelStatus, TunnelTotals};
-use causeway_service::metrics::{self, counters, gauge, gauges};
+use causeway_service::metrics::{MetricsPage, counters, gauge, gauges};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 /// The page that a Prometheus server scrapes.
-pub(crate) fn page(status: TunnelStatus) -> anyhow::Result<String> {
-    Ok(metrics::page([(
-        "causeway_tunnel",
-        Box::new(Page(status)),
-    )])?)
+pub(crate) fn page(status: TunnelStatus) -> MetricsPage {
+    MetricsPage::of([("causeway_tunnel", Box::new(Page(status)))])
 }
 
 #[derive(Debug)]

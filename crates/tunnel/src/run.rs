@@ -14,9 +14,13 @@ use crate::tunnel::{self, Tunnel};
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
-    let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
+    let listeners = Listeners::bind(
+        (&config.socket, config.socket_group.as_ref()),
+        config.http,
+        config.api.as_ref(),
+    )?;
     let summary = config.summary();
-    let (tunnel, failed) = Tunnel::start(config, file, listeners.access())?;
+    let (tunnel, failed) = Tunnel::start(config, file, listeners.doors())?;
     info!("carrying {summary}");
     listeners.announce();
     let router = tunnel::router(Arc::clone(&tunnel));

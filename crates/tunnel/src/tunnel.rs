@@ -21,9 +21,10 @@ use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
 use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
-use causeway_service::access::{Access, Rules};
-use causeway_service::http::{self, blocking, described, description, problem, with_description};
+use causeway_service::access::Rules;
+use causeway_service::http::{blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
+use causeway_service::process::Doors;
 use tokio::sync::oneshot;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -51,16 +52,16 @@ pub struct Tunnel {
     reloading: Mutex<()>,
     last_reload_error: Mutex<Option<String>>,
     /// Of other hosts, if they are served.
-    access: Option<Access>,
+    doors: Doors,
 }
 
 impl Tunnel {
     /// Opens the device and the paths, and starts the threads. `file` is where the
-    /// configuration was read; a reload renews `access`. The second value resolves when a thread ends by itself.
+    /// configuration was read; a reload renews `doors`. The second value resolves when a thread ends by itself.
     pub fn start(
         config: TunnelConfig,
         file: PathBuf,
-        access: Option<Access>,
+        doors: Doors,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = anyhow::Error>)> {
         let limits = limits();
         let engine_config = engine_config(&config, limits);
@@ -106,7 +107,7 @@ impl Tunnel {
             file,
             reloading: Mutex::new(()),
             last_reload_error: Mutex::new(None),
-            access,
+            doors,
         });
         let failed = async {
             end.await
@@ -153,9 +154,8 @@ impl Tunnel {
             handle.send(ShardCommand::Change(Box::new(change)));
         }
         *running = wanted;
-        if let (Some(access), Some(api)) = (&self.access, &running.api) {
-            access.replace(api);
-        }
+        self.doors
+            .renew(running.socket_group.as_ref(), running.api.as_ref());
         Ok(running.summary())
     }
 
@@ -412,12 +412,11 @@ async fn reload(State(tunnel): Api) -> Answer<Json<String>> {
 /// Metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics",
-    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))),
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text"), (Vec<u8> = "application/vnd.google.protobuf")))),
 )]
 async fn metrics_page(State(tunnel): Api, headers: HeaderMap) -> Answer<Response> {
-    let page = blocking(move || tunnel.status().and_then(metrics::page)).await?;
-    page.map(|page| http::metrics(&headers, page))
-        .map_err(failed)
+    let status = blocking(move || tunnel.status()).await?.map_err(failed)?;
+    Ok(metrics::page(status).answer(&headers))
 }
 
 fn failed(error: anyhow::Error) -> Response {

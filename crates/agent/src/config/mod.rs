@@ -15,8 +15,8 @@ use causeway_core::agent_report::ReportKeys;
 use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{Prefix, Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, Spanned, cookie_kind,
-    plural, read, text, token_source_v4, token_source_v6, vip_address,
+    self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, SocketGroup, Spanned,
+    cookie_kind, plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
 
 pub use self::clients::{ClientsConfig, Threshold};
@@ -67,6 +67,8 @@ pub struct AgentConfig {
     pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
+    /// Whose members may use it.
+    pub socket_group: Option<SocketGroup>,
     /// Loopback address of the read-only HTTP API, if any.
     pub http: Option<SocketAddr>,
     /// How other hosts are served, if they are.
@@ -326,6 +328,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         state_dir: config::directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
         quic,
         socket,
+        socket_group: config::socket_group(raw.socket_group.as_ref(), faults),
         http,
         api: config::api(raw.api.as_ref(), http, faults),
         xdp_mode: mode.unwrap_or(XdpMode::Auto),

@@ -29,6 +29,7 @@ pub(super) struct RawAgent {
     pub pin_dir: Text,
     pub state_dir: Text,
     pub socket: Text,
+    pub socket_group: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub api: Option<RawApi>,
     pub gue_port: Option<Spanned<i64>>,

@@ -50,7 +50,7 @@ pub struct Beside {
     /// There are keys.
     pub has_keys: bool,
     /// How many second-tier balancers there are, a power of two.
-    pub tiers: u32,
+    pub balancers: u32,
     /// What the VIP's cookies are, where it does not say.
     pub kept: Option<CookieLayout>,
     /// Its reals may come later: it is asked for, and stands in no file.
@@ -62,7 +62,7 @@ impl Beside {
     pub fn of(config: &super::BalancerConfig) -> Self {
         Self {
             has_keys: config.cookies.is_some(),
-            tiers: config.stateful.tiers,
+            balancers: config.stateful.balancers,
             kept: None,
             may_be_empty: true,
         }
@@ -80,7 +80,7 @@ impl Beside {
     /// Nothing: for a whole file.
     pub const NOTHING: Self = Self {
         has_keys: false,
-        tiers: 1,
+        balancers: 1,
         kept: None,
         may_be_empty: false,
     };
@@ -113,7 +113,7 @@ pub(super) fn of_vip(
             return None;
         }
         if kind == CookieKind::Tier {
-            return of_first_tier(raw, place, beside.tiers, faults);
+            return of_first_tier(raw, place, beside.balancers, faults);
         }
         if !beside.has_keys {
             faults.at(place.span(), format!("cookie = \"{kind}\" needs keys; name their file under [cookie], and make it with `causeway cookie new-keys`"));
@@ -133,15 +133,15 @@ pub(super) fn of_vip(
 fn of_first_tier(
     raw: &RawVip,
     place: &Spanned<String>,
-    tiers: u32,
+    balancers: u32,
     faults: &mut Faults<'_>,
 ) -> Option<CookieLayout> {
-    if tiers < 2 {
-        faults.at(place.span(), "cookie = \"tier\" needs the number of second-tier balancers: set tiers under [stateful], the same as in their files");
+    if balancers < 2 {
+        faults.at(place.span(), "cookie = \"tier\" needs the number of second-tier balancers: set `balancers` under [stateful], the same as in their files");
         return None;
     }
     if let Some(bits) = raw.cookie_bits.as_ref().or(raw.cookie_id_bits.as_ref()) {
-        faults.at(bits.span(), "cookie = \"tier\" reads connection tokens, whose parts [stateful] tiers gives; remove cookie_bits and cookie_id_bits");
+        faults.at(bits.span(), "cookie = \"tier\" reads connection tokens, whose parts `balancers` under [stateful] gives; remove cookie_bits and cookie_id_bits");
     }
     for real in raw.real.iter().filter(|real| real.as_ref().id.is_none()) {
         faults.at(real.span(), "with cookie = \"tier\" each real is a second-tier balancer and needs its number; add id, which is `tier` under [stateful] in its file");
@@ -150,7 +150,7 @@ fn of_first_tier(
     CookieLayout::new(
         CookieMode::Tier,
         format.bits(),
-        tiers.trailing_zeros() as u8,
+        balancers.trailing_zeros() as u8,
     )
     .ok()
 }

@@ -113,11 +113,11 @@ fn a_first_tier_needs_numbers_and_keeps_nothing() {
         );
         BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
     };
-    let (tiers, reals) = (
-        "[stateful]\ntiers = 4",
+    let (second, reals) = (
+        "[stateful]\nbalancers = 4",
         "real = [{ address = \"10.0.0.1\", id = 3 }]",
     );
-    let config = first(tiers, reals).unwrap();
+    let config = first(second, reals).unwrap();
     let vip = &config.vips[0];
     let format = vip.cookie.unwrap();
     assert_eq!(
@@ -126,35 +126,35 @@ fn a_first_tier_needs_numbers_and_keeps_nothing() {
     );
     assert!(vip.is_first_tier() && !vip.flow_table);
     for (head, vip, expected) in [
-        ("", reals, "set tiers under [stateful]"),
-        (tiers, "real = [{ address = \"10.0.0.1\" }]", "add id"),
+        ("", reals, "set `balancers` under [stateful]"),
+        (second, "real = [{ address = \"10.0.0.1\" }]", "add id"),
         (
-            tiers,
+            second,
             "real = [{ address = \"10.0.0.1\", id = 4 }]",
             "id 4 is out of range; use 0 to 3",
         ),
         (
-            tiers,
+            second,
             "cookie_bits = 15\nreal = [{ address = \"10.0.0.1\", id = 3 }]",
             "remove cookie_bits",
         ),
         (
-            "[stateful]\ntiers = 4\nconnections = 1024",
+            "[stateful]\nbalancers = 4\nconnections = 1024",
             "stateful = true\nreal = [{ address = \"10.0.0.1\", id = 3 }]",
             "stateful is for the second",
         ),
         (
-            "[encap]\ntunnel_ends = [\"10.0.0.1\", \"fd00::1\", \"10.0.0.2\"]\n[stateful]\ntiers = 4",
+            "[encap]\ntunnel_ends = [\"10.0.0.1\", \"fd00::1\", \"10.0.0.2\"]\n[stateful]\nbalancers = 4",
             reals,
             "tunnels end at 10.0.0.1 already",
         ),
         (
-            "[encap]\ntunnel_ends = [\"10.0.0.1\"]\n[stateful]\ntiers = 4",
+            "[encap]\ntunnel_ends = [\"10.0.0.1\"]\n[stateful]\nbalancers = 4",
             reals,
             "`tunnel_sources` is missing; tunnels are opened from a first tier alone",
         ),
         (
-            "[encap]\ntunnel_sources = [\"10.0.0.1\"]\n[stateful]\ntiers = 4",
+            "[encap]\ntunnel_sources = [\"10.0.0.1\"]\n[stateful]\nbalancers = 4",
             reals,
             "no tunnel ends here; name this balancer's own address in `tunnel_ends`",
         ),
@@ -162,7 +162,7 @@ fn a_first_tier_needs_numbers_and_keeps_nothing() {
         let error = first(head, vip).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    let ends = "[encap]\ntunnel_ends = [\"fd00::1\"]\ntunnel_sources = [\"fd00::/64\", \"fd01::1\"]\n[stateful]\ntiers = 4";
+    let ends = "[encap]\ntunnel_ends = [\"fd00::1\"]\ntunnel_sources = [\"fd00::/64\", \"fd01::1\"]\n[stateful]\nbalancers = 4";
     let config = first(ends, reals).unwrap();
     let ends = config.tunnel_ends;
     assert_eq!((ends.v4, ends.v6), (None, "fd00::1".parse().ok()));

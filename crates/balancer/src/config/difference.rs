@@ -140,6 +140,7 @@ impl Changes {
             pin_dir,
             state_dir,
             socket,
+            socket_group,
             http,
             api,
             reconcile,
@@ -170,6 +171,9 @@ impl Changes {
         self.key("pin_dir", pin_dir, &to.pin_dir, path);
         self.key("state_dir", state_dir, &to.state_dir, path);
         self.key("socket", socket, &to.socket, path);
+        self.option("socket_group", socket_group, &to.socket_group, |group| {
+            group.name.clone()
+        });
         self.option("http", http, &to.http, ToString::to_string);
         self.api(api.as_ref(), to.api.as_ref());
         self.plain("reconcile", reconcile, &to.reconcile);
@@ -269,8 +273,8 @@ impl Changes {
             connections,
             token_source_v4,
             token_source_v6,
-            tiers,
-            tier,
+            balancers,
+            number,
             idle,
             learn_period,
         } = from;
@@ -287,8 +291,8 @@ impl Changes {
             &to.token_source_v6,
             |a| format!("{a}/112"),
         );
-        self.plain("stateful.tiers", tiers, &to.tiers);
-        self.plain("stateful.tier", tier, &to.tier);
+        self.plain("stateful.balancers", balancers, &to.balancers);
+        self.plain("stateful.number", number, &to.number);
         self.debug("stateful.idle", idle, &to.idle);
         self.debug("stateful.learn_period", learn_period, &to.learn_period);
     }
@@ -429,7 +433,7 @@ impl Changes {
         else {
             return;
         };
-        self.secret("the keys in peers.key_file", keys, &to.keys);
+        self.secret("the keys in peers.keys", keys, &to.keys);
         self.key("peers.members", members, &to.members, |members| {
             list(members.iter().map(ToString::to_string))
         });

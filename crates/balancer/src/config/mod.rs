@@ -60,7 +60,7 @@ mod words;
 
 pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TableLimits, TunnelEnds, XdpMode};
 use causeway_service::config::{
-    ApiConfig, ConfigErrors, Migrated, Renamed, migrate, open_secret, plural, read,
+    ApiConfig, ConfigErrors, Migrated, Renamed, SocketGroup, migrate, open_secret, plural, read,
 };
 
 pub use announce::Announce;
@@ -89,11 +89,14 @@ const RENAMED: &Renamed = &[
     ("clients.keys", "agent_reports.keys"),
     ("stateful.listen", "agent_reports.listen"),
     ("stateful.adopt", "learn_period"),
+    ("stateful.tiers", "balancers"),
+    ("stateful.tier", "number"),
     ("stateful.word_source", "token_source"),
     ("stateful.word_source6", "token_source6"),
     ("flow_table.ended", "closed_idle"),
     ("control.take_max", "max_decrease"),
     ("control.gain_cap", "max_increase"),
+    ("peers.key_file", "keys"),
     ("vip.need", "min_healthy"),
     ("vip.source.otherwise", "fallback"),
 ];
@@ -109,6 +112,8 @@ pub struct BalancerConfig {
     pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
+    /// Whose members may use it.
+    pub socket_group: Option<SocketGroup>,
     /// Loopback address of the read-only HTTP API, if any.
     pub http: Option<SocketAddr>,
     /// How other hosts are served, if they are.
@@ -471,8 +476,8 @@ impl BalancerConfig {
             measure: self.measure,
             conns: ConnLayout {
                 connections: self.stateful.connections,
-                tier_bits: self.stateful.tiers.trailing_zeros() as u8,
-                tier: self.stateful.tier as u8,
+                tier_bits: self.stateful.balancers.trailing_zeros() as u8,
+                tier: self.stateful.number as u8,
             },
             tunnel_ends: self.tunnel_ends,
             pass_unserved: self.unserved == Unserved::Pass,

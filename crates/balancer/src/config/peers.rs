@@ -17,7 +17,7 @@ use super::reports::report_keys;
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPeers {
     pub listen: Text,
-    pub key_file: Text,
+    pub keys: Text,
     #[serde(default)]
     pub members: Vec<Spanned<String>>,
 }
@@ -43,9 +43,9 @@ pub(super) fn peers(
     }
     let listen = text(raw.listen.as_ref(), faults, own_address);
     let keys = report_keys(
-        raw.key_file.as_ref(),
+        raw.keys.as_ref(),
         cookies,
-        "balancers sign what they send each other: name a keys file with `key_file` under [peers] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]",
+        "balancers sign what they send each other: name a keys file with `keys` under [peers] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]",
         faults,
     );
     let members = members(&raw.members, listen, faults);
@@ -117,7 +117,7 @@ mod tests {
 interface = "eth0"
 [peers]
 listen = "10.0.0.254:9473"
-key_file = "KEYS"
+keys = "KEYS"
 members = ["10.0.0.253:9473", "10.0.0.254:9473", "[2001:db8::2]:9473"]
 "#;
 
@@ -142,8 +142,8 @@ members = ["10.0.0.253:9473", "10.0.0.254:9473", "[2001:db8::2]:9473"]
             ["10.0.0.253:9473", "[2001:db8::2]:9473"]
         );
         let by_cookies = FILE
-            .replace("[peers]", "[cookie]\nkeys = \"KEYS\"\n[peers]")
-            .replace("key_file = \"KEYS\"\n", "");
+            .replace("keys = \"KEYS\"\n", "")
+            .replace("[peers]", "[cookie]\nkeys = \"KEYS\"\n[peers]");
         assert_eq!(parse(&by_cookies).unwrap().peers.unwrap().members.len(), 2);
         assert_eq!(parse("interface = \"eth0\"\n").unwrap().peers, None);
     }
@@ -184,9 +184,9 @@ members = ["10.0.0.253:9473", "10.0.0.254:9473", "[2001:db8::2]:9473"]
                 "is not an address with a port",
             ),
             (
-                "key_file = \"KEYS\"\n",
+                "keys = \"KEYS\"\n",
                 "",
-                "name a keys file with `key_file` under [peers]",
+                "name a keys file with `keys` under [peers]",
             ),
             (
                 "10.0.0.253:9473",

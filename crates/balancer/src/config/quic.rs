@@ -7,7 +7,7 @@ use std::path::Path;
 use causeway_core::cookie::IDS;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
-use causeway_service::config::{Faults, Spanned, Words, text};
+use causeway_service::config::{Faults, SecretValue, Spanned, Words, secret, text};
 
 use super::raw::{RawQuicCid, RawVip};
 use super::words::QuicAlgorithm;
@@ -47,7 +47,7 @@ fn route(spanned: &Spanned<RawQuicCid>, faults: &mut Faults<'_>) -> Option<CidRo
     let raw = spanned.as_ref();
     let algorithm = text(raw.algorithm.as_ref(), faults, QuicAlgorithm::from_word)
         .unwrap_or(QuicAlgorithm::Siphash);
-    let key = text(raw.key.as_ref(), faults, read_key);
+    let key = key(raw.key.as_ref(), faults);
     let algorithm = match (algorithm, key, &raw.key) {
         (QuicAlgorithm::Plain, _, Some(place)) => {
             faults.at(place.span(), "algorithm = \"plain\" takes no key");
@@ -86,6 +86,20 @@ fn route(spanned: &Spanned<RawQuicCid>, faults: &mut Faults<'_>) -> Option<CidRo
             None
         }
     }
+}
+
+/// The key, wherever it is; text is the name of its file.
+fn key(place: Option<&Spanned<SecretValue>>, faults: &mut Faults<'_>) -> Option<CidKey> {
+    let written = place?;
+    let SecretValue::Text(path) = written.as_ref() else {
+        return secret(place, faults, |text| {
+            text.parse()
+                .map_err(|error| format!("{error}; make one with `openssl rand -hex 16`"))
+        });
+    };
+    let read = read_key(path);
+    read.map_err(|message| faults.at(written.span(), message))
+        .ok()
 }
 
 /// The key in a file. The error is one sentence.

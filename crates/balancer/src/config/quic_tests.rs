@@ -36,6 +36,11 @@ fn configurations_have_defaults() {
     let [first, second] = &config.vips[0].quic[..] else {
         panic!("two configurations")
     };
+    let at = "protocol = \"udp\"\nquic_cid = [{ key = { file = \"KEYFILE\" } }]";
+    assert_eq!(
+        parse(at, "").unwrap().vips[0].quic[..],
+        config.vips[0].quic[..1]
+    );
     let key = KEY.parse().unwrap();
     let default = causeway_quic_lb::CidConfig::new(0, 2, 8, Algorithm::SipHash(key));
     assert_eq!(*first.config(), default.unwrap());
@@ -70,6 +75,11 @@ fn faults_are_sentences() {
         (udp("{ key = \"quic.key\" }"), "", "not an absolute path"),
         (udp("{ key = \"/nowhere/k\" }"), "", "cannot be read"),
         (udp(&of_file(&short)), "", "a key is 32 hexadecimal digits"),
+        (
+            udp("{ key = { env = \"CAUSEWAY_TEST_UNSET\" } }"),
+            "",
+            "environment variable CAUSEWAY_TEST_UNSET: is not set",
+        ),
         (
             udp("{ key = \"KEYFILE\", config = 7 }"),
             "",

@@ -27,6 +27,7 @@ pub(super) struct RawConfig {
     pub pin_dir: Text,
     pub state_dir: Text,
     pub socket: Text,
+    pub socket_group: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub api: Option<RawApi>,
     pub reconcile: Option<bool>,
@@ -100,8 +101,8 @@ pub(super) struct RawStateful {
     pub connections: Option<Spanned<CountValue>>,
     pub token_source: Text,
     pub token_source6: Text,
-    pub tier: Option<Spanned<i64>>,
-    pub tiers: Option<Spanned<i64>>,
+    pub balancers: Option<Spanned<i64>>,
+    pub number: Option<Spanned<i64>>,
     pub idle: Time,
     pub learn_period: Time,
 }
@@ -319,7 +320,8 @@ pub(super) struct RawQuicCid {
     pub config: Option<Spanned<i64>>,
     #[schemars(with = "Option<WordOf<QuicAlgorithm>>")]
     pub algorithm: Text,
-    pub key: Text,
+    /// `{ file = "/path" }`, `{ env = "NAME" }`, or the name of the file.
+    pub key: Option<Spanned<SecretValue>>,
     pub server_id_length: Option<Spanned<i64>>,
     pub nonce_length: Option<Spanned<i64>>,
 }

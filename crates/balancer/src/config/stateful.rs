@@ -19,7 +19,7 @@ const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
 const LEARN_PERIOD: Duration = Duration::from_secs(10);
 const LEARN_PERIOD_MAX: Duration = Duration::from_secs(600);
 /// Second-tier balancers: each takes a part of the 32,768 slots of a partition.
-const TIERS_MAX: i64 = 16;
+const BALANCERS_MAX: i64 = 16;
 
 /// Slots for connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub struct Stateful {
     /// The same over IPv6.
     pub token_source_v6: Option<Ipv6Addr>,
     /// How many second-tier balancers there are, a power of two.
-    pub tiers: u32,
+    pub balancers: u32,
     /// Which of them this is, from 0.
-    pub tier: u32,
+    pub number: u32,
     /// How long an open connection may be silent.
     pub idle: Duration,
     /// How long a balancer that begins empty asks agents for open connections, and gives
@@ -42,18 +42,18 @@ pub struct Stateful {
 }
 
 pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
-    let tiers = number(raw.tiers.as_ref(), 1, faults, |tiers| {
-        match (1..=TIERS_MAX).contains(&tiers) && (tiers as u64).is_power_of_two() {
-            true => Ok(tiers),
-            false => Err(format!("tiers must be 1, 2, 4, 8 or {TIERS_MAX}")),
+    let balancers = whole(raw.balancers.as_ref(), 1, faults, |balancers| {
+        match (1..=BALANCERS_MAX).contains(&balancers) && (balancers as u64).is_power_of_two() {
+            true => Ok(balancers),
+            false => Err(format!("balancers must be 1, 2, 4, 8 or {BALANCERS_MAX}")),
         }
     });
-    let tier = number(raw.tier.as_ref(), 0, faults, |tier| {
-        match (0..i64::from(tiers)).contains(&tier) {
-            true => Ok(tier),
+    let number = whole(raw.number.as_ref(), 0, faults, |number| {
+        match (0..i64::from(balancers)).contains(&number) {
+            true => Ok(number),
             false => Err(format!(
-                "tier must lie between 0 and {}, one below tiers",
-                tiers - 1
+                "number must lie between 0 and {}, one below balancers",
+                balancers - 1
             )),
         }
     });
@@ -76,13 +76,13 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
         connections: connections(raw.connections.as_ref(), faults),
         token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
         token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
-        tiers,
-        tier,
+        balancers,
+        number,
         idle: idle.unwrap_or(Duration::from_secs(3600)),
     }
 }
 
-fn number(
+fn whole(
     value: Option<&Spanned<i64>>,
     default: u32,
     faults: &mut Faults<'_>,

@@ -350,13 +350,13 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "[control]",
-        "[stateful]\ntiers = 3\n[control]",
-        "lb.toml:4: tiers must be 1, 2, 4, 8 or 16",
+        "[stateful]\nbalancers = 3\n[control]",
+        "lb.toml:4: balancers must be 1, 2, 4, 8 or 16",
     ),
     (
         "[control]",
-        "[stateful]\ntiers = 4\ntier = 4\n[control]",
-        "lb.toml:5: tier must lie between 0 and 3, one below tiers",
+        "[stateful]\nbalancers = 4\nnumber = 4\n[control]",
+        "lb.toml:5: number must lie between 0 and 3, one below balancers",
     ),
     (
         "[control]",
@@ -613,14 +613,17 @@ fn a_word_in_the_place_of_a_table_is_told_its_keys() {
 #[test]
 fn a_key_with_another_name_is_told_its_new_one() {
     let text = "interface = \"eth0\"\n[control]\ntake_max = 0.4\n[stateful]\nadopt = \"1s\"\n\
-                [[vip]]\naddress = \"192.0.2.1\"\nport = 80\nneed = 1\n\
+                tiers = 2\ntier = 1\n[peers]\nkey_file = \"/keys\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\nneed = 1\n\
                 [[vip.real]]\naddress = \"10.0.0.1\"\n";
     let told = BalancerConfig::parse(Path::new("lb.toml"), text).unwrap_err();
     assert_eq!(
         told.to_string(),
         "lb.toml:3: `take_max` is called `max_decrease` now\n\
          lb.toml:5: `adopt` is called `learn_period` now\n\
-         lb.toml:9: `need` is called `min_healthy` now\n\
+         lb.toml:6: `tiers` is called `balancers` now\n\
+         lb.toml:7: `tier` is called `number` now\n\
+         lb.toml:9: `key_file` is called `keys` now\n\
+         lb.toml:13: `need` is called `min_healthy` now\n\
          lb.toml: the values were not checked; mend these first"
     );
 }

@@ -12,7 +12,7 @@ use causeway_core::control::ControlParams;
 use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
     CountValue, Faults, Spanned, TimeValue, Words, address_or_network, api, count, directory,
-    gue_port, http, interface, one_of, secret, text, units, vip_address, within,
+    gue_port, http, interface, one_of, secret, socket_group, text, units, vip_address, within,
 };
 
 use super::cookie::{self, Beside};
@@ -78,7 +78,7 @@ pub(super) fn config_with(
     let stateful = stateful::stateful(&raw.stateful, faults);
     let beside = Beside {
         has_keys: beside.has_keys || cookies.is_some(),
-        tiers: beside.tiers.max(stateful.tiers),
+        balancers: beside.balancers.max(stateful.balancers),
         ..beside
     };
     let vips = vips(measure, beside, faults);
@@ -97,6 +97,7 @@ pub(super) fn config_with(
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
         state_dir: directory(raw.state_dir.as_ref(), STATE_DIR, faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
+        socket_group: socket_group(raw.socket_group.as_ref(), faults),
         http,
         api,
         reconcile: raw.reconcile.unwrap_or(true),

@@ -205,3 +205,68 @@ fn agents_and_tunnels_serve_other_hosts_too() {
         }
     });
 }
+
+/// A member of the socket's group may do what an operator may, and a reload changes the group.
+#[test]
+fn the_socket_lets_its_group_in() {
+    Machine::run(|machine| {
+        let group = |name: &str| nix::unistd::Group::from_name(name).expect("look it up");
+        let (daemon, users) = ("daemon", "users");
+        let id = |name: &str| group(name).expect("a group of every Debian").gid.as_raw();
+        let with_group = |name: &str| {
+            machine.write_config("");
+            let text = fs::read_to_string(machine.config()).expect("the configuration");
+            fs::write(
+                machine.config(),
+                format!("socket_group = \"{name}\"\n{text}"),
+            )
+            .expect("write");
+        };
+        // The test's own directories are root's.
+        let open = || fs::Permissions::from_mode(0o755);
+        fs::set_permissions(machine.dir.path(), open()).expect("open it");
+        fs::copy(BINARY, machine.path("causeway")).expect("a copy");
+        let as_member = |group: &str, arguments: &[&str]| {
+            let mut command = Command::new(machine.path("causeway"));
+            command
+                .args(arguments)
+                .arg("--socket")
+                .arg(machine.path("run/lb.sock"));
+            command.uid(65_534).gid(id(group));
+            command.output().expect("run causeway")
+        };
+
+        with_group(daemon);
+        let running = machine.start();
+        let socket = || fs::metadata(machine.path("run/lb.sock")).expect("the socket");
+        assert_eq!(
+            (socket().gid(), socket().mode() & 0o777),
+            (id(daemon), 0o660)
+        );
+        let seen = as_member(daemon, &["stats"]);
+        assert!(seen.status.success(), "{}", stderr(&seen));
+        assert!(as_member(daemon, &["status"]).status.code() != Some(3));
+        let drained = as_member(daemon, &["real", "drain", "web", "10.0.0.1"]);
+        assert!(drained.status.success(), "{}", stderr(&drained));
+        let refused = as_member(daemon, &["vip", "del", "web"]);
+        assert!(!refused.status.success());
+        let told = stderr(&refused);
+        assert!(
+            told.contains("user 65534 on the socket has the role operator; this needs admin"),
+            "{told}"
+        );
+        assert!(!as_member(users, &["stats"]).status.success());
+
+        with_group(users);
+        running.signal(Signal::SIGHUP);
+        machine.wait_for_log("reloaded: ");
+        assert_eq!(socket().gid(), id(users));
+        assert!(as_member(users, &["stats"]).status.success());
+        assert!(!as_member(daemon, &["stats"]).status.success());
+
+        with_group("no-such-group");
+        let told = machine.client(&["reload"]);
+        assert!(stderr(&told).contains("there is no group `no-such-group` on this machine; make one by `groupadd --system no-such-group`"), "{told:?}");
+        assert_eq!(socket().gid(), id(users));
+    });
+}

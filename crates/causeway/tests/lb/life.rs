@@ -132,6 +132,53 @@ fn journald_gets_priorities() {
 }
 
 #[test]
+fn logs_are_json_or_quiet_where_it_is_asked_for() {
+    Machine::run(|machine| {
+        let mut command = Command::new(BINARY);
+        command.env("CAUSEWAY_LOG_FORMAT", "json");
+        let daemon = machine.start_by(command);
+        machine.wait_for_log("attached to eth0");
+        let none = machine.client(&["real", "drain", "web", "10.0.0.9"]);
+        assert!(!none.status.success());
+        machine.wait_for_log("not changed");
+        daemon.signal(Signal::SIGTERM);
+        assert!(daemon.wait(), "{}", machine.log());
+        let log = machine.log();
+        let lines = log.lines().map(serde_json::from_str::<Value>);
+        let lines: Vec<Value> = lines.map(|line| line.expect(&log)).collect();
+        let has = |line: &Value, name: &str| line[name].as_str().is_some_and(|of| !of.is_empty());
+        for line in &lines {
+            let all = ["time", "level", "message"];
+            assert!(all.iter().all(|name| has(line, name)), "{line}");
+        }
+        let changed = lines.iter().find(|line| line["message"] == "not changed");
+        let changed = changed.expect(&log);
+        assert_eq!(
+            (changed["level"].as_str(), &changed["result"]),
+            (Some("warn"), &404.into())
+        );
+        assert!(has(changed, "who") && has(changed, "what"), "{changed}");
+
+        let mut command = Command::new(BINARY);
+        command.arg("--quiet");
+        let _daemon = machine.start_by(command);
+        let none = machine.client(&["real", "drain", "web", "10.0.0.9"]);
+        assert!(!none.status.success());
+        machine.wait_for_log("WARN not changed");
+        assert!(!machine.log().contains("INFO"), "{}", machine.log());
+
+        // Also the last word of a daemon that does not start.
+        let refused = Command::new(BINARY)
+            .args(["--log-format", "json", "lb", "-c"])
+            .arg(machine.path("none.toml"))
+            .output();
+        let told = stderr(&refused.expect("run causeway"));
+        let told: Value = serde_json::from_str(&told).expect(&told);
+        assert_eq!(told["level"], "error");
+    });
+}
+
+#[test]
 fn changes_reach_the_data_plane_and_bad_files_do_not() {
     Machine::run(|machine| {
         let daemon = machine.start();
@@ -141,6 +188,11 @@ fn changes_reach_the_data_plane_and_bad_files_do_not() {
             machine.json(&["vip", "show", "web"])["reals"][0]["state"],
             "drain"
         );
+
+        let haproxys = machine.client(&["stats", "--haproxy"]);
+        let haproxys = String::from_utf8_lossy(&haproxys.stdout);
+        assert!(haproxys.starts_with("# pxname,svname,"), "{haproxys}");
+        assert!(haproxys.contains("\nweb,10.0.0.1,,"), "{haproxys}");
 
         machine.write_config(", { address = \"10.0.0.3\", weight = 2 }");
         daemon.signal(Signal::SIGHUP);

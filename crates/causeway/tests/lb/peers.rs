@@ -51,7 +51,7 @@ fn configure(machine: &Machine, own: &str) {
          ]\n\
          [peers]\n\
          listen = \"{own}:9473\"\n\
-         key_file = \"{}\"\n\
+         keys = \"{}\"\n\
          members = [\"10.8.0.1:9473\", \"10.8.0.2:9473\"]\n",
         keys.display()
     );

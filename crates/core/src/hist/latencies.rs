@@ -36,6 +36,9 @@ fn floor_ns(bucket: u32) -> u64 {
 }
 
 impl Latencies {
+    /// Buckets in a power of two.
+    pub const LINEAR: u32 = 1 << SUB_BITS;
+
     /// Adds the same value `n` times.
     pub fn record_n(&mut self, ns: u64, n: u64) {
         self.add(bucket(ns), n);
@@ -84,7 +87,7 @@ impl Latencies {
     }
 
     /// The buckets that hold something, shortest first.
-    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
+    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + Clone + '_ {
         self.counts.iter().map(|&(bucket, count)| Bucket {
             from_ns: floor_ns(bucket.into()),
             to_ns: floor_ns(u32::from(bucket) + 1),

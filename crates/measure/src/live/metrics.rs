@@ -3,13 +3,13 @@
 //! are seconds.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
-use causeway_core::hist::Latencies;
-use causeway_service::metrics;
+use causeway_core::hist::{Bucket, Latencies};
+use causeway_service::metrics::{LatencyRow, MetricsPage, latencies};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
 
 use super::super::rows::Style;
 use super::super::totals::Totals;
@@ -17,23 +17,25 @@ use super::Counters;
 
 /// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 16 us to 34 s. They are
 /// bounds of our own buckets, so that counts are exact.
-const FIRST_POWER: u32 = 14;
-const LAST_POWER: u32 = 35;
+const POWERS: RangeInclusive<u32> = 14..=35;
 
 /// The page, as things are.
-pub(super) fn page(totals: &Totals, style: &Style, counters: &Counters) -> anyhow::Result<String> {
+pub(super) fn page(totals: &Totals, style: &Style, counters: &Counters) -> MetricsPage {
     let groups = totals.groups();
     let latencies = groups.iter().map(|(key, method, total)| Group {
         labels: labels(style, key, *method),
-        sum_s: sum_s(&total.latencies),
-        count: total.latencies.count() / 2,
-        buckets: buckets(&total.latencies),
+        row: LatencyRow::of(
+            sum_s(&total.latencies),
+            wholes(&total.latencies),
+            POWERS,
+            Latencies::LINEAR,
+        ),
     });
     let page = Page {
         groups: latencies.collect(),
         counters: counters.clone(),
     };
-    Ok(metrics::page([("causeway_measure", Box::new(page))])?)
+    MetricsPage::of([("causeway_measure", Box::new(page))])
 }
 
 #[derive(Debug)]
@@ -45,9 +47,7 @@ struct Page {
 #[derive(Debug)]
 struct Group {
     labels: Vec<(&'static str, String)>,
-    sum_s: f64,
-    count: u64,
-    buckets: Vec<(f64, u64)>,
+    row: LatencyRow,
 }
 
 fn labels(
@@ -73,29 +73,15 @@ fn sum_s(latencies: &Latencies) -> f64 {
     sums.sum::<f64>() / 2e9
 }
 
-/// Counts between neighbouring bounds, not cumulative. Ours are of halves.
-fn buckets(latencies: &Latencies) -> Vec<(f64, u64)> {
-    let bounds: Vec<u64> = (FIRST_POWER..=LAST_POWER)
-        .flat_map(|power| [1 << power, 3 << (power - 1)])
-        .collect();
-    let mut halves = vec![0; bounds.len() + 1];
-    for bucket in latencies.buckets() {
-        halves[bounds.partition_point(|bound| *bound < bucket.to_ns)] += bucket.count;
-    }
-    // Rounded as sums, so that none is lost and the last one is the count.
-    let (mut before, mut seen) = (0, 0);
-    let ends = bounds
-        .iter()
-        .map(|ns| *ns as f64 / 1e9)
-        .chain([f64::INFINITY]);
-    ends.zip(halves)
-        .map(|(end_s, half)| {
-            seen += half;
-            let count = seen / 2 - before;
-            before = seen / 2;
-            (end_s, count)
-        })
-        .collect()
+/// The buckets in whole samples, for ours are of halves: rounded as sums, so that none is lost.
+fn wholes(latencies: &Latencies) -> impl Iterator<Item = Bucket> + Clone + '_ {
+    let (mut halves, mut before) = (0_u64, 0);
+    latencies.buckets().map(move |bucket| {
+        halves = halves.saturating_add(bucket.count);
+        let count = halves / 2 - before;
+        before = halves / 2;
+        Bucket { count, ..bucket }
+    })
 }
 
 impl Collector for Page {
@@ -121,22 +107,15 @@ impl Collector for Page {
                 MetricType::Counter,
             )?
             .encode_counter::<NoLabelSet, _, u64>(&lost, None)?;
-        let mut family = encoder.encode_descriptor(
-            "latency",
-            "What the estimator measures, by its name; response latency by default",
-            Some(&Unit::Seconds),
-            MetricType::Histogram,
-        )?;
-        for group in &self.groups {
-            let labels: Vec<(&str, &str)> = group
-                .labels
-                .iter()
+        let rows = self.groups.iter().map(|group| {
+            let labels = group.labels.iter();
+            let labels: Vec<(&str, &str)> = labels
                 .map(|(name, value)| (*name, value.as_str()))
                 .collect();
-            family
-                .encode_family(&labels)?
-                .encode_histogram::<NoLabelSet>(group.sum_s, group.count, &group.buckets, None)?;
-        }
+            (labels, &group.row)
+        });
+        let help = "What the estimator measures, by its name; response latency by default";
+        latencies(&mut encoder, "latency", help, rows)?;
         encoder
             .encode_descriptor("build_info", "1, with the version", None, MetricType::Gauge)?
             .encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?
@@ -154,11 +133,8 @@ mod tests {
         for (ns, halves) in [(1_000, 3), (20_000_000, 10), (20_100_000, 1), (u64::MAX, 2)] {
             latencies.record_n(ns, halves);
         }
-        let buckets = buckets(&latencies);
-        assert_eq!(buckets.iter().map(|b| b.1).sum::<u64>(), 16 / 2);
-        assert_eq!(latencies.count() / 2, 8);
-        assert_eq!(buckets[0], (16_384e-9, 1));
-        assert_eq!(buckets.last(), Some(&(f64::INFINITY, 1)));
-        assert!(buckets.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        let counts: Vec<u64> = wholes(&latencies).map(|bucket| bucket.count).collect();
+        assert_eq!(counts.iter().sum::<u64>(), 16 / 2);
+        assert_eq!(counts, [1, 5, 1, 1]);
     }
 }

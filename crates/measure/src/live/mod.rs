@@ -284,7 +284,7 @@ fn follow(
             source.distributions(&mut state.totals)?;
             draw = true;
             if let Some(server) = server {
-                server.publish(metrics::page(&state.totals, style, &source.counters()?)?);
+                server.publish(metrics::page(&state.totals, style, &source.counters()?));
             }
         }
         if let (true, Some(screen)) = (draw, &mut screen) {

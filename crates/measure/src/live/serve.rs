@@ -9,13 +9,13 @@ use anyhow::{Context, ensure};
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::routing::get;
-use causeway_service::http;
+use causeway_service::metrics::MetricsPage;
 use tokio::sync::oneshot;
 
 /// A thread that answers with the page last published. It ends with this value.
 pub(super) struct Server {
     address: SocketAddr,
-    page: Arc<Mutex<String>>,
+    page: Arc<Mutex<Arc<MetricsPage>>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,7 +39,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
-        let page = Arc::new(Mutex::new(String::from("# EOF\n")));
+        let page = Arc::new(Mutex::new(Arc::new(MetricsPage::of([]))));
         let router = router(Arc::clone(&page));
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -67,8 +67,8 @@ impl Server {
     }
 
     /// Answers with this page from now on.
-    pub(super) fn publish(&self, page: String) {
-        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
+    pub(super) fn publish(&self, page: MetricsPage) {
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(page);
     }
 }
 
@@ -84,10 +84,10 @@ impl Drop for Server {
     }
 }
 
-fn router(page: Arc<Mutex<String>>) -> Router {
+fn router(page: Arc<Mutex<Arc<MetricsPage>>>) -> Router {
     let metrics = move |headers: HeaderMap| {
         let page = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        async move { http::metrics(&headers, page) }
+        async move { page.answer(&headers) }
     };
     Router::new().route("/metrics", get(metrics))
 }

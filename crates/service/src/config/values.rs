@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use nix::unistd::Group;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -215,6 +216,35 @@ pub fn directory(
         )),
     })
     .unwrap_or_else(|| PathBuf::from(default))
+}
+
+/// The group whose members may use the socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketGroup {
+    /// As the system calls it.
+    pub name: String,
+    pub(crate) id: u32,
+}
+
+/// The group of that name; without one that of the package, where there is one.
+pub fn socket_group(
+    value: Option<&Spanned<String>>,
+    faults: &mut Faults<'_>,
+) -> Option<SocketGroup> {
+    let find = |name: &str| match Group::from_name(name) {
+        Ok(Some(group)) => Ok(SocketGroup {
+            name: name.to_owned(),
+            id: group.gid.as_raw(),
+        }),
+        Ok(None) => Err(format!(
+            "there is no group `{name}` on this machine; make one by `groupadd --system {name}`, or name another"
+        )),
+        Err(error) => Err(format!("cannot look up the group `{name}`: {error}")),
+    };
+    match value {
+        Some(_) => text(value, faults, find),
+        None => find("causeway").ok(),
+    }
 }
 
 /// A loopback address; the default's port is `port`.

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use causeway_service::config::{
-    self, ApiConfig, ConfigErrors, CountValue, Faults, Spanned, Time, Words, plural, read, text,
-    units,
+    self, ApiConfig, ConfigErrors, CountValue, Faults, SocketGroup, Spanned, Time, Words, plural,
+    read, text, units,
 };
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
@@ -57,6 +57,8 @@ pub struct TunnelConfig {
     pub keys: TunnelKeys,
     /// Unix socket of the API.
     pub socket: PathBuf,
+    /// Whose members may use it.
+    pub socket_group: Option<SocketGroup>,
     /// Loopback address of the read-only HTTP API, if any.
     pub http: Option<SocketAddr>,
     /// How other hosts are served, if they are.
@@ -221,6 +223,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         poll: text(raw.poll.as_ref(), faults, PollMode::from_word).unwrap_or(PollMode::Sleep),
         keys: keys.unwrap_or_default(),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
+        socket_group: config::socket_group(raw.socket_group.as_ref(), faults),
         http,
         api: config::api(raw.api.as_ref(), http, faults),
         engine: engine(&raw.engine, faults),

@@ -30,6 +30,7 @@ pub(super) struct RawTunnel {
     pub poll: Text,
     pub keys: Text,
     pub socket: Text,
+    pub socket_group: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub api: Option<RawApi>,
     #[serde(default)]

@@ -206,7 +206,7 @@ fn peers_at(balancer: &Node) -> String {
 /// What lets balancers of the same VIPs steer as one.
 fn peer_lines(node: &Node, nodes: &[Node], keys: &SharedKeys) -> String {
     format!(
-        "[peers]\nlisten = \"{}\"\nmembers = [\"{}\"]\nkey_file = \"{}\"",
+        "[peers]\nlisten = \"{}\"\nmembers = [\"{}\"]\nkeys = \"{}\"",
         peers_at(node),
         list(nodes, peers_at),
         keys.cookies().display()

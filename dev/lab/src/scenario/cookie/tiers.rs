@@ -152,7 +152,7 @@ impl<'a> World<'a> {
             vips: vips().map(vip).to_vec(),
             head: vec![
                 SharedKeys::hash_key_line(),
-                "[stateful]\ntiers = 2".to_owned(),
+                "[stateful]\nbalancers = 2".to_owned(),
             ],
             ..BalancerSettings::default()
         })
@@ -187,7 +187,7 @@ impl<'a> World<'a> {
                 self.keys.balancer_lines(),
                 format!(
                     "[agent_reports]\nlisten = \"0.0.0.0:{REPORTS_PORT}\"\n\
-                     [stateful]\nconnections = \"128Ki\"\ntiers = 2\ntier = {number}\n\
+                     [stateful]\nconnections = \"128Ki\"\nbalancers = 2\nnumber = {number}\n\
                      learn_period = \"{adopt}s\""
                 ),
             ],
