@@ -51,6 +51,7 @@ impl Daemon {
             unfinished: None,
             state_error: None,
             data_plane_error: None,
+            held_vips: Vec::new(),
         };
         let state = StateDir::new(&dir.path().join("state"), Path::new("/pins"));
         let shared = Arc::new(Shared::new(engine, status, file).with_state(state));

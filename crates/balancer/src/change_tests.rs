@@ -301,6 +301,18 @@ fn the_gateway_is_followed_and_its_silence_borne_and_told() {
 }
 
 #[test]
+fn reals_on_the_link_are_told_to_go_by_the_gateway() {
+    let mut bench = Bench::new(WEB);
+    bench.plane.state().on_link = vec![[10, 0, 0, 2].into()];
+    look(&mut bench);
+    assert_eq!(bench.engine.next_hops()[0].on_link, 1);
+    let views = super::report::vips_of(&bench.engine, 0..1, super::report::Listed::All).unwrap();
+    let on_link = views[0].reals.iter().filter(|real| real.on_link);
+    let on_link: Vec<&str> = on_link.map(|real| real.address.as_str()).collect();
+    assert_eq!(on_link, ["10.0.0.2"]);
+}
+
+#[test]
 fn each_family_has_its_own_next_hop() {
     let text = WEB.replace("10.0.0.4", "fd00::4");
     let mut bench = Bench::new(&text);

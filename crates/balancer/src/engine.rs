@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Change, Difference, DropStep, Move, NextHopView};
+use causeway_api::balancer::{Change, Difference, DropStep, HeldVip, Move, NextHopView};
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{RealId, Vip};
 use causeway_service::config::plural;
@@ -87,6 +87,10 @@ pub struct Engine {
     pub(super) way: Option<Way>,
     /// How the next hops stood at the last look.
     pub(super) next_hops: Vec<NextHopView>,
+    /// Reals on the link itself, by the last look.
+    pub(super) on_link: HashSet<IpAddr>,
+    /// VIPs that this host holds, where that does harm.
+    pub(super) held_vips: Vec<HeldVip>,
     /// What is wrong with the data plane's hold in the kernel.
     pub(super) hold_error: Option<String>,
     /// A way that the next change may want.
@@ -184,6 +188,8 @@ impl Engine {
             rings_set: (0, 0),
             way: None,
             next_hops: Vec::new(),
+            on_link: HashSet::new(),
+            held_vips: Vec::new(),
             hold_error: None,
             offered: None,
             gone: HashSet::new(),

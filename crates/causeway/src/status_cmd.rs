@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::agent::{AgentStats, AgentStatus};
-use causeway_api::balancer::{RealView, Stats, Status, VipView};
+use causeway_api::balancer::{NextHopView, RealView, Stats, Status, VipView};
 use causeway_api::fleet::FleetView;
 use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_report::table::{OutputFormat, TextTable};
@@ -165,13 +165,21 @@ impl Condition {
 fn of_balancer(status: &Status, stats: &Stats) -> Condition {
     let mut troubles = Vec::new();
     troubles.extend(told("data_plane", &status.data_plane_error));
+    let held = status.held_vips.iter();
+    troubles.extend(held.map(|held| {
+        let vip = held.address.to_string();
+        Trouble::of_vip("vip_held", &vip, held.text.clone())
+    }));
     troubles.extend(told("state_not_kept", &status.state_error));
-    troubles.extend(refused(&status.last_reload_error));
+    let refusal = status.last_reload_error.as_deref();
     if status.last_good {
         let file = &status.config_file;
+        let why = refusal.map_or_else(String::new, |why| format!(": {why}"));
         troubles.push(Trouble::new("last_good", format!(
-            "{file} was refused at the start, and the copy of the last good one is in force: correct it, then `causeway reload`"
+            "{file} was refused at the start, and the copy of the last good one is in force: correct it, then `causeway reload`{why}"
         )));
+    } else {
+        troubles.extend(refused(&status.last_reload_error));
     }
     let unfinished = status.unfinished.iter();
     troubles.extend(unfinished.map(|what| {
@@ -206,7 +214,9 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
             "it has no VIP, and balances nothing: add [[vip]] to its file, or use `causeway vip add`",
         ));
     }
-    stats.vips.iter().for_each(|vip| of_vip(vip, &mut troubles));
+    for vip in &stats.vips {
+        of_vip(vip, &stats.next_hop, &mut troubles);
+    }
 
     let ready = stats.vips.iter().filter(|vip| vip.ready).count();
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -291,7 +301,7 @@ fn active(vip: &VipView) -> usize {
     listed.count().max(vip.reals_active)
 }
 
-fn of_vip(vip: &VipView, troubles: &mut Vec<Trouble>) {
+fn of_vip(vip: &VipView, next_hops: &[NextHopView], troubles: &mut Vec<Trouble>) {
     let name = &vip.name;
     if !vip.ready {
         let reals = vip.reals.iter().filter(|real| real.state != ACTIVE);
@@ -340,6 +350,19 @@ fn of_vip(vip: &VipView, troubles: &mut Vec<Trouble>) {
                 text += &format!(" for {} of {} balancers", votes.down, votes.voters);
             }
             text += &format!("; its last probe: {}", health.reason);
+        }
+        if real.on_link {
+            let family = if real.address.contains(':') {
+                "ipv6"
+            } else {
+                "ipv4"
+            };
+            let hop = next_hops.iter().find(|hop| hop.family == family);
+            let gateway = hop.and_then(|hop| hop.gateway.as_deref());
+            text += &format!(
+                "; it is on this balancer's link, and its packets go by the gateway {}, which has to forward them back: if it does not, use forwarding = \"l2\"",
+                gateway.unwrap_or_default()
+            );
         }
         troubles.push(Trouble {
             real: Some(real.address.clone()),
@@ -542,6 +565,8 @@ fn span(of: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use causeway_api::balancer::HeldVip;
+
     use super::*;
 
     /// What a daemon answers, as the balancer's tests hold it.
@@ -628,6 +653,12 @@ mod tests {
                 "lb.toml was refused at the start",
             ),
             (
+                with(|s| {
+                    (s.last_good, s.last_reload_error) = (true, Some("lb.toml:3: x".to_owned()))
+                }),
+                "then `causeway reload`: lb.toml:3: x",
+            ),
+            (
                 with(|s| s.unfinished = Some("web".to_owned())),
                 "not complete: web",
             ),
@@ -638,6 +669,17 @@ mod tests {
             (
                 with(|s| s.data_plane_error = Some("eth0 is gone".to_owned())),
                 "eth0 is gone",
+            ),
+            (
+                with(|s| {
+                    s.held_vips = vec![HeldVip {
+                        address: [192, 0, 2, 1].into(),
+                        interface: "eth0".to_owned(),
+                        prefix_length: 24,
+                        text: "this host holds the VIP 192.0.2.1".to_owned(),
+                    }];
+                }),
+                "this host holds the VIP 192.0.2.1",
             ),
         ] {
             told(&status, &well, expected);
@@ -651,6 +693,18 @@ mod tests {
             (
                 stats(|s| "down".clone_into(&mut s.vips[0].reals[0].state)),
                 " of web is down",
+            ),
+            (
+                stats(|s| {
+                    let real = &mut s.vips[0].reals[0];
+                    (real.state, real.on_link) = ("down".to_owned(), true);
+                    s.next_hop = serde_json::from_value(json!([
+                        { "family": "ipv4", "state": "reachable", "gateway": "10.0.0.254", "mac": null,
+                          "other_routes": 0, "on_link": 1, "since_monotonic_ns": 0 },
+                    ]))
+                    .unwrap();
+                }),
+                "its packets go by the gateway 10.0.0.254, which has to forward them back",
             ),
             (
                 stats(|s| {
