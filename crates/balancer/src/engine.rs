@@ -29,7 +29,7 @@ use super::sync::Way;
 use super::timeline::DropSteps;
 use super::visits::{FEW, Turns};
 use super::{by_hand, discovery};
-use crate::config::{BalancerConfig, Control, SharedVip, VipConfig, needs_restart};
+use crate::config::{BalancerConfig, Control, SharedVip, VipConfig};
 
 /// How long the default route's neighbour may take to answer when it is new.
 pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
@@ -384,9 +384,8 @@ impl Engine {
 
     /// The same without what has only to be confirmed.
     pub fn check_file(&self, config: &BalancerConfig) -> Result<(), EngineError> {
-        let keys = config.needs_restart(&self.config);
-        if !keys.is_empty() {
-            return Err(EngineError::Conflict(needs_restart(&keys)));
+        if let Some(why) = config.refused_by_reload(&self.config) {
+            return Err(EngineError::Conflict(why));
         }
         Ok(self.check_ids(&self.in_force(config, &self.by_hand)?.0)?)
     }

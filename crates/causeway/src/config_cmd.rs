@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use causeway_agent::AgentConfig;
 use causeway_api::balancer::{Change, ChangeKind, Difference, Status};
-use causeway_balancer::config::needs_restart;
 use causeway_balancer::{BalancerConfig, held_vips};
 use causeway_netio::own_addresses;
 use causeway_report::table::{OutputFormat, TextTable};
@@ -331,8 +330,7 @@ fn difference(
     if let [former, new] = files {
         let new = BalancerConfig::load(new)?;
         let former = BalancerConfig::load(former)?;
-        let keys = new.needs_restart(&former);
-        let refused = (!keys.is_empty()).then(|| needs_restart(&keys));
+        let refused = new.refused_by_reload(&former);
         return Ok(Difference {
             changes: new.changes(&former),
             refused: refused.into_iter().collect(),
@@ -354,7 +352,11 @@ pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
             ChangeKind::Changed => "~",
         };
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let restart = if change.needs_restart { "restart" } else { "" };
+        let needs = match (change.needs_unload, change.needs_restart) {
+            (true, _) => "unload",
+            (false, true) => "restart",
+            (false, false) => "",
+        };
         table.push(vec![
             kind.to_owned(),
             text(&change.vip),
@@ -362,7 +364,7 @@ pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
             text(&change.key),
             text(&change.from),
             text(&change.to),
-            restart.to_owned(),
+            needs.to_owned(),
         ]);
     }
     table

@@ -325,7 +325,7 @@ impl Rules<'_> {
                 name,
                 "part",
                 format!("{name} is part of the {kind} {controller}, which sees other ports' packets, too, and a program on {name} does not"),
-                format!("interface = \"{controller}\" in the file, then a restart"),
+                format!("interface = \"{controller}\" in the file; if it runs already: stop, unload --yes, start"),
             );
         }
         if let Some(bond) = &nic.bond {
@@ -353,7 +353,7 @@ impl Rules<'_> {
                 name,
                 "vlan",
                 format!("{name} is VLAN {id} of {below}, and runs programs in generic mode alone; on {below} they see its tagged packets"),
-                format!("interface = \"{below}\" in the file, then a restart"),
+                format!("interface = \"{below}\" in the file; if it runs already: stop, unload --yes, start"),
             );
         } else if nic.native_xdp == Some(false) {
             self.slow(
