@@ -307,8 +307,8 @@ pub struct RealView {
     /// Whether it was discovered, and is not in the file.
     #[serde(default)]
     pub found: bool,
-    /// `active`, `standby` while it waits for others to fail, `drain`, `maintenance`, or `down` by
-    /// its health.
+    /// `active`, `waiting` for its first probe, `standby` while it waits for others to fail, `drain`,
+    /// `maintenance`, or `down` by its health.
     pub state: String,
     /// What its probes say; absent if there are none.
     pub health: Option<HealthView>,

@@ -250,6 +250,36 @@ fn a_refused_change_leaves_the_next_hop() {
     assert_eq!(bench.plane.state().next_hop.unwrap().gateway_mac, [0; 6]);
 }
 
+#[test]
+fn explain_says_who_drained_a_real() {
+    let text = WEB.replace("10.0.0.2\"", "10.0.0.2\", drain = true");
+    let mut bench = Bench::new(&text);
+    let mut change = |real: &str, change: &str| {
+        let change = serde_json::from_str(change).unwrap();
+        let now_ns = causeway_api::Moment::now().realtime_ns;
+        let engine = &mut bench.engine;
+        engine.change_real("web", real, &change, now_ns).unwrap();
+    };
+    change("10.0.0.1", r#"{ "drain": true }"#);
+    change("10.0.0.3", r#"{ "maintenance": true }"#);
+    let state = |real| {
+        let explained = super::decisions::explain(&bench.engine, "web", real);
+        explained.unwrap().state
+    };
+    let none = "takes no new connections: ";
+    let by_hand = "by hand (a command, or the API) ";
+    let drained = state("10.0.0.1");
+    assert!(
+        drained.starts_with(&format!("{none}drains {by_hand}")) && drained.ends_with(" s ago"),
+        "{drained}"
+    );
+    assert_eq!(state("10.0.0.2"), format!("{none}drains by the file"));
+    let worked_on = state("10.0.0.3");
+    let expected = format!("{none}is under maintenance {by_hand}");
+    assert!(worked_on.starts_with(&expected), "{worked_on}");
+    assert_eq!(state("10.0.0.4"), "active");
+}
+
 /// One look at the next hops.
 fn look(bench: &mut Bench) {
     let route = Route::of(bench.engine.config());

@@ -231,7 +231,10 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
     let figures = json!({ "vips": stats.vips.len(), "vips_ready": ready, "reals": states });
     let states: Vec<String> = states
         .iter()
-        .map(|(state, count)| format!("{count} {state}"))
+        .map(|(state, count)| match *state {
+            WAITING => format!("{count} waiting for a first probe"),
+            state => format!("{count} {state}"),
+        })
         .collect();
     Condition {
         daemon: Daemon {
@@ -292,6 +295,12 @@ fn of_fleet(view: &FleetView) -> Vec<Trouble> {
     troubles
 }
 
+/// Of a real that is new among others that serve.
+const WAITING: &str = "waiting";
+
+/// What the health of a real says while its first probe is out.
+const FIRST_OUT: &str = "the first probe is not answered yet";
+
 /// Of a real that gets new connections.
 const ACTIVE: &str = "active";
 
@@ -306,7 +315,12 @@ fn of_vip(vip: &VipView, next_hops: &[NextHopView], troubles: &mut Vec<Trouble>)
     if !vip.ready {
         let reals = vip.reals.iter().filter(|real| real.state != ACTIVE);
         let health = vip.reals.iter().filter_map(|real| real.health.as_ref());
-        let unknown = health.filter(|health| health.state == "unknown").count();
+        let unknown = health.filter(|health| health.state == "unknown");
+        let (unprobed, probed): (Vec<_>, Vec<_>) =
+            unknown.partition(|health| health.succeeded + health.failed == 0);
+        let (waits, unprobed): (Vec<_>, Vec<_>) = unprobed
+            .into_iter()
+            .partition(|health| health.reason == FIRST_OUT);
         let is_drained = |real: &&RealView| real.state == "drain" || real.state == "maintenance";
         let drained = vip.reals.iter().filter(is_drained).count();
         let weightless = vip
@@ -318,13 +332,15 @@ fn of_vip(vip: &VipView, next_hops: &[NextHopView], troubles: &mut Vec<Trouble>)
             _ => format!("; {count} {what}"),
         };
         let text = format!(
-            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}{}",
+            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}{}{}{}",
             vip.reals_up,
             plural(reals.count() + active(vip), "real"),
             vip.min_healthy,
             of(drained, "drained"),
             of(weightless.count(), "of weight 0"),
-            of(unknown, "not probed yet"),
+            of(unprobed.len(), "not probed yet"),
+            of(waits.len(), "whose first probe is not answered yet"),
+            of(probed.len(), "with too few probes yet"),
         );
         troubles.push(Trouble::of_vip("vip_not_ready", name, text));
     }
@@ -785,19 +801,23 @@ mod tests {
 
     #[test]
     fn a_real_that_is_not_probed_yet_is_not_called_down() {
-        let stats = stats(|stats| {
-            stats.vips[0].ready = false;
-            stats.vips[0].reals[0].health = serde_json::from_value(json!({
-                "state": "unknown", "since_monotonic_ns": 0, "reason": "", "succeeded": 0, "failed": 0,
-            }))
-            .unwrap();
-        });
-        let troubles = of_balancer(&status(), &stats).troubles;
-        assert_eq!(troubles.len(), 1, "{troubles:?}");
-        assert!(
-            troubles[0].text.ends_with("; 1 not probed yet"),
-            "{troubles:?}"
-        );
+        for (reason, succeeded, expected) in [
+            ("not probed yet", 0, "; 1 not probed yet"),
+            (FIRST_OUT, 0, "; 1 whose first probe is not answered yet"),
+            ("connected", 1, "; 1 with too few probes yet"),
+        ] {
+            let stats = stats(|stats| {
+                stats.vips[0].ready = false;
+                stats.vips[0].reals[0].health = serde_json::from_value(json!({
+                    "state": "unknown", "since_monotonic_ns": 0, "reason": reason,
+                    "succeeded": succeeded, "failed": 0,
+                }))
+                .unwrap();
+            });
+            let troubles = of_balancer(&status(), &stats).troubles;
+            assert_eq!(troubles.len(), 1, "{troubles:?}");
+            assert!(troubles[0].text.ends_with(expected), "{troubles:?}");
+        }
     }
 
     #[test]
