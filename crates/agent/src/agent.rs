@@ -178,8 +178,12 @@ impl Agent {
         let wanted = AgentConfig::load(&self.file).map_err(|errors| errors.to_string())?;
         let mut running = lock(&self.running);
         if let Some(key) = wanted.needs_restart(&running.file) {
+            let mend = match AgentConfig::needs_unload(key) {
+                true => "stop it, `causeway agent unload --yes`, start it",
+                false => "restart it",
+            };
             return Err(format!(
-                "`{key}` cannot change while the agent runs; restart it"
+                "`{key}` cannot change while the agent runs; {mend}"
             ));
         }
         let given = running.heard.give_quic_ids(&wanted);

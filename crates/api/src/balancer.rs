@@ -45,6 +45,23 @@ pub struct Status {
     /// Why no packet is forwarded, or why the data plane would be lost with the daemon, if so.
     #[serde(default)]
     pub data_plane_error: Option<String>,
+    /// VIPs that are addresses of this host, where that does harm.
+    #[serde(default)]
+    pub held_vips: Vec<HeldVip>,
+}
+
+/// A VIP that is an address of the balancer's own host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldVip {
+    /// The VIP's address.
+    #[schema(value_type = String)]
+    pub address: IpAddr,
+    /// The interface that has it.
+    pub interface: String,
+    /// Length of its prefix there.
+    pub prefix_length: u8,
+    /// What comes of it, and what mends it.
+    pub text: String,
 }
 
 /// A setting made by hand that overrides the file; `GET /v1/overrides` has a
@@ -116,6 +133,9 @@ pub struct NextHopView {
     pub mac: Option<String>,
     /// Reals whose routes lead to other gateways, and whose packets go to this one.
     pub other_routes: usize,
+    /// Reals on the balancer's own link, whose packets go to the gateway all the same.
+    #[serde(default)]
+    pub on_link: usize,
     /// Since when, CLOCK_MONOTONIC.
     pub since_monotonic_ns: u64,
 }
@@ -277,6 +297,9 @@ pub struct RealView {
     pub address: String,
     /// Ethernet address, with forwarding `l2`.
     pub mac: Option<String>,
+    /// Whether it is on the balancer's own link, and its packets go to the gateway all the same.
+    #[serde(default)]
+    pub on_link: bool,
     /// Its ids in cookies; the last one that was given is that of new connections.
     pub cookie_ids: Vec<u16>,
     /// `primary`, `backup`, or `sorry`.
@@ -284,8 +307,8 @@ pub struct RealView {
     /// Whether it was discovered, and is not in the file.
     #[serde(default)]
     pub found: bool,
-    /// `active`, `standby` while it waits for others to fail, `drain`, `maintenance`, or `down` by
-    /// its health.
+    /// `active`, `waiting` for its first probe, `standby` while it waits for others to fail, `drain`,
+    /// `maintenance`, or `down` by its health.
     pub state: String,
     /// What its probes say; absent if there are none.
     pub health: Option<HealthView>,

@@ -32,6 +32,9 @@ pub struct Change {
     pub to: Option<String>,
     /// Whether the daemon must be restarted for it.
     pub needs_restart: bool,
+    /// Whether the data plane must be taken down for it, as a restart alone is refused, too.
+    #[serde(default)]
+    pub needs_unload: bool,
 }
 
 /// A line of a log.

@@ -176,6 +176,7 @@ async fn status(State(shared): Api) -> Json<Status> {
     status.state_error = shared.state_error();
     let engine = shared.engine();
     status.data_plane_error = engine.hold_error().map(str::to_owned);
+    status.held_vips = engine.held_vips().to_vec();
     status.unfinished = engine.unfinished().map(str::to_owned);
     status.interval_ns = engine.config().control.interval_ns;
     Json(status)

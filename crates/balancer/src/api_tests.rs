@@ -51,6 +51,7 @@ impl Daemon {
             unfinished: None,
             state_error: None,
             data_plane_error: None,
+            held_vips: Vec::new(),
         };
         let state = StateDir::new(&dir.path().join("state"), Path::new("/pins"));
         let shared = Arc::new(Shared::new(engine, status, file).with_state(state));
@@ -861,13 +862,13 @@ async fn a_difference_is_told_and_not_made() {
     assert_eq!(
         difference["changes"],
         json!([
-            { "change": "changed", "vip": null, "real": null, "key": "interface", "from": "eth0", "to": "eth1", "needs_restart": true },
-            { "change": "changed", "vip": "web", "real": "10.0.0.4", "key": "weight", "from": "1", "to": "7", "needs_restart": false },
+            { "change": "changed", "vip": null, "real": null, "key": "interface", "from": "eth0", "to": "eth1", "needs_restart": true, "needs_unload": true },
+            { "change": "changed", "vip": "web", "real": "10.0.0.4", "key": "weight", "from": "1", "to": "7", "needs_restart": false, "needs_unload": false },
         ])
     );
     let refused = difference["refused"].as_array().unwrap();
     assert!(
-        matches!(&refused[..], [one] if one.as_str().unwrap().starts_with("a change of `interface` needs a restart"))
+        matches!(&refused[..], [one] if one.as_str().unwrap().starts_with("a change of `interface` needs the data plane taken down"))
     );
     assert_eq!(daemon.get("/v1/vips/web").await, before);
     let (status, refusal) = daemon

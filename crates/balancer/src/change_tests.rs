@@ -250,6 +250,36 @@ fn a_refused_change_leaves_the_next_hop() {
     assert_eq!(bench.plane.state().next_hop.unwrap().gateway_mac, [0; 6]);
 }
 
+#[test]
+fn explain_says_who_drained_a_real() {
+    let text = WEB.replace("10.0.0.2\"", "10.0.0.2\", drain = true");
+    let mut bench = Bench::new(&text);
+    let mut change = |real: &str, change: &str| {
+        let change = serde_json::from_str(change).unwrap();
+        let now_ns = causeway_api::Moment::now().realtime_ns;
+        let engine = &mut bench.engine;
+        engine.change_real("web", real, &change, now_ns).unwrap();
+    };
+    change("10.0.0.1", r#"{ "drain": true }"#);
+    change("10.0.0.3", r#"{ "maintenance": true }"#);
+    let state = |real| {
+        let explained = super::decisions::explain(&bench.engine, "web", real);
+        explained.unwrap().state
+    };
+    let none = "takes no new connections: ";
+    let by_hand = "by hand (a command, or the API) ";
+    let drained = state("10.0.0.1");
+    assert!(
+        drained.starts_with(&format!("{none}drains {by_hand}")) && drained.ends_with(" s ago"),
+        "{drained}"
+    );
+    assert_eq!(state("10.0.0.2"), format!("{none}drains by the file"));
+    let worked_on = state("10.0.0.3");
+    let expected = format!("{none}is under maintenance {by_hand}");
+    assert!(worked_on.starts_with(&expected), "{worked_on}");
+    assert_eq!(state("10.0.0.4"), "active");
+}
+
 /// One look at the next hops.
 fn look(bench: &mut Bench) {
     let route = Route::of(bench.engine.config());
@@ -298,6 +328,18 @@ fn the_gateway_is_followed_and_its_silence_borne_and_told() {
         page.contains("causeway_next_hop_up{family=\"ipv4\"} 1.0"),
         "{page}"
     );
+}
+
+#[test]
+fn reals_on_the_link_are_told_to_go_by_the_gateway() {
+    let mut bench = Bench::new(WEB);
+    bench.plane.state().on_link = vec![[10, 0, 0, 2].into()];
+    look(&mut bench);
+    assert_eq!(bench.engine.next_hops()[0].on_link, 1);
+    let views = super::report::vips_of(&bench.engine, 0..1, super::report::Listed::All).unwrap();
+    let on_link = views[0].reals.iter().filter(|real| real.on_link);
+    let on_link: Vec<&str> = on_link.map(|real| real.address.as_str()).collect();
+    assert_eq!(on_link, ["10.0.0.2"]);
 }
 
 #[test]

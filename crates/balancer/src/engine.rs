@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Change, Difference, DropStep, Move, NextHopView};
+use causeway_api::balancer::{Change, Difference, DropStep, HeldVip, Move, NextHopView};
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{RealId, Vip};
 use causeway_service::config::plural;
@@ -29,7 +29,7 @@ use super::sync::Way;
 use super::timeline::DropSteps;
 use super::visits::{FEW, Turns};
 use super::{by_hand, discovery};
-use crate::config::{BalancerConfig, Control, SharedVip, VipConfig, needs_restart};
+use crate::config::{BalancerConfig, Control, SharedVip, VipConfig};
 
 /// How long the default route's neighbour may take to answer when it is new.
 pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
@@ -87,6 +87,10 @@ pub struct Engine {
     pub(super) way: Option<Way>,
     /// How the next hops stood at the last look.
     pub(super) next_hops: Vec<NextHopView>,
+    /// Reals on the link itself, by the last look.
+    pub(super) on_link: HashSet<IpAddr>,
+    /// VIPs that this host holds, where that does harm.
+    pub(super) held_vips: Vec<HeldVip>,
     /// What is wrong with the data plane's hold in the kernel.
     pub(super) hold_error: Option<String>,
     /// A way that the next change may want.
@@ -184,6 +188,8 @@ impl Engine {
             rings_set: (0, 0),
             way: None,
             next_hops: Vec::new(),
+            on_link: HashSet::new(),
+            held_vips: Vec::new(),
             hold_error: None,
             offered: None,
             gone: HashSet::new(),
@@ -378,9 +384,8 @@ impl Engine {
 
     /// The same without what has only to be confirmed.
     pub fn check_file(&self, config: &BalancerConfig) -> Result<(), EngineError> {
-        let keys = config.needs_restart(&self.config);
-        if !keys.is_empty() {
-            return Err(EngineError::Conflict(needs_restart(&keys)));
+        if let Some(why) = config.refused_by_reload(&self.config) {
+            return Err(EngineError::Conflict(why));
         }
         Ok(self.check_ids(&self.in_force(config, &self.by_hand)?.0)?)
     }

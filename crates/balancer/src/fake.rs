@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub unreadable: bool,
     /// How long the data plane has counted.
     pub age: Duration,
+    /// Reals that are on the link itself.
+    pub on_link: Vec<IpAddr>,
     /// Who asks the gateway next says so, and waits for its answer.
     pub gateway_held: Option<(Sender<()>, Receiver<()>)>,
     /// Sets of rings that are refused from now on.
@@ -183,6 +185,7 @@ impl Resolve for FakePlane {
                     others: 0,
                 });
                 gateways.v6 = self.state().gateway6;
+                gateways.on_link.clone_from(&self.state().on_link);
                 gateways.macs()
             }
         };

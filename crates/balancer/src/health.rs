@@ -164,10 +164,14 @@ impl Engine {
     /// Has a check for every real that is to be probed, and for no other.
     fn follow_pools(&mut self, now_ns: u64) {
         let mut wanted: HashMap<RealId, &Health> = HashMap::new();
+        let mut waiting = HashSet::new();
         for pool in &self.pools {
             if let Some(health) = &pool.vip().health {
                 let members = pool.members().filter(|(real, _)| is_probed(real));
-                wanted.extend(members.map(|(_, member)| (member.id, health)));
+                for (_, member) in members {
+                    wanted.insert(member.id, health);
+                    waiting.extend(member.waits.then_some(member.id));
+                }
             }
         }
         self.checks.retain(|id, _| wanted.contains_key(id));
@@ -185,9 +189,12 @@ impl Engine {
                 .and_modify(|check| check.set_params(params, now_ns))
                 .or_insert_with(|| {
                     let check = Check::new(params, now_ns, u64::from(id));
-                    match begins_down {
-                        true => check.beginning_down("out of the ring when the daemon started"),
-                        false => check,
+                    match (begins_down, waiting.contains(&id)) {
+                        (true, _) => {
+                            check.beginning_down("out of the ring when the daemon started")
+                        }
+                        (false, true) => check.waiting(now_ns),
+                        (false, false) => check,
                     }
                 });
         }
@@ -225,7 +232,14 @@ impl Engine {
                     unfit.insert(member.id);
                 }
             }
-            if !pool.set_unfit(&unfit) {
+            let (checks, peers) = (&self.checks, &self.peers);
+            let waits = |id: RealId| {
+                let unknown = |check: &Check| {
+                    check.waits() && peers.decide(id, check.state()) == HealthState::Unknown
+                };
+                checks.get(&id).is_none_or(unknown)
+            };
+            if !pool.set_unfit(&unfit, waits) {
                 continue;
             }
             changed = true;
@@ -245,7 +259,7 @@ impl Engine {
 }
 
 /// One that serves when all others are down is asked nothing: it is there or not.
-fn is_probed(real: &RealConfig) -> bool {
+pub(super) fn is_probed(real: &RealConfig) -> bool {
     !real.maintenance && real.role != RealRole::Sorry
 }
 

@@ -260,6 +260,8 @@ fn who_is_under_maintenance_is_not_probed() {
     assert!(bench.engine.check(1).is_none());
     assert_eq!((up(&bench), shares(&bench)[1]), (3, 0.0));
     bench.engine.change_vip("web", maintenance(false)).unwrap();
+    assert_eq!(shares(&bench)[1], 0.0);
+    probes(&mut bench, 1, &[], &[]);
     assert_eq!(shares(&bench)[1], 0.03);
     // A change of something else leaves it where it is.
     bench.run(150, &[]);
@@ -459,4 +461,117 @@ fn reals_have_the_weights_that_they_say() {
         bench.engine.reload(config(&text(scheduler))).unwrap();
         assert_eq!(shares(&bench), [0.25; 4], "{scheduler}: nobody is asked");
     }
+}
+
+/// A VIP with one more real than the four of [`WEB`].
+fn with_fifth(text: &str) -> String {
+    text.replace(
+        "{ address = \"10.0.0.4\" },",
+        "{ address = \"10.0.0.4\" }, { address = \"10.0.0.5\" },",
+    )
+}
+
+fn share_of(bench: &Bench, real: RealId) -> f64 {
+    bench.plane.state().share(0, real)
+}
+
+fn state_of(bench: &Bench, real: usize) -> &'static str {
+    let (config, member) = bench.engine.pools()[0].members().nth(real).unwrap();
+    super::pool::state(config, member)
+}
+
+#[test]
+fn a_real_that_is_added_waits_for_its_first_probe() {
+    for scheduler in ["maglev", "latency", "weighted-round-robin", "p2c"] {
+        let mut bench = Bench::new(&text(scheduler));
+        probes(&mut bench, 3, &[], &[]);
+        bench
+            .engine
+            .reload(config(&with_fifth(&text(scheduler))))
+            .unwrap();
+        assert_eq!((share_of(&bench, 4), state_of(&bench, 4)), (0.0, "waiting"));
+        // Whatever comes before its first probe is sent.
+        bench.engine.apply_health();
+        assert_eq!(share_of(&bench, 4), 0.0);
+        let explained =
+            super::decisions::explain(&bench.engine, "web", "10.0.0.5").expect("a real");
+        assert_eq!(explained.state, "waits for its first probe");
+        // At once, and one that succeeds is enough.
+        bench.now.monotonic_ns += 50 * MS;
+        let now_ns = bench.now.monotonic_ns;
+        let (orders, _) = bench.engine.poll_health(now_ns);
+        let order = orders
+            .iter()
+            .find(|order| order.real == 4)
+            .expect("a probe");
+        assert_eq!(share_of(&bench, 4), 0.0, "{scheduler}");
+        bench
+            .engine
+            .health_outcome(now_ns, 4, order.number, Ok("connected".to_owned()));
+        assert!(share_of(&bench, 4) > 0.15, "{scheduler}");
+        assert_eq!(state_of(&bench, 4), "active");
+    }
+}
+
+#[test]
+fn a_real_that_is_added_dead_never_gets_a_connection() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[], &[]);
+    bench
+        .engine
+        .reload(config(&with_fifth(&text("maglev"))))
+        .unwrap();
+    for _ in 0..4 {
+        probes(&mut bench, 1, &[], &[4]);
+        assert_eq!(share_of(&bench, 4), 0.0);
+    }
+    assert_eq!(state_of(&bench, 4), "down");
+    // The next change does not let it in.
+    let heavier = with_fifth(&text("maglev")).replace("10.0.0.1\"", "10.0.0.1\", weight = 2");
+    bench.engine.reload(config(&heavier)).unwrap();
+    assert_eq!((share_of(&bench, 4), state_of(&bench, 4)), (0.0, "down"));
+}
+
+#[test]
+fn nobody_waits_where_nothing_else_takes_connections() {
+    // At a start, and where all others are down.
+    let mut bench = Bench::new(&with_fifth(&text("maglev")));
+    assert!(share_of(&bench, 4) > 0.15);
+    bench.engine.reload(config(&text("maglev"))).unwrap();
+    probes(&mut bench, 3, &[0, 1, 2, 3], &[]);
+    bench
+        .engine
+        .reload(config(&with_fifth(&text("maglev"))))
+        .unwrap();
+    assert_eq!((share_of(&bench, 4), state_of(&bench, 4)), (1.0, "active"));
+    // Nor where nothing is probed.
+    let mut bench = Bench::new(WEB);
+    bench.engine.reload(config(&with_fifth(WEB))).unwrap();
+    assert!(share_of(&bench, 4) > 0.15);
+}
+
+#[test]
+fn a_real_that_was_not_probed_while_it_was_worked_on_waits() {
+    let worked_on = text("maglev").replace("10.0.0.4\"", "10.0.0.4\", maintenance = true");
+    let mut bench = Bench::new(&worked_on);
+    probes(&mut bench, 3, &[], &[]);
+    bench.engine.reload(config(&text("maglev"))).unwrap();
+    assert_eq!((share_of(&bench, 3), state_of(&bench, 3)), (0.0, "waiting"));
+    probes(&mut bench, 1, &[], &[]);
+    assert_eq!(state_of(&bench, 3), "active");
+    assert!(share_of(&bench, 3) > 0.0);
+}
+
+#[test]
+fn a_daemon_that_takes_over_has_the_reals_wait_that_its_file_adds() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[], &[]);
+    let plane = bench.plane.clone();
+    let file = config(&with_fifth(&text("maglev")));
+    let engine = Engine::succeed(Box::new(plane), file, KeptState::default(), None, bench.now);
+    bench.engine = engine.unwrap();
+    assert_eq!((share_of(&bench, 4), state_of(&bench, 4)), (0.0, "waiting"));
+    assert!(share_of(&bench, 0) > 0.2);
+    probes(&mut bench, 1, &[], &[]);
+    assert!(share_of(&bench, 4) > 0.15);
 }

@@ -277,7 +277,7 @@ fn reported(
 fn silent(pool: &Pool, told: &[Option<Told>]) -> Option<usize> {
     let mut members = pool.members().zip(told);
     members.position(|((real, member), told)| {
-        member.fit && !member.standby && configured(real) > 0.0 && told.is_none()
+        member.fit && !member.waits && !member.standby && configured(real) > 0.0 && told.is_none()
     })
 }
 

@@ -30,6 +30,7 @@ mod fleet;
 mod health;
 #[cfg(test)]
 mod health_tests;
+mod held_vips;
 mod hold;
 mod interval;
 mod joins;
@@ -73,4 +74,5 @@ mod visits;
 
 pub use api::openapi;
 pub use config::BalancerConfig;
+pub use held_vips::held_vips;
 pub use run::{LoadedConfig, load, run, unload};

@@ -428,8 +428,7 @@ impl Page {
         gauges(encoder, "real_up", help, None, up)?;
         let active = self.reals();
         let active = active.map(|(real, labels)| (labels, flag(real.state == "active")));
-        let help =
-            "1 if a real gets new connections: not down, in maintenance, draining or on standby";
+        let help = "1 if a real gets new connections: not down, waiting, in maintenance, draining or on standby";
         gauges(encoder, "real_active", help, None, active)?;
         let states = probed().map(|(health, [vip, address])| {
             ([vip, address, ("state", health.state.as_str())], 1.0)

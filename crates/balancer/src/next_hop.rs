@@ -57,6 +57,11 @@ impl Engine {
         &self.next_hops
     }
 
+    /// Whether a real is on the link itself, and its packets go to the gateway all the same.
+    pub(super) fn goes_by_gateway(&self, real: IpAddr) -> bool {
+        self.on_link.contains(&real)
+    }
+
     /// Takes what a look for `route` has found, unless the way is another by now. A gateway
     /// that is silent keeps its last address.
     pub(super) fn take_look(
@@ -110,6 +115,7 @@ impl Engine {
                 gateway: gateway.map(|gateway| gateway.address.to_string()),
                 mac: (mac != [0; 6]).then(|| MacAddress(mac).to_string()),
                 other_routes: own.map_or(0, |own| own.others),
+                on_link: gateways.on_link.iter().filter(|real| is_of(real)).count(),
                 since_monotonic_ns: now.monotonic_ns,
             })
         });
@@ -123,6 +129,7 @@ impl Engine {
             tell(former, view, fault.as_deref());
         }
         self.next_hops = views;
+        self.on_link = gateways.on_link.into_iter().collect();
     }
 }
 
@@ -166,6 +173,14 @@ fn tell(former: Option<&NextHopView>, now: &NextHopView, fault: Option<&str>) {
             (true, Some(_)) => info!("the next hop of {family} reals is {} again", now.state),
             (true, None) => {}
         }
+    }
+    let on_link = |view: &NextHopView| view.on_link;
+    if on_link(now) > 0 && former.map(on_link) != Some(on_link(now)) {
+        info!(
+            "{} {family} reals are on this balancer's link, and their packets go by the gateway {} all the same, which has to forward them back",
+            on_link(now),
+            now.gateway.as_deref().unwrap_or("that others have")
+        );
     }
     let others = |view: &NextHopView| view.other_routes;
     if others(now) > 0 && former.map(others) != Some(others(now)) {

@@ -11,7 +11,7 @@ use causeway_core::control::{
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
 use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 
-use super::health::is_counted;
+use super::health::{is_counted, is_probed};
 use super::latency_source::InForce;
 use super::pool_member::{Past, PoolMember};
 use super::rings;
@@ -57,8 +57,10 @@ pub struct Pool {
     is_settled: bool,
     /// Whether the ring in the data plane may be another than the wanted one.
     ring_may_be_stale: bool,
-    /// Members that are not fit, those that wait for their whole weight, and those that an
-    /// operator does not want to get new connections.
+    /// Whether some that do not wait for their first probe may get new connections.
+    others_take: bool,
+    /// Members that are not fit or not known to be, those that wait for their whole weight, and
+    /// those that an operator does not want to get new connections.
     unfit: usize,
     warming: usize,
     draining: usize,
@@ -110,6 +112,7 @@ impl Pool {
                 id,
                 weight: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
+                waits: former.is_some_and(|former| former.waits(id, real, &vip)),
                 told: former.and_then(|former| former.told(id, &vip)),
                 standby: false,
                 warms_ns: former.map_or(0, |former| former.warms_ns(id, real, &vip)),
@@ -137,6 +140,7 @@ impl Pool {
             visits: former.map_or_else(Visits::default, |former| former.visits),
             is_settled: true,
             ring_may_be_stale: true,
+            others_take: false,
             unfit: 0,
             warming: 0,
             draining: 0,
@@ -165,10 +169,15 @@ impl Pool {
             let members = self.members();
             members.filter(|(real, member)| is(real, member)).count()
         };
-        let unfit = count(&|_, member| !member.fit);
+        let unfit = count(&|_, member| !member.fit || member.waits);
+        let reserved = |real: &RealConfig| self.vip.is_reserved(real);
+        let others_take = self.members().any(|(real, member)| {
+            member.fit && !member.waits && configured(real) > 0.0 && !reserved(real)
+        });
         let warming = count(&|_, member| member.warms_ns > 0);
         let draining = count(&|real, _| !real.is_wanted());
         self.counted = count(&|real, _| is_counted(real));
+        self.others_take = others_take;
         (self.unfit, self.warming, self.draining) = (unfit, warming, draining);
     }
 
@@ -177,7 +186,7 @@ impl Pool {
         self.counted
     }
 
-    /// Whether its health lets all members get new connections.
+    /// Whether its health lets all members get new connections, and none waits for that.
     pub(crate) fn all_fit(&self) -> bool {
         self.unfit == 0
     }
@@ -204,7 +213,7 @@ impl Pool {
         {
             member.weight = *meant;
             let waits = in_the_end == 0.0 && member.told != Some(0);
-            member.standby = member.fit && configured(real) > 0.0 && waits;
+            member.standby = member.fit && configured(real) > 0.0 && waits && !member.waits;
         }
         if let Some(controller) = &mut self.controller {
             let controlled: Vec<Member> = self
@@ -290,7 +299,7 @@ impl Pool {
 
     /// As configured, times what members say of themselves.
     fn meant_in_the_end(&self) -> Vec<f64> {
-        let meant = meant(&self.vip, |at| self.members[at].fit);
+        let meant = meant(&self.vip, |at| self.may_take(at));
         let told = self.members.iter().zip(&meant);
         let told: Vec<f64> = told
             .map(|(member, meant)| meant * member.told.map_or(1.0, f64::from))
@@ -321,15 +330,43 @@ impl Pool {
         member.told.filter(|_| takes_weights(vip))
     }
 
+    /// Whether the real at this place may get new connections, if it is of the role that does. One
+    /// that waits for its first probe does so only while others take them.
+    fn may_take(&self, at: usize) -> bool {
+        let member = &self.members[at];
+        member.fit && !(member.waits && self.others_take)
+    }
+
+    /// Whether a member of the pool after this one is to wait for its first probe, if `real` is that
+    /// member's configuration and `vip` that pool's: one that is new, or was not probed.
+    fn waits(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> bool {
+        let former = self.members().find(|(_, member)| member.id == id);
+        let is_new = former.is_none_or(|(before, member)| !is_probed(before) || member.waits);
+        vip.health.is_some() && is_probed(real) && is_new
+    }
+
+    /// Has members that were not there before wait for their first probe.
+    pub(super) fn let_wait(&mut self, is_new: impl Fn(RealId) -> bool) {
+        if self.vip.health.is_none() {
+            return;
+        }
+        let reals = self.vip.reals.iter().zip(&mut self.members);
+        for (_, member) in reals.filter(|(real, _)| is_probed(real)) {
+            member.waits |= is_new(member.id);
+        }
+        self.count();
+        self.reset_weights();
+    }
+
     fn is_fit(&self, id: RealId) -> bool {
         self.members
             .iter()
             .all(|member| member.id != id || member.fit)
     }
 
-    /// Takes these members out of the pool, and all others back; whether that changed
-    /// anything.
-    pub fn set_unfit(&mut self, unfit: &HashSet<RealId>) -> bool {
+    /// Takes these members out of the pool, and all others back; `waits` says which go on
+    /// waiting for their first probe. Whether that changed anything.
+    pub fn set_unfit(&mut self, unfit: &HashSet<RealId>, waits: impl Fn(RealId) -> bool) -> bool {
         let mut changed = false;
         let slow_start_ns = slow_start_ns(&self.vip);
         for member in &mut self.members {
@@ -339,6 +376,9 @@ impl Pool {
                 member.warms_ns = if fit { slow_start_ns } else { 0 };
             }
             member.fit = fit;
+            let still = member.waits && waits(member.id);
+            changed |= still != member.waits;
+            member.waits = still;
         }
         if changed {
             self.count();
@@ -521,15 +561,15 @@ impl Pool {
 
     /// Goes on with the weights that `ring` was built from by a daemon that ended.
     pub fn resume(&mut self, now_ns: u64, ring: &[RealId]) {
-        let Some(controller) = &mut self.controller else {
+        if self.controller.is_none() {
             return;
-        };
+        }
         let mut slots: HashMap<RealId, f64> = HashMap::new();
         for id in ring {
             *slots.entry(*id).or_default() += 1.0;
         }
         // Reals that are new begin as configured.
-        let meant = meant(&self.vip, |at| self.members[at].fit);
+        let meant = meant(&self.vip, |at| self.may_take(at));
         let members = || meant.iter().zip(&self.members);
         let known: f64 = members()
             .filter(|(_, member)| slots.contains_key(&member.id))
@@ -543,7 +583,9 @@ impl Pool {
                 None => 0.0,
             })
             .collect();
-        controller.resume(now_ns, &weights);
+        if let Some(controller) = &mut self.controller {
+            controller.resume(now_ns, &weights);
+        }
         self.take_weights();
     }
 
@@ -747,6 +789,7 @@ pub(crate) fn state(real: &RealConfig, member: &PoolMember) -> &'static str {
     match (real.is_wanted(), member.fit) {
         (false, _) if real.maintenance => "maintenance",
         (false, _) => "drain",
+        (true, true) if member.is_held_back() => "waiting",
         (true, true) if member.standby => "standby",
         (true, true) => "active",
         (true, false) => "down",

@@ -20,6 +20,8 @@ pub struct PoolMember {
     pub weight: f64,
     /// Whether its health lets it get new connections.
     pub fit: bool,
+    /// Whether it is new here, and waits for its first probe while others serve.
+    pub waits: bool,
     /// The weight that it says it should have, where its VIP goes by that.
     pub told: Option<u32>,
     /// Whether it waits for others to fail.
@@ -103,6 +105,11 @@ static NO_PAST: Past = Past {
 };
 
 impl PoolMember {
+    /// Whether it gets no new connections before its first probe.
+    pub fn is_held_back(&self) -> bool {
+        self.waits && self.weight == 0.0
+    }
+
     /// What is remembered of it.
     pub fn past(&self) -> &Past {
         self.past.as_deref().unwrap_or(&NO_PAST)

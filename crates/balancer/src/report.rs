@@ -195,6 +195,7 @@ fn real(
         id: member.id,
         address: config.address.to_string(),
         mac: config.mac.map(|mac| mac.to_string()),
+        on_link: pool.vip().forwarding.encapsulates() && engine.goes_by_gateway(config.address),
         cookie_ids: Vec::new(),
         role: config.role.to_string(),
         found: config.found,

@@ -219,5 +219,6 @@ fn status(file: &Path, config: &BalancerConfig, started: &Started) -> Status {
         unfinished: None,
         state_error: None,
         data_plane_error: None,
+        held_vips: Vec::new(),
     }
 }

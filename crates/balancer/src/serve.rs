@@ -44,6 +44,10 @@ pub(crate) fn serve(
     let mut hops = NextHopWatch::default();
     let watch = Repeated::start("next-hop", LOOK_EVERY, move || {
         looking.engine().mend();
+        // What the kernel does not say is as it was at the last look.
+        if let Ok(own) = causeway_netio::own_addresses() {
+            looking.engine().take_own_addresses(&own);
+        }
         hops.look(&looking);
     })?;
     let probes_run = probe::run(Arc::clone(&shared));

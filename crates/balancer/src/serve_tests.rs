@@ -51,6 +51,7 @@ pub(super) fn shared(plane: &FakePlane) -> Arc<Shared> {
         unfinished: None,
         state_error: None,
         data_plane_error: None,
+        held_vips: Vec::new(),
     };
     Arc::new(Shared::new(engine, status, "lb.toml".into()))
 }

@@ -296,7 +296,10 @@ impl Engine {
             }
         };
         let out = self.were_out(pool, &ring, were_there);
-        pool.set_unfit(&out);
+        pool.set_unfit(&out, |_| true);
+        if !ring.is_empty() {
+            pool.let_wait(|id| !were_there.contains(&id));
+        }
         self.begin_down.extend(out);
         if pool.follows_latency() && !ring.is_empty() {
             pool.resume(now_ns, &ring);

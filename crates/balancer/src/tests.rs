@@ -433,7 +433,7 @@ fn a_reload_that_fails_leaves_everything_as_it_was() {
     assert!(
         error
             .to_string()
-            .starts_with("a change of `pin_dir` needs a restart")
+            .starts_with("a change of `pin_dir` needs the data plane taken down")
     );
     let text = format!(
         "http = false\nmeasure.enabled = false\n{}",

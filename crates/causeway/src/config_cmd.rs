@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway config`: look at a configuration without touching the machine.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use causeway_agent::AgentConfig;
 use causeway_api::balancer::{Change, ChangeKind, Difference, Status};
-use causeway_balancer::BalancerConfig;
-use causeway_balancer::config::needs_restart;
+use causeway_balancer::{BalancerConfig, held_vips};
+use causeway_netio::own_addresses;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, has_key, is_readable, read};
 use causeway_tunnel::TunnelConfig;
@@ -202,6 +204,7 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
         text,
         summary,
         notes,
+        mut warnings,
         balancers,
     } = match check(file) {
         Ok(checked) => checked,
@@ -233,12 +236,22 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
     let (memory, is_taken) = match balancers {
         Some(config) => {
             let memory = config.memory();
-            let is_taken = ask(file, &text, config.socket, running)?;
-            (Some(memory?), is_taken)
+            let addresses: BTreeSet<IpAddr> = config.vips.iter().map(|vip| vip.address).collect();
+            let taken = ask(file, &text, config.socket, running)?;
+            // What runs may be in another network namespace.
+            let held = taken.iter().flat_map(|status| &status.held_vips);
+            let held = held.filter(|held| addresses.contains(&held.address));
+            warnings.extend(held.map(|held| held.text.clone()));
+            warnings.sort_unstable();
+            warnings.dedup();
+            (Some(memory?), taken.is_some())
         }
         None => (None, false),
     };
     if output == OutputFormat::Table {
+        for warning in &warnings {
+            eprintln!("warning: {warning}");
+        }
         for note in &notes {
             eprintln!("note: {note}");
         }
@@ -252,8 +265,8 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
         return Ok(ExitCode::SUCCESS);
     }
     row(true, summary.clone());
-    for note in &notes {
-        row(true, note.clone());
+    for told in warnings.iter().chain(&notes) {
+        row(true, told.clone());
     }
     let (memory_bytes, memory) = memory.unzip();
     let value = json!({
@@ -264,6 +277,7 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
         "reals": reals,
         "memory": memory,
         "memory_bytes": memory_bytes,
+        "warnings": warnings,
         "notes": notes,
     });
     print(output, &value, &table)?;
@@ -316,8 +330,7 @@ fn difference(
     if let [former, new] = files {
         let new = BalancerConfig::load(new)?;
         let former = BalancerConfig::load(former)?;
-        let keys = new.needs_restart(&former);
-        let refused = (!keys.is_empty()).then(|| needs_restart(&keys));
+        let refused = new.refused_by_reload(&former);
         return Ok(Difference {
             changes: new.changes(&former),
             refused: refused.into_iter().collect(),
@@ -339,7 +352,11 @@ pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
             ChangeKind::Changed => "~",
         };
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let restart = if change.needs_restart { "restart" } else { "" };
+        let needs = match (change.needs_unload, change.needs_restart) {
+            (true, _) => "unload",
+            (false, true) => "restart",
+            (false, false) => "",
+        };
         table.push(vec![
             kind.to_owned(),
             text(&change.vip),
@@ -347,15 +364,15 @@ pub(crate) fn changes_table(changes: &[Change]) -> TextTable {
             text(&change.key),
             text(&change.from),
             text(&change.to),
-            restart.to_owned(),
+            needs.to_owned(),
         ]);
     }
     table
 }
 
 /// Asks the balancer at `socket`, if it runs with this file or must be asked, whether it would
-/// take it.
-fn ask(file: &Path, text: &str, socket: PathBuf, running: bool) -> anyhow::Result<bool> {
+/// take it; gives its status then.
+fn ask(file: &Path, text: &str, socket: PathBuf, running: bool) -> anyhow::Result<Option<Status>> {
     let target = Target::balancer(socket);
     let status = target.get::<Status>("/v1/status");
     let same = |status: &Status| {
@@ -368,12 +385,12 @@ fn ask(file: &Path, text: &str, socket: PathBuf, running: bool) -> anyhow::Resul
     };
     match (status, running) {
         (Err(error), true) => Err(error),
-        (Err(_), false) => Ok(false),
-        (Ok(status), false) if !same(&status) => Ok(false),
-        (Ok(_), _) => {
+        (Err(_), false) => Ok(None),
+        (Ok(status), false) if !same(&status) => Ok(None),
+        (Ok(status), _) => {
             let taken = target.post::<String>("/v1/check", text);
             let refused = || format!("{}: the running balancer would refuse it", file.display());
-            taken.map(|_| true).with_context(refused)
+            taken.map(|_| Some(status)).with_context(refused)
         }
     }
 }
@@ -386,6 +403,8 @@ struct Checked {
     summary: String,
     /// What this machine lacks for it, or shows of it.
     notes: Vec<String>,
+    /// What would do harm on this machine.
+    warnings: Vec<String>,
     /// A balancer's.
     balancers: Option<BalancerConfig>,
 }
@@ -397,9 +416,13 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
         Ok(config) => {
             let mut notes = missing(path, &config.interface, Some(&config.pin_dir));
             notes.extend(BalancerConfig::open_secret(path, &text));
+            // What cannot be asked is not told; the file may be another machine's.
+            let own = own_addresses().unwrap_or_default();
+            let held = held_vips(&config, &own).into_iter();
             return Ok(Checked {
                 summary: config.summary(),
                 notes,
+                warnings: held.map(|held| held.text).collect(),
                 balancers: Some(config),
                 text,
             });
@@ -410,6 +433,7 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
         text: text.clone(),
         summary,
         notes,
+        warnings: Vec::new(),
         balancers: None,
     };
     if causeway_tunnel::config::is_tunnels(&text) {
@@ -679,6 +703,22 @@ mod tests {
         );
         fs::write(&file, agents).unwrap();
         assert_eq!(check(&file).unwrap().notes.len(), 1);
+    }
+
+    #[test]
+    fn a_vip_of_this_machine_is_a_warning_and_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lb.toml");
+        // Every machine has it.
+        let vip =
+            "[[vip]]\naddress = \"127.0.0.1\"\nport = 80\nreal = [{ address = \"10.0.0.1\" }]\n";
+        fs::write(&file, format!("interface = \"eth0\"\n{vip}")).unwrap();
+        let warnings = check(&file).unwrap().warnings;
+        assert!(
+            warnings[0].starts_with("this host holds the VIP 127.0.0.1 on lo: ")
+                && warnings[0].ends_with("`ip addr del 127.0.0.1/8 dev lo`"),
+            "{warnings:?}"
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use causeway_api::balancer::{Stats, VipView};
+use causeway_api::fleet::FleetView;
 use causeway_core::cookie::CookieKey;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::KeysFile;
@@ -63,7 +64,12 @@ enum Action {
         keys: PathBuf,
     },
     /// Replace the keys in three steps; after each, every balancer and server gets its file
+    ///
+    /// In a fleet, agents that follow the book get theirs from it; whether this balancer is of one is asked
+    /// of the daemon, if it runs.
     Rotate {
+        #[command(flatten)]
+        target: Target,
         #[command(flatten)]
         step: Step,
         /// The balancers' keys file
@@ -100,7 +106,10 @@ impl Args {
                 let file = KeysFile::read(&keys).and_then(|file| file.for_server(&server));
                 print!("{}", file.map_err(named)?.to_text());
             }
-            Action::Rotate { step, file } => rotate(&file, &step)?,
+            Action::Rotate { target, step, file } => {
+                let fleet = target.get_if_any::<FleetView>("/v1/fleet");
+                rotate(&file, &step, matches!(fleet, Ok(Some(_))))?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -191,8 +200,17 @@ fn new_keys(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rotate(file: &Path, step: &Step) -> anyhow::Result<()> {
-    const SPREAD: &str = "Copy the file to every balancer, and what `causeway cookie server-keys` prints to each server; reload them all";
+fn rotate(file: &Path, step: &Step, in_fleet: bool) -> anyhow::Result<()> {
+    let (spread, issued) = match in_fleet {
+        true => (
+            "Copy the file to every balancer of the fleet and reload them; agents that follow the book need no file",
+            " once `causeway fleet status` says that the new key is issued",
+        ),
+        false => (
+            "Copy the file to every balancer, and what `causeway cookie server-keys` prints to each server; reload them all",
+            "",
+        ),
+    };
     let refused = |error: String| anyhow::anyhow!("keys file {}: {error}", file.display());
     let keys = KeysFile::read(file).map_err(refused)?;
     let current = keys.cookies.current();
@@ -201,16 +219,16 @@ fn rotate(file: &Path, step: &Step) -> anyhow::Result<()> {
         let random = [random_key()?, random_key()?, random_key()?];
         let after = keys.prepare(random);
         let said = format!(
-            "epoch {other} has new keys. {SPREAD}, then run `causeway cookie rotate --switch`"
+            "epoch {other} has new keys. {spread}, then run `causeway cookie rotate --switch`{issued}"
         );
         (after, said)
     } else if step.switch {
         let said = format!(
-            "new connections get epoch {other}. {SPREAD}. Those of epoch {current} go on; when `causeway cookie show` counts no more packets of epoch{current}, run `causeway cookie rotate --retire`"
+            "new connections get epoch {other}. {spread}. Those of epoch {current} go on; when `causeway cookie show` counts no more packets of epoch{current}, run `causeway cookie rotate --retire`"
         );
         (keys.switch(), said)
     } else {
-        let said = format!("epoch {other} has no keys any more. {SPREAD}");
+        let said = format!("epoch {other} has no keys any more. {spread}");
         (keys.retire(), said)
     };
     let written = after.map_err(refused)?.write(file);

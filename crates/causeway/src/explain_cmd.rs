@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use causeway_api::balancer::{DecisionView, Explanation, LatencyView, VipView};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
+use causeway_service::config::plural;
 
 use crate::client::{Target, segment};
 use crate::stats_cmd::quality;
@@ -58,13 +59,13 @@ impl Args {
 /// What it has, and why.
 fn short(of: &Explanation) -> String {
     let head = format!(
-        "{} of {}: weight {} of {} configured, {}, {} connections open",
+        "{} of {}: weight {} of {} configured, {}, {} open",
         of.real,
         of.vip,
         weight(of.effective_weight),
         of.weight,
         of.state,
-        of.connections_active
+        plural(of.connections_active as usize, "connection")
     );
     let why = match (&of.law, of.decisions.last()) {
         (Some(law), Some(last)) => sentence(of, law, last),
@@ -265,6 +266,11 @@ mod tests {
         assert!(text.contains(
             "10 % of them are graded low, all of their connection off alike: they do not count"
         ));
+        let one = Explanation {
+            connections_active: 1,
+            ..explanation.clone()
+        };
+        assert!(super::text(&one).contains("active, 1 connection open\n"));
         let takes_low = Explanation {
             takes_low: true,
             ..explanation

@@ -579,6 +579,7 @@ mod tests {
                 from: Some("192.0.2.1:80/tcp with 5 reals".to_owned()),
                 to: None,
                 needs_restart: false,
+                needs_unload: false,
             }],
             fleet: vec!["vip 192.0.2.1:80/tcp is removed, with 5 reals (10.0.0.1, ...)".to_owned()],
             held: vec![removal(true, 5, 5)],

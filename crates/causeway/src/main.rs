@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod clients_table;
 mod config_cmd;
+mod confirm;
 mod conns_cmd;
 mod cookie_cmd;
 mod doctor;

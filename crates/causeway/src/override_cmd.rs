@@ -76,7 +76,7 @@ impl Args {
 }
 
 fn table(overrides: &[Override]) -> TextTable {
-    let mut table = TextTable::new(&["vip", "real", "key", "by hand", "file"]);
+    let mut table = TextTable::new(&["VIP", "REAL", "KEY", "BY HAND", "FILE"]);
     for one in overrides {
         table.push(vec![
             one.vip.clone(),

@@ -245,9 +245,10 @@ fn address(vip: &VipView) -> String {
 
 /// Why the real is as it is: its health first, if that keeps it out.
 fn reason(real: &RealView, text: &str) -> String {
-    match real.health.as_ref().filter(|_| real.state == "down") {
-        Some(health) => health.reason.clone(),
-        None => match real.slow_start_s {
+    match (real.state.as_str(), &real.health) {
+        ("down", Some(health)) => health.reason.clone(),
+        ("waiting", Some(health)) => format!("waits for its first probe; {}", health.reason),
+        _ => match real.slow_start_s {
             Some(left_s) => format!("slow start, {left_s:.0} s left; {text}"),
             None => text.to_owned(),
         },
@@ -364,5 +365,24 @@ mod tests {
         assert!(widest <= Some(90), "{widest:?}");
         let csv = reals(&stats.vips, true).to_csv();
         assert!(csv.starts_with("vip,real,state,health,weight,effective,packets,opened,active,requests,sampled,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,quality,low_pct,reason\nweb,10.0.0.1,active,,1,0.020,"));
+    }
+
+    #[test]
+    fn a_real_that_gets_nothing_says_what_its_probe_saw() {
+        let stats: Stats = serde_json::from_str(STATS).unwrap();
+        let mut real = stats.vips[0].reals[0].clone();
+        real.health = serde_json::from_value(serde_json::json!({
+            "state": "unknown", "since_monotonic_ns": 0, "reason": "refused",
+            "succeeded": 0, "failed": 1,
+        }))
+        .unwrap();
+        for (state, expected) in [
+            ("active", "law"),
+            ("waiting", "waits for its first probe; refused"),
+            ("down", "refused"),
+        ] {
+            state.clone_into(&mut real.state);
+            assert_eq!(reason(&real, "law"), expected);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::agent::{AgentStats, AgentStatus};
-use causeway_api::balancer::{RealView, Stats, Status, VipView};
+use causeway_api::balancer::{NextHopView, RealView, Stats, Status, VipView};
 use causeway_api::fleet::FleetView;
 use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_report::table::{OutputFormat, TextTable};
@@ -165,13 +165,21 @@ impl Condition {
 fn of_balancer(status: &Status, stats: &Stats) -> Condition {
     let mut troubles = Vec::new();
     troubles.extend(told("data_plane", &status.data_plane_error));
+    let held = status.held_vips.iter();
+    troubles.extend(held.map(|held| {
+        let vip = held.address.to_string();
+        Trouble::of_vip("vip_held", &vip, held.text.clone())
+    }));
     troubles.extend(told("state_not_kept", &status.state_error));
-    troubles.extend(refused(&status.last_reload_error));
+    let refusal = status.last_reload_error.as_deref();
     if status.last_good {
         let file = &status.config_file;
+        let why = refusal.map_or_else(String::new, |why| format!(": {why}"));
         troubles.push(Trouble::new("last_good", format!(
-            "{file} was refused at the start, and the copy of the last good one is in force: correct it, then `causeway reload`"
+            "{file} was refused at the start, and the copy of the last good one is in force: correct it, then `causeway reload`{why}"
         )));
+    } else {
+        troubles.extend(refused(&status.last_reload_error));
     }
     let unfinished = status.unfinished.iter();
     troubles.extend(unfinished.map(|what| {
@@ -206,7 +214,9 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
             "it has no VIP, and balances nothing: add [[vip]] to its file, or use `causeway vip add`",
         ));
     }
-    stats.vips.iter().for_each(|vip| of_vip(vip, &mut troubles));
+    for vip in &stats.vips {
+        of_vip(vip, &stats.next_hop, &mut troubles);
+    }
 
     let ready = stats.vips.iter().filter(|vip| vip.ready).count();
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -221,7 +231,10 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
     let figures = json!({ "vips": stats.vips.len(), "vips_ready": ready, "reals": states });
     let states: Vec<String> = states
         .iter()
-        .map(|(state, count)| format!("{count} {state}"))
+        .map(|(state, count)| match *state {
+            WAITING => format!("{count} waiting for a first probe"),
+            state => format!("{count} {state}"),
+        })
         .collect();
     Condition {
         daemon: Daemon {
@@ -282,6 +295,12 @@ fn of_fleet(view: &FleetView) -> Vec<Trouble> {
     troubles
 }
 
+/// Of a real that is new among others that serve.
+const WAITING: &str = "waiting";
+
+/// What the health of a real says while its first probe is out.
+const FIRST_OUT: &str = "the first probe is not answered yet";
+
 /// Of a real that gets new connections.
 const ACTIVE: &str = "active";
 
@@ -291,12 +310,17 @@ fn active(vip: &VipView) -> usize {
     listed.count().max(vip.reals_active)
 }
 
-fn of_vip(vip: &VipView, troubles: &mut Vec<Trouble>) {
+fn of_vip(vip: &VipView, next_hops: &[NextHopView], troubles: &mut Vec<Trouble>) {
     let name = &vip.name;
     if !vip.ready {
         let reals = vip.reals.iter().filter(|real| real.state != ACTIVE);
         let health = vip.reals.iter().filter_map(|real| real.health.as_ref());
-        let unknown = health.filter(|health| health.state == "unknown").count();
+        let unknown = health.filter(|health| health.state == "unknown");
+        let (unprobed, probed): (Vec<_>, Vec<_>) =
+            unknown.partition(|health| health.succeeded + health.failed == 0);
+        let (waits, unprobed): (Vec<_>, Vec<_>) = unprobed
+            .into_iter()
+            .partition(|health| health.reason == FIRST_OUT);
         let is_drained = |real: &&RealView| real.state == "drain" || real.state == "maintenance";
         let drained = vip.reals.iter().filter(is_drained).count();
         let weightless = vip
@@ -308,13 +332,15 @@ fn of_vip(vip: &VipView, troubles: &mut Vec<Trouble>) {
             _ => format!("; {count} {what}"),
         };
         let text = format!(
-            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}{}",
+            "VIP {name} is not ready: {} of its {} up, and min_healthy is {}{}{}{}{}{}",
             vip.reals_up,
             plural(reals.count() + active(vip), "real"),
             vip.min_healthy,
             of(drained, "drained"),
             of(weightless.count(), "of weight 0"),
-            of(unknown, "not probed yet"),
+            of(unprobed.len(), "not probed yet"),
+            of(waits.len(), "whose first probe is not answered yet"),
+            of(probed.len(), "with too few probes yet"),
         );
         troubles.push(Trouble::of_vip("vip_not_ready", name, text));
     }
@@ -340,6 +366,19 @@ fn of_vip(vip: &VipView, troubles: &mut Vec<Trouble>) {
                 text += &format!(" for {} of {} balancers", votes.down, votes.voters);
             }
             text += &format!("; its last probe: {}", health.reason);
+        }
+        if real.on_link {
+            let family = if real.address.contains(':') {
+                "ipv6"
+            } else {
+                "ipv4"
+            };
+            let hop = next_hops.iter().find(|hop| hop.family == family);
+            let gateway = hop.and_then(|hop| hop.gateway.as_deref());
+            text += &format!(
+                "; it is on this balancer's link, and its packets go by the gateway {}, which has to forward them back: if it does not, use forwarding = \"l2\"",
+                gateway.unwrap_or_default()
+            );
         }
         troubles.push(Trouble {
             real: Some(real.address.clone()),
@@ -542,6 +581,8 @@ fn span(of: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use causeway_api::balancer::HeldVip;
+
     use super::*;
 
     /// What a daemon answers, as the balancer's tests hold it.
@@ -628,6 +669,12 @@ mod tests {
                 "lb.toml was refused at the start",
             ),
             (
+                with(|s| {
+                    (s.last_good, s.last_reload_error) = (true, Some("lb.toml:3: x".to_owned()))
+                }),
+                "then `causeway reload`: lb.toml:3: x",
+            ),
+            (
                 with(|s| s.unfinished = Some("web".to_owned())),
                 "not complete: web",
             ),
@@ -638,6 +685,17 @@ mod tests {
             (
                 with(|s| s.data_plane_error = Some("eth0 is gone".to_owned())),
                 "eth0 is gone",
+            ),
+            (
+                with(|s| {
+                    s.held_vips = vec![HeldVip {
+                        address: [192, 0, 2, 1].into(),
+                        interface: "eth0".to_owned(),
+                        prefix_length: 24,
+                        text: "this host holds the VIP 192.0.2.1".to_owned(),
+                    }];
+                }),
+                "this host holds the VIP 192.0.2.1",
             ),
         ] {
             told(&status, &well, expected);
@@ -651,6 +709,18 @@ mod tests {
             (
                 stats(|s| "down".clone_into(&mut s.vips[0].reals[0].state)),
                 " of web is down",
+            ),
+            (
+                stats(|s| {
+                    let real = &mut s.vips[0].reals[0];
+                    (real.state, real.on_link) = ("down".to_owned(), true);
+                    s.next_hop = serde_json::from_value(json!([
+                        { "family": "ipv4", "state": "reachable", "gateway": "10.0.0.254", "mac": null,
+                          "other_routes": 0, "on_link": 1, "since_monotonic_ns": 0 },
+                    ]))
+                    .unwrap();
+                }),
+                "its packets go by the gateway 10.0.0.254, which has to forward them back",
             ),
             (
                 stats(|s| {
@@ -731,19 +801,23 @@ mod tests {
 
     #[test]
     fn a_real_that_is_not_probed_yet_is_not_called_down() {
-        let stats = stats(|stats| {
-            stats.vips[0].ready = false;
-            stats.vips[0].reals[0].health = serde_json::from_value(json!({
-                "state": "unknown", "since_monotonic_ns": 0, "reason": "", "succeeded": 0, "failed": 0,
-            }))
-            .unwrap();
-        });
-        let troubles = of_balancer(&status(), &stats).troubles;
-        assert_eq!(troubles.len(), 1, "{troubles:?}");
-        assert!(
-            troubles[0].text.ends_with("; 1 not probed yet"),
-            "{troubles:?}"
-        );
+        for (reason, succeeded, expected) in [
+            ("not probed yet", 0, "; 1 not probed yet"),
+            (FIRST_OUT, 0, "; 1 whose first probe is not answered yet"),
+            ("connected", 1, "; 1 with too few probes yet"),
+        ] {
+            let stats = stats(|stats| {
+                stats.vips[0].ready = false;
+                stats.vips[0].reals[0].health = serde_json::from_value(json!({
+                    "state": "unknown", "since_monotonic_ns": 0, "reason": reason,
+                    "succeeded": succeeded, "failed": 0,
+                }))
+                .unwrap();
+            });
+            let troubles = of_balancer(&status(), &stats).troubles;
+            assert_eq!(troubles.len(), 1, "{troubles:?}");
+            assert!(troubles[0].text.ends_with(expected), "{troubles:?}");
+        }
     }
 
     #[test]

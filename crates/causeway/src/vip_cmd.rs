@@ -22,6 +22,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::client::{Target, segment};
+use crate::confirm;
 use crate::drain;
 use crate::stats_cmd;
 use crate::words_arg::word;
@@ -203,11 +204,16 @@ enum RealAction {
         role: String,
     },
     /// Remove a real at once; drain it first to keep its connections
+    ///
+    /// Refused where connections are open, or no other real takes new ones, unless --yes is given.
     Del {
         /// Name, or address:port
         vip: String,
         /// Address of the server
         real: String,
+        /// Also if connections break, or new ones are dropped
+        #[arg(long)]
+        yes: bool,
     },
     /// Give a real no new connections; those it has go on
     ///
@@ -227,6 +233,9 @@ enum RealAction {
         /// With --wait: for so long at most
         #[arg(long, value_name = "TIME", default_value = "5m", value_parser = units::duration, requires = "wait")]
         timeout: Duration,
+        /// Also if no other real takes connections
+        #[arg(long)]
+        yes: bool,
     },
     /// Give a real no new connections and no probes while it is worked on
     #[command(allow_missing_positional = true)]
@@ -236,6 +245,9 @@ enum RealAction {
         /// End the maintenance
         #[arg(long)]
         undo: bool,
+        /// Also if no other real takes connections
+        #[arg(long)]
+        yes: bool,
     },
     /// Set the configured weight of a real
     Weight {
@@ -246,6 +258,9 @@ enum RealAction {
         /// New weight; 0 takes no new connections
         #[arg(value_parser = weight, allow_negative_numbers = true)]
         weight: u32,
+        /// Also if it is 0, and no other real takes connections
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -520,7 +535,10 @@ impl RealArgs {
                 target.send(Method::POST, &path, &body)?;
                 println!("added real {real} to {vip} {NOT_LASTING}");
             }
-            RealAction::Del { vip, real } => {
+            RealAction::Del { vip, real, yes } => {
+                if !yes {
+                    confirm::removal(target, &vip, &real)?;
+                }
                 target.delete(&real_path(&vip, &real))?;
                 println!("removed real {real} from {vip} {NOT_LASTING}");
             }
@@ -529,7 +547,11 @@ impl RealArgs {
                 undo,
                 wait,
                 timeout,
+                yes,
             } => {
+                if !yes && !undo {
+                    confirm::drain(target, which.vip.as_deref(), &which.real)?;
+                }
                 let change = RealChange {
                     drain: Some(!undo),
                     ..RealChange::default()
@@ -545,7 +567,10 @@ impl RealArgs {
                     return drain::wait(target, &which, &reals, timeout);
                 }
             }
-            RealAction::Maintenance { which, undo } => {
+            RealAction::Maintenance { which, undo, yes } => {
+                if !yes && !undo {
+                    confirm::drain(target, which.vip.as_deref(), &which.real)?;
+                }
                 let change = RealChange {
                     maintenance: Some(!undo),
                     ..RealChange::default()
@@ -554,7 +579,15 @@ impl RealArgs {
                 let state = if undo { "back from" } else { "under" };
                 println!("{state} maintenance: {reals}");
             }
-            RealAction::Weight { vip, real, weight } => {
+            RealAction::Weight {
+                vip,
+                real,
+                weight,
+                yes,
+            } => {
+                if !yes && weight == 0 {
+                    confirm::drain(target, Some(&vip), &real)?;
+                }
                 let change = RealChange {
                     weight: Some(weight),
                     ..RealChange::default()

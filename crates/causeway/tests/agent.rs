@@ -316,7 +316,7 @@ fn a_reload_changes_addresses_and_refuses_what_it_cannot() {
         fs::write(world.file(), text.replace("srv0", "lo")).expect("another one");
         agent.signal(Signal::SIGHUP);
         wait_for("the refusal", || {
-            let cannot = "`interface` cannot change while the agent runs; restart it";
+            let cannot = "`interface` cannot change while the agent runs; stop it, `causeway agent unload --yes`, start it";
             world.log().contains(cannot)
         });
         // A VIP that the kernel does not hold is the usual mistake.

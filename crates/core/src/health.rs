@@ -10,7 +10,8 @@
 //!
 //! A real whose state is not known yet takes part like one that is up: a balancer that
 //! starts must not empty the pool of one that ran. It does not count for what the
-//! service needs. One that a former balancer had out of its ring may begin down.
+//! service needs. One that a former balancer had out of its ring may begin down, and one that is
+//! added to others that serve may [wait](Check::waiting) for its first probe.
 
 mod answer;
 mod silence;
@@ -119,7 +120,12 @@ pub struct Check {
     failed: u64,
     /// Until then a probe that succeeds says nothing: a passive sign spoke against it.
     doubted_until_ns: u64,
+    /// Until then, or a probe that succeeds, it waits to take part; 0: it does not.
+    waits_until_ns: u64,
 }
+
+/// What the last probe said before there was one.
+const NOT_PROBED: &str = "not probed yet";
 
 impl Check {
     /// Begins at `now_ns`. The first probe goes out within one interval, at a moment
@@ -132,7 +138,7 @@ impl Check {
             since_ns: now_ns,
             row: 0,
             last_failed: false,
-            reason: "not probed yet".to_owned(),
+            reason: NOT_PROBED.to_owned(),
             next_ns: now_ns + phase % params.interval_ns.max(1),
             number: 0,
             out: None,
@@ -140,7 +146,29 @@ impl Check {
             succeeded: 0,
             failed: 0,
             doubted_until_ns: 0,
+            waits_until_ns: 0,
         }
+    }
+
+    /// The same, probed at once, and waiting for that to take part: one that is new among others
+    /// that serve. It waits for no longer than one that is dead is found to be so in.
+    #[must_use]
+    pub fn waiting(mut self, now_ns: u64) -> Self {
+        let HealthParams {
+            interval_ns,
+            timeout_ns,
+            fall,
+            ..
+        } = self.params;
+        let found_ns = interval_ns.saturating_mul(fall.max(1).into());
+        self.waits_until_ns = now_ns.saturating_add(found_ns).saturating_add(timeout_ns);
+        self.next_ns = now_ns;
+        self
+    }
+
+    /// Whether it waits for a probe that succeeds.
+    pub fn waits(&self) -> bool {
+        self.waits_until_ns > 0 && self.state == HealthState::Unknown
     }
 
     /// The same, down until probes say otherwise.
@@ -201,6 +229,9 @@ impl Check {
             deadline_ns: now_ns + self.params.timeout_ns,
         };
         self.out = Some(probe);
+        if self.reason == NOT_PROBED {
+            "the first probe is not answered yet".clone_into(&mut self.reason);
+        }
         // After a stall the rhythm begins again: what was missed is not made up for.
         let due_ns = self.next_ns + self.params.interval_ns;
         self.next_ns = match due_ns > now_ns {
@@ -230,6 +261,9 @@ impl Check {
             let waited_ms = self.params.timeout_ns / 1_000_000;
             self.conclude(now_ns, Err(format!("no answer within {waited_ms} ms")));
         }
+        if self.waits_until_ns <= now_ns {
+            self.waits_until_ns = 0;
+        }
     }
 
     /// Takes a sign from elsewhere that the real is not fit, like a failed probe. Probes
@@ -253,7 +287,10 @@ impl Check {
         self.last_failed = failed;
         match failed {
             true => self.failed += 1,
-            false => self.succeeded += 1,
+            false => {
+                self.succeeded += 1;
+                self.waits_until_ns = 0;
+            }
         }
         self.reason = outcome.unwrap_or_else(|reason| reason);
         let (needed, to) = match failed {
@@ -407,6 +444,34 @@ mod tests {
             probe(&mut check, true);
         }
         assert_eq!(check.state(), HealthState::Up);
+    }
+
+    #[test]
+    fn one_that_waits_is_probed_at_once_until_a_probe_succeeds() {
+        let late = |seed| Check::new(HealthParams::default(), S, seed).poll_timeout() > S;
+        let seed = (0..).find(|seed| late(*seed)).expect("one");
+        let waiting = || Check::new(HealthParams::default(), S, seed).waiting(S);
+        let mut well = waiting();
+        assert_eq!((well.waits(), well.poll_timeout()), (true, S));
+        assert_eq!(well.reason(), "not probed yet");
+        let first = well.poll_probe(S).expect("at once");
+        assert_eq!(well.reason(), "the first probe is not answered yet");
+        assert!(well.waits());
+        well.handle_outcome(S, first.number, Ok("fine".into()));
+        assert_eq!((well.waits(), well.state()), (false, HealthState::Unknown));
+        // One that is dead waits until it is found to be.
+        let mut dead = waiting();
+        while dead.state() == HealthState::Unknown {
+            assert!(dead.waits());
+            probe(&mut dead, false);
+        }
+        assert!(!dead.waits());
+        // And one that is not probed here for no longer.
+        let mut silent = waiting();
+        silent.handle_timeout(7 * S);
+        assert!(silent.waits());
+        silent.handle_timeout(8 * S);
+        assert!(!silent.waits());
     }
 
     #[test]

@@ -34,8 +34,9 @@ pub use in_flight::in_flight;
 pub use interface::{Interface, NoInterface};
 pub use net_device::{NetDevice, net_devices};
 pub use next_hop::{
-    Gateway, Gateways, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OuterSource, WORLD_V4,
-    device_to, find_gateways, interface_info, resolve_next_hop,
+    Gateway, Gateways, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OnLink, OuterSource,
+    OwnAddress, WORLD_V4, device_to, find_gateways, interface_info, on_link, own_addresses,
+    resolve_next_hop,
 };
 pub use nf_tables::closed_input_chains;
 pub use path_mtu::{Reach, reach};

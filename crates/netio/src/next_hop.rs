@@ -118,12 +118,14 @@ pub struct Gateway {
 }
 
 /// The gateways of the families that have one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gateways {
     /// For reals that are reached by IPv4.
     pub v4: Option<Gateway>,
     /// For reals that are reached by IPv6.
     pub v6: Option<Gateway>,
+    /// Reals on the link itself: the kernel would send to them without a gateway.
+    pub on_link: Vec<IpAddr>,
 }
 
 impl Gateways {
@@ -231,9 +233,11 @@ pub fn find_gateways(
     patience: Duration,
 ) -> Result<Gateways> {
     let deadline = Instant::now() + patience;
-    let family = |is_of: fn(&IpAddr) -> bool, world: IpAddr| -> Result<Option<Gateway>> {
+    let mut on_link = Vec::new();
+    let mut family = |is_of: fn(&IpAddr) -> bool, world: IpAddr| -> Result<Option<Gateway>> {
         let own: Vec<IpAddr> = reals.iter().copied().filter(is_of).collect();
-        let Some((address, others)) = gateway_of(interface, &own, world)? else {
+        let found = gateway_of(interface, &own, world, &mut on_link)?;
+        let Some((address, others)) = found else {
             return Ok(None);
         };
         let mac = resolved(interface, address, deadline)?;
@@ -243,42 +247,51 @@ pub fn find_gateways(
             others,
         }))
     };
-    let v4 = || family(IpAddr::is_ipv4, WORLD_V4.into());
-    let v6 = || family(IpAddr::is_ipv6, WORLD_V6.into());
+    let mut look = |v6: bool| match v6 {
+        false => family(IpAddr::is_ipv4, WORLD_V4.into()),
+        true => family(IpAddr::is_ipv6, WORLD_V6.into()),
+    };
     let is_used = |is_of: fn(&IpAddr) -> bool| reals.is_empty() || reals.iter().any(is_of);
     let mut found = Gateways::default();
     if is_used(IpAddr::is_ipv4) {
-        found.v4 = v4()?;
+        found.v4 = look(false)?;
     }
     if is_used(IpAddr::is_ipv6) {
-        found.v6 = v6()?;
+        found.v6 = look(true)?;
     }
     // Where the only family that is used has no gateway, it goes by the other's.
     match (found.v4, found.v6) {
-        (None, None) if !is_used(IpAddr::is_ipv4) => found.v4 = v4()?,
-        (None, None) if !is_used(IpAddr::is_ipv6) => found.v6 = v6()?,
+        (None, None) if !is_used(IpAddr::is_ipv4) => found.v4 = look(false)?,
+        (None, None) if !is_used(IpAddr::is_ipv6) => found.v6 = look(true)?,
         _ => {}
     }
-    Ok(found)
+    Ok(Gateways { on_link, ..found })
 }
 
-/// The gateway that most routes lead to, and how many lead to others.
+/// The gateway that most routes lead to, and how many lead to others; `on_link` gets the reals
+/// that need none.
 fn gateway_of(
     interface: &InterfaceInfo,
     reals: &[IpAddr],
     world: IpAddr,
+    on_link: &mut Vec<IpAddr>,
 ) -> Result<Option<(IpAddr, usize)>> {
     let mut gateways: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for real in reals.iter().take(ROUTES_MAX) {
-        if let Some(gateway) = route_to(interface, *real)? {
-            *gateways.entry(gateway).or_default() += 1;
+        match route_to(interface, *real)? {
+            Some(Hop::Gateway(gateway)) => *gateways.entry(gateway).or_default() += 1,
+            Some(Hop::Link) => on_link.push(*real),
+            None => {}
         }
     }
     let all: usize = gateways.values().sum();
     let most = gateways.into_iter().max_by_key(|(_, reals)| *reals);
     Ok(match most {
         Some((gateway, reals)) => Some((gateway, all - reals)),
-        None => route_to(interface, world)?.map(|gateway| (gateway, 0)),
+        None => match route_to(interface, world)? {
+            Some(Hop::Gateway(gateway)) => Some((gateway, 0)),
+            _ => None,
+        },
     })
 }
 
@@ -301,6 +314,29 @@ fn resolved(interface: &InterfaceInfo, address: IpAddr, deadline: Instant) -> Re
         }
         thread::sleep(POLL);
     }
+}
+
+/// What answers for an address on an interface's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLink {
+    /// The route to it does not lead onto the link, or there is none.
+    Elsewhere,
+    /// Nobody has answered.
+    Silent,
+    /// Who has this MAC address.
+    Answers(Mac),
+}
+
+/// Asks who answers for an address, for up to `patience` if the kernel does not know.
+pub fn on_link(interface: &InterfaceInfo, address: IpAddr, patience: Duration) -> Result<OnLink> {
+    let deadline = Instant::now() + patience;
+    Ok(match route_to(interface, address)? {
+        Some(Hop::Link) => match resolved(interface, address, deadline)? {
+            Some(mac) => OnLink::Answers(mac),
+            None => OnLink::Silent,
+        },
+        _ => OnLink::Elsewhere,
+    })
 }
 
 impl InterfaceInfo {
@@ -386,8 +422,12 @@ fn global_address(message: &AddressMessage, index: u32) -> Option<IpAddr> {
     if !message.attributes.iter().all(lasts) {
         return None;
     }
-    // On a point-to-point link `Address` is the peer's and `Local` ours; IPv6 has
-    // `Address` alone otherwise.
+    local(message)
+}
+
+/// The host's own end of what an address message describes: on a point-to-point link `Address` is
+/// the peer's and `Local` ours; IPv6 has `Address` alone otherwise.
+fn local(message: &AddressMessage) -> Option<IpAddr> {
     let local = message.attributes.iter().find_map(|a| match a {
         AddressAttribute::Local(address) => Some(*address),
         _ => None,
@@ -398,6 +438,43 @@ fn global_address(message: &AddressMessage, index: u32) -> Option<IpAddr> {
             _ => None,
         })
     })
+}
+
+/// An address of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Length of its prefix.
+    pub prefix_len: u8,
+    /// The interface that has it.
+    pub interface: String,
+}
+
+/// All addresses of this network namespace.
+pub fn own_addresses() -> Result<Vec<OwnAddress>> {
+    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let own = dump(request, |m| match m {
+        RouteNetlinkMessage::NewAddress(message) => {
+            let index = message.header.index;
+            Some((local(&message)?, message.header.prefix_len, index))
+        }
+        _ => None,
+    });
+    let own = own.map_err(|cause| NextHopError::Netlink {
+        table: "address",
+        cause,
+    })?;
+    let named = own.into_iter().filter_map(|(address, prefix_len, index)| {
+        // An interface that is gone by now has no address.
+        let name = nix::net::if_::if_indextoname(index).ok()?;
+        Some(OwnAddress {
+            address,
+            prefix_len,
+            interface: name.into_string().ok()?,
+        })
+    });
+    Ok(named.collect())
 }
 
 /// The number of the device that the kernel would send to `address` by, and whether that is the
@@ -431,8 +508,15 @@ fn family_of(address: IpAddr) -> (AddressFamily, u8) {
     }
 }
 
-/// The gateway of the route that the kernel would take to `address` through the interface.
-fn route_to(interface: &InterfaceInfo, address: IpAddr) -> Result<Option<IpAddr>> {
+/// Where a route leads first.
+enum Hop {
+    Gateway(IpAddr),
+    /// The address is on the link itself.
+    Link,
+}
+
+/// Where the route leads that the kernel would take to `address` through the interface.
+fn route_to(interface: &InterfaceInfo, address: IpAddr) -> Result<Option<Hop>> {
     let mut request = RouteMessage::default();
     (
         request.header.address_family,
@@ -457,7 +541,10 @@ fn route_to(interface: &InterfaceInfo, address: IpAddr) -> Result<Option<IpAddr>
             RouteAttribute::Via(via) => via_ip(via),
             _ => None,
         });
-    Ok(gateway.filter(|_| out))
+    let is_link = route.header.kind == RouteType::Unicast;
+    let hop = gateway.map(Hop::Gateway);
+    let hop = hop.or_else(|| is_link.then_some(Hop::Link));
+    Ok(hop.filter(|_| out))
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {

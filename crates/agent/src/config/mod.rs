@@ -159,6 +159,11 @@ impl AgentConfig {
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
+    /// Whether a start refuses another value of this key, too, as long as the data plane runs.
+    pub fn needs_unload(key: &str) -> bool {
+        matches!(key, "interface" | "pin_dir" | "xdp.mode")
+    }
+
     /// Whether packets come here by tunnels, or carry cookies; else clients alone are measured,
     /// which needs no XDP program.
     pub fn decapsulates(&self) -> bool {

@@ -39,7 +39,7 @@ impl BalancerConfig {
             changes.vip = Some(vip.name.clone());
             changes.whole(ChangeKind::Added, about(vip));
         }
-        let restart = self.needs_restart(former);
+        let (restart, unload) = (self.needs_restart(former), self.needs_unload(former));
         for change in &mut changes.found {
             let key = change.key.as_deref().filter(|_| change.vip.is_none());
             let is_part = |whole: &&str| {
@@ -47,6 +47,7 @@ impl BalancerConfig {
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             };
             change.needs_restart = restart.iter().any(is_part);
+            change.needs_unload = unload.iter().any(is_part);
         }
         changes.found
     }
@@ -81,6 +82,7 @@ impl Changes {
             from,
             to,
             needs_restart: false,
+            needs_unload: false,
         });
     }
 

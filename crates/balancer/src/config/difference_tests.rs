@@ -31,10 +31,10 @@ fn changes(new: &str) -> Vec<String> {
     let changes = parse(new).changes(&parse(FORMER));
     let lines = changes.iter().map(|change| {
         let said = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-        let restart = if change.needs_restart {
-            " (restart)"
-        } else {
-            ""
+        let restart = match (change.needs_unload, change.needs_restart) {
+            (true, _) => " (unload)",
+            (false, true) => " (restart)",
+            (false, false) => "",
         };
         format!(
             "{:?} {} {} {}: {} > {}{restart}",
@@ -47,6 +47,41 @@ fn changes(new: &str) -> Vec<String> {
         )
     });
     lines.collect()
+}
+
+#[test]
+fn a_reload_says_what_takes_a_change_that_it_does_not() {
+    let parse = |text: &str| BalancerConfig::parse(Path::new("lb"), text).unwrap();
+    let mode = |mode: &str| format!("{FORMER}[xdp]\nmode = \"{mode}\"\n");
+    let why = |from: &str, to: &str| parse(to).refused_by_reload(&parse(from));
+    let unload = |key: &str, from: &str, to: &str| {
+        let why = why(from, to).unwrap();
+        assert!(
+            why.starts_with(&format!(
+                "a change of `{key}` needs the data plane taken down"
+            )) && why.contains("stop the daemon, `causeway lb unload --yes`"),
+            "{why}"
+        );
+        why
+    };
+    unload("xdp.mode", FORMER, &mode("generic"));
+    unload("xdp.mode", &mode("generic"), &mode("native"));
+    unload("interface", FORMER, &FORMER.replace("eth0", "eth1"));
+    let pins = format!("pin_dir = \"/sys/fs/bpf/other\"\n{FORMER}");
+    assert!(unload("pin_dir", FORMER, &pins).ends_with("with the former pin_dir, start it"));
+    // Auto goes on as it is.
+    let restart = why(&mode("generic"), FORMER).unwrap();
+    assert!(
+        restart.starts_with("a change of `xdp.mode` needs a restart of the daemon"),
+        "{restart}"
+    );
+    let both = format!("http = false\n{}", mode("generic"));
+    let both = unload("xdp.mode", FORMER, &both);
+    assert!(
+        both.contains("; a change of `http` needs a restart of"),
+        "{both}"
+    );
+    assert_eq!(why(FORMER, FORMER), None);
 }
 
 #[test]
@@ -122,7 +157,7 @@ fn a_change_names_its_place_and_both_values() {
             "interface = \"eth0\"",
             "interface = \"eth1\"\nhistory = { length = \"5m\" }\ncontrol = { floor = 0.5, interval = \"1s\" }\nstateful = { idle = \"90s\" }\nencap = { source = \"10.1.0.0/16\" }",
             &[
-                "Changed - - interface: eth0 > eth1 (restart)",
+                "Changed - - interface: eth0 > eth1 (unload)",
                 "Changed - - encap.source: none > 10.1.0.0/16",
                 "Changed - - stateful.idle: 3600s > 90s (restart)",
                 "Changed - - control.interval: 100ms > 1s",

@@ -332,14 +332,6 @@ pub(crate) fn encapsulated_reals(vips: &[SharedVip]) -> Vec<IpAddr> {
     distinct
 }
 
-/// Why a reload does not change these keys.
-pub fn needs_restart(keys: &[&str]) -> String {
-    format!(
-        "a change of `{}` needs a restart of the daemon; the data plane keeps forwarding meanwhile",
-        keys.join("`, `")
-    )
-}
-
 /// Where a daemon keeps what outlives it, unless the file says otherwise.
 pub const STATE_DIR: &str = "/var/lib/causeway";
 
@@ -408,6 +400,45 @@ impl BalancerConfig {
         causeway_service::config::parse(Path::new("request"), text, &[], |raw, faults| {
             validate::config(raw, beside, faults)
         })
+    }
+
+    /// Why a reload does not take this in the place of `running`, if it does not, and what does.
+    pub fn refused_by_reload(&self, running: &Self) -> Option<String> {
+        let unload = self.needs_unload(running);
+        let mut restart = self.needs_restart(running);
+        restart.retain(|key| !unload.contains(key));
+        let mut whys = Vec::new();
+        if !unload.is_empty() {
+            let former = match unload.contains(&"pin_dir") {
+                true => " with the former pin_dir",
+                false => "",
+            };
+            whys.push(format!(
+                "a change of `{}` needs the data plane taken down, so that nothing is forwarded meanwhile, and a restart alone is refused: stop the daemon, `causeway lb unload --yes`{former}, start it",
+                unload.join("`, `")
+            ));
+        }
+        if !restart.is_empty() {
+            whys.push(format!(
+                "a change of `{}` needs a restart of the daemon; the data plane keeps forwarding meanwhile",
+                restart.join("`, `")
+            ));
+        }
+        (!whys.is_empty()).then(|| whys.join("; "))
+    }
+
+    /// The keys of [`Self::needs_restart`] that a start refuses, too, as long as the data plane runs
+    /// as it was.
+    pub fn needs_unload(&self, running: &Self) -> Vec<&'static str> {
+        // Auto takes what runs.
+        let takes = self.xdp_mode == running.xdp_mode || self.xdp_mode == XdpMode::Auto;
+        let same = [
+            ("interface", self.interface == running.interface),
+            ("pin_dir", self.pin_dir == running.pin_dir),
+            ("xdp.mode", takes),
+        ];
+        let differ = same.iter().filter(|(_, same)| !same);
+        differ.map(|(key, _)| *key).collect()
     }
 
     /// The keys that differ from `running` and cannot change while the daemon runs.

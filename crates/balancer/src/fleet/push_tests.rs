@@ -289,6 +289,7 @@ fn orders_read_the_file_show_what_changes_and_wait_for_a_word() {
         unfinished: None,
         state_error: None,
         data_plane_error: None,
+        held_vips: Vec::new(),
     };
     let shared = Shared::new(engine.unwrap(), status, path.clone()).with_fleet(Some(orders));
     let shared = Arc::new(shared);

@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use causeway_balancer::config::MacAddress;
 use causeway_dataplane::{AttachedMode, XdpState};
 use causeway_netio::{
-    DriverInfo, Gateway, Interface, NetDevice, Reach, WORLD_V4, closed_input_chains, device_to,
-    find_gateways, interface_info, reach,
+    DriverInfo, Gateway, Interface, NetDevice, OnLink, OwnAddress, Reach, WORLD_V4,
+    closed_input_chains, device_to, find_gateways, interface_info, on_link, own_addresses, reach,
 };
 use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, FsType, statfs};
 use serde::Serialize;
@@ -75,6 +76,8 @@ pub(crate) struct Nic {
     pub(crate) fragments_xdp: Option<bool>,
     pub(crate) program: Option<Program>,
     pub(crate) bond: Option<Bond>,
+    /// Whether a program runs on the far end of a veth, where that is in this namespace.
+    pub(crate) peer_program: Option<bool>,
     /// The bond or bridge that it is part of, and what that is.
     pub(crate) part_of: Option<(String, String)>,
     /// The device below a VLAN, and its id.
@@ -124,6 +127,21 @@ pub(crate) struct Way {
     pub(crate) interface: String,
     /// Addresses of routers, and whether they answer; or why there are none.
     pub(crate) gateways: Result<Vec<(IpAddr, bool)>, String>,
+    /// Reals on the interface's own link, which packets reach by way of the router.
+    pub(crate) on_link: Vec<IpAddr>,
+}
+
+/// A server that is reached by its MAC address.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RealMac {
+    pub(crate) interface: String,
+    pub(crate) real: IpAddr,
+    /// The file's.
+    #[serde(serialize_with = "mac_in_words")]
+    pub(crate) mac: [u8; 6],
+    /// That of who answers for the server's address; none answers.
+    #[serde(serialize_with = "some_mac_in_words")]
+    pub(crate) answers: Option<[u8; 6]>,
 }
 
 /// A host that tunnels lead to.
@@ -142,6 +160,8 @@ pub(crate) struct VipAddress {
     pub(crate) address: IpAddr,
     /// Whether this host holds it.
     pub(crate) held: bool,
+    /// The interface that has it, and the length of its prefix there.
+    pub(crate) on: Option<(String, u8)>,
     /// The device of the route to it.
     pub(crate) device: Option<String>,
 }
@@ -156,6 +176,7 @@ pub(crate) struct Seen {
     pub(crate) missing: Vec<String>,
     pub(crate) ways: Vec<Way>,
     pub(crate) reals: Vec<RealReach>,
+    pub(crate) macs: Vec<RealMac>,
     pub(crate) vips: Vec<VipAddress>,
     /// The device of the default route.
     pub(crate) default_device: Option<String>,
@@ -193,13 +214,19 @@ impl Seen {
             if wants.encapsulates() && !wants.has_gateway && device.up {
                 seen.ways.push(way(name, &wants.reals));
             }
+            if device.up {
+                seen.macs.extend(macs(name, wants));
+            }
             seen.nics.push(nic);
         }
+        let own = own_addresses()?;
         for &address in &wants.vips {
             let route = device_to(address)?;
+            let on = own.iter().find(|own| own.address == address);
             seen.vips.push(VipAddress {
                 address,
                 held: route.is_some_and(|(_, own)| own),
+                on: on.map(|own: &OwnAddress| (own.interface.clone(), own.prefix_len)),
                 device: route.and_then(|(index, _)| name_of(index)),
             });
         }
@@ -293,6 +320,20 @@ fn nic(device: &NetDevice, all: &[NetDevice], kernel: (u32, u32)) -> anyhow::Res
             .map(|one| one.name.clone())
             .collect(),
     });
+    // A veth has its far end for the device below; its number may be of another namespace.
+    let peer = device
+        .below
+        .filter(|_| device.kind.as_deref() == Some("veth"));
+    let peer = peer
+        .and_then(of)
+        .filter(|peer| peer.kind == device.kind && peer.below == Some(device.index));
+    let peer_program = peer.map(|peer| {
+        let state = XdpState::of(&Interface {
+            name: peer.name.clone(),
+            index: peer.index,
+        });
+        Ok::<_, anyhow::Error>(state?.program.is_some())
+    });
     let vlans = all
         .iter()
         .filter(|one| one.below == Some(device.index) && one.vlan_id.is_some());
@@ -319,6 +360,7 @@ fn nic(device: &NetDevice, all: &[NetDevice], kernel: (u32, u32)) -> anyhow::Res
             native: mode == AttachedMode::Native,
         }),
         bond,
+        peer_program: peer_program.transpose()?,
         part_of: device.controller.and_then(of).map(|controller| {
             let kind = controller.kind.clone().unwrap_or_default();
             (controller.name.clone(), kind)
@@ -335,6 +377,10 @@ fn nic(device: &NetDevice, all: &[NetDevice], kernel: (u32, u32)) -> anyhow::Res
 
 fn way(interface: &str, reals: &[IpAddr]) -> Way {
     let found = interface_info(interface).and_then(|info| find_gateways(&info, reals, PATIENCE));
+    let on_link = match &found {
+        Ok(found) => found.on_link.clone(),
+        Err(_) => Vec::new(),
+    };
     let gateways = found.map(|found| {
         let known = [found.v4, found.v6].into_iter().flatten();
         let known = known.map(|gateway: Gateway| (gateway.address, gateway.mac.is_some()));
@@ -343,27 +389,66 @@ fn way(interface: &str, reals: &[IpAddr]) -> Way {
     Way {
         interface: interface.to_owned(),
         gateways: gateways.map_err(|error| error.to_string()),
+        on_link,
     }
+}
+
+/// Who answers for the first servers that are reached by their MAC addresses.
+fn macs(interface: &str, wants: &Wants) -> Vec<RealMac> {
+    let Ok(info) = interface_info(interface) else {
+        return Vec::new();
+    };
+    let tried: Vec<(IpAddr, [u8; 6])> = wants.by_mac.iter().copied().take(REALS_MAX).collect();
+    let found = at_once(&tried, |&(real, mac)| {
+        let answers = match on_link(&info, real, PATIENCE) {
+            Ok(OnLink::Answers(mac)) => Some(mac),
+            Ok(OnLink::Silent) => None,
+            Ok(OnLink::Elsewhere) | Err(_) => return None,
+        };
+        Some(RealMac {
+            interface: interface.to_owned(),
+            real,
+            mac,
+            answers,
+        })
+    });
+    found.into_iter().flatten().collect()
 }
 
 /// How large packets may be on their way to each of the first reals.
 fn reaches(reals: &[IpAddr], mtu: u16) -> Vec<RealReach> {
     let tried: Vec<IpAddr> = reals.iter().copied().take(REALS_MAX).collect();
-    let ask = |real: IpAddr| RealReach {
+    at_once(&tried, |&real| RealReach {
         real,
         tried: mtu,
         reach: reach(real, mtu, PATIENCE).unwrap_or(Reach::Silent),
-    };
+    })
+}
+
+/// Asks some at a time.
+fn at_once<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
+    let ask = &ask;
     let mut found = Vec::new();
-    for few in tried.chunks(AT_ONCE) {
+    for few in questions.chunks(AT_ONCE) {
         found.extend(thread::scope(|scope| {
-            let asked = few.iter().map(|&real| scope.spawn(move || ask(real)));
+            let asked = few.iter().map(|one| scope.spawn(move || ask(one)));
             let asked: Vec<_> = asked.collect();
             let answers = asked.into_iter().filter_map(|one| one.join().ok());
             answers.collect::<Vec<_>>()
         }));
     }
     found
+}
+
+fn mac_in_words<S: serde::Serializer>(mac: &[u8; 6], out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(&MacAddress(*mac))
+}
+
+fn some_mac_in_words<S: serde::Serializer>(
+    mac: &Option<[u8; 6]>,
+    out: S,
+) -> Result<S::Ok, S::Error> {
+    mac.map(|mac| MacAddress(mac).to_string()).serialize(out)
 }
 
 fn reach_in_words<S: serde::Serializer>(reach: &Reach, out: S) -> Result<S::Ok, S::Error> {

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use causeway_balancer::config::XdpMode;
+use causeway_balancer::config::{MacAddress, XdpMode};
 use causeway_netio::Reach;
 use causeway_service::config::plural;
 use serde::Serialize;
@@ -128,6 +128,7 @@ pub(crate) fn findings(wants: &Wants, seen: &Seen) -> Vec<Finding> {
         rules.reverse_path(nic);
     }
     rules.way();
+    rules.macs();
     rules.mtu();
     rules.vips();
     rules.tunnel();
@@ -324,7 +325,7 @@ impl Rules<'_> {
                 name,
                 "part",
                 format!("{name} is part of the {kind} {controller}, which sees other ports' packets, too, and a program on {name} does not"),
-                format!("interface = \"{controller}\" in the file, then a restart"),
+                format!("interface = \"{controller}\" in the file; if it runs already: stop, unload --yes, start"),
             );
         }
         if let Some(bond) = &nic.bond {
@@ -352,7 +353,7 @@ impl Rules<'_> {
                 name,
                 "vlan",
                 format!("{name} is VLAN {id} of {below}, and runs programs in generic mode alone; on {below} they see its tagged packets"),
-                format!("interface = \"{below}\" in the file, then a restart"),
+                format!("interface = \"{below}\" in the file; if it runs already: stop, unload --yes, start"),
             );
         } else if nic.native_xdp == Some(false) {
             self.slow(
@@ -367,9 +368,14 @@ impl Rules<'_> {
             Some(program) => !program.native,
             None => self.wants.xdp == Some(XdpMode::Generic),
         };
-        if nic.kind.as_deref() == Some("veth") && !is_generic {
+        if nic.kind.as_deref() == Some("veth") && !is_generic && nic.peer_program != Some(true) {
+            // A balancer sends all that it forwards; an agent's program hands it to the kernel.
+            let level = match self.wants.role {
+                Role::Balancer => Level::Warning,
+                _ => Level::Note,
+            };
             self.add(
-                Level::Note,
+                level,
                 name,
                 "veth",
                 format!("{name} is a veth: what a program in native mode sends is lost unless the far end runs an XDP program, too"),
@@ -576,6 +582,21 @@ impl Rules<'_> {
                     format!("ip route add default via ROUTER dev {name}"),
                 ),
                 Ok(gateways) => {
+                    if let Some(real) = way.on_link.first() {
+                        let router = gateways.iter().find(|one| one.0.is_ipv4() == real.is_ipv4());
+                        let router = router.or(gateways.first()).map(|one| one.0.to_string());
+                        let (count, router) = (way.on_link.len(), router.unwrap_or_default());
+                        self.add(
+                            Level::Note,
+                            name,
+                            "on-link",
+                            format!("tunnels go to the router {router} also where the server is on this link, as {real}{}: it has to forward them back", match count {
+                                1 => String::new(),
+                                _ => format!(" and {} more", count - 1),
+                            }),
+                            "forwarding = \"l2\" with each server's mac in the file, if it does not".to_owned(),
+                        );
+                    }
                     // Without reals, either family's router is enough.
                     let enough = self.wants.reals.is_empty() && gateways.iter().any(|one| one.1);
                     let level = if enough { Level::Note } else { Level::Fault };
@@ -589,6 +610,32 @@ impl Rules<'_> {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    /// Whether servers that are reached by their MAC addresses have those.
+    fn macs(&mut self) {
+        for one in &self.seen.macs {
+            let (name, real) = (&one.interface, one.real);
+            match one.answers {
+                None => self.add(
+                    Level::Note,
+                    name,
+                    "real-silent",
+                    format!("the server {real} does not answer with its MAC address on {name}, so that the file's cannot be compared"),
+                    format!("ip neigh show {real} dev {name}; ping -c 3 {real}"),
+                ),
+                Some(answers) if answers != one.mac => {
+                    let (answers, mac) = (MacAddress(answers), MacAddress(one.mac));
+                    self.fault(
+                        name,
+                        "real-mac",
+                        format!("the server {real} has the MAC address {answers}, and the file {mac}: its packets go elsewhere"),
+                        format!("mac = \"{answers}\" for {real} in the file, then causeway reload"),
+                    );
+                }
+                Some(_) => {}
             }
         }
     }
@@ -647,16 +694,34 @@ impl Rules<'_> {
             let address = vip.address;
             let whole = if address.is_ipv4() { 32 } else { 128 };
             match (self.wants.role, vip.held) {
-                (Role::Balancer, true) => self.fault(
-                    "host",
-                    "vip-held",
-                    format!("this host holds the VIP {address}, and answers its probes and other ports itself"),
-                    format!("ip addr del {address}/{whole} dev lo"),
-                ),
+                (Role::Balancer, true) => {
+                    let serves = self.wants.passes_unserved;
+                    let (on, mend) = match &vip.on {
+                        Some((device, length)) => (
+                            format!(" on {device}"),
+                            format!("ip addr del {address}/{length} dev {device}"),
+                        ),
+                        // Of a route of type local.
+                        None => (String::new(), format!("ip route get {address}")),
+                    };
+                    let says = match serves {
+                        true => format!(
+                            "this host holds the VIP {address}{on}, and answers its probes itself"
+                        ),
+                        false => format!(
+                            "this host holds the VIP {address}{on}: it answers its probes itself, and what comes for it goes to reals or is dropped, SSH to this host included"
+                        ),
+                    };
+                    if !serves || self.wants.probes {
+                        self.fault("host", "vip-held", says, mend);
+                    }
+                }
                 (Role::Agent, false) => self.fault(
                     "host",
                     "vip-missing",
-                    format!("this server does not hold the VIP {address}, and drops what comes for it"),
+                    format!(
+                        "this server does not hold the VIP {address}, and drops what comes for it"
+                    ),
                     format!("ip addr add {address}/{whole} dev lo"),
                 ),
                 _ => {}

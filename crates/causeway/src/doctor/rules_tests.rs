@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use causeway_balancer::config::XdpMode;
 use causeway_netio::Reach;
 
-use super::look::{Bond, Host, Nic, Program, Queues, RealReach, Seen, VipAddress, Way};
+use super::look::{Bond, Host, Nic, Program, Queues, RealMac, RealReach, Seen, VipAddress, Way};
 use super::rules::{Level, findings};
 use super::wants::{Role, Wants};
 
@@ -46,6 +46,7 @@ fn machine(driver: &str) -> Seen {
         ways: vec![Way {
             interface: "eth0".to_owned(),
             gateways: Ok(vec![(REAL, true)]),
+            on_link: Vec::new(),
         }],
         default_device: Some("eth0".to_owned()),
         ..Seen::default()
@@ -295,25 +296,41 @@ fn the_path_is_judged_by_what_came_back() {
 
 #[test]
 fn vips_stand_on_servers_and_not_on_balancers() {
-    let at = |role, held| {
+    let at = |role, on: Option<Option<(&str, u8)>>, change: fn(&mut Wants)| {
         let mut seen = machine("ice");
         seen.vips = vec![VipAddress {
             address: VIP,
-            held,
+            held: on.is_some(),
+            on: on
+                .flatten()
+                .map(|(device, length)| (device.to_owned(), length)),
             device: Some("lo".to_owned()),
         }];
-        told(&wants(role), &seen)
+        let mut wants = wants(role);
+        change(&mut wants);
+        told(&wants, &seen)
     };
-    let mend = "ip addr del 192.0.2.1/32 dev lo";
-    assert_eq!(
-        at(Role::Balancer, true),
-        one(Level::Fault, "vip-held", mend)
-    );
-    assert_eq!(at(Role::Balancer, false), []);
-    assert_eq!(at(Role::Agent, true), []);
+    let all = |_: &mut Wants| {};
+    for (on, mend) in [
+        (Some(("lo", 32)), "ip addr del 192.0.2.1/32 dev lo"),
+        (Some(("eth1", 24)), "ip addr del 192.0.2.1/24 dev eth1"),
+        (None, "ip route get 192.0.2.1"),
+    ] {
+        assert_eq!(
+            at(Role::Balancer, Some(on), all),
+            one(Level::Fault, "vip-held", mend)
+        );
+    }
+    // A host that serves the other ports itself may have it, unless it would answer probes.
+    let serves = |wants: &mut Wants| wants.passes_unserved = true;
+    assert_eq!(at(Role::Balancer, Some(None), serves), []);
+    let probes = |wants: &mut Wants| (wants.passes_unserved, wants.probes) = (true, true);
+    assert_eq!(at(Role::Balancer, Some(None), probes)[0].1, "vip-held");
+    assert_eq!(at(Role::Balancer, None, all), []);
+    assert_eq!(at(Role::Agent, Some(None), all), []);
     let mend = "ip addr add 192.0.2.1/32 dev lo";
     assert_eq!(
-        at(Role::Agent, false),
+        at(Role::Agent, None, all),
         one(Level::Fault, "vip-missing", mend)
     );
 }
@@ -337,6 +354,7 @@ fn a_strict_reverse_path_drops_what_comes_by_another_way() {
         seen.vips = vec![VipAddress {
             address: VIP,
             held: false,
+            on: None,
             device: Some(device.to_owned()),
         }];
         told(&wants, &seen)
@@ -400,8 +418,8 @@ fn a_tunnels_paths_need_routes_and_room() {
 
 #[test]
 fn a_veth_loses_what_is_sent_in_native_mode_alone() {
-    let note = one(
-        Level::Note,
+    let warning = one(
+        Level::Warning,
         "veth",
         "xdp.mode = \"generic\" in the file; if it runs already: stop, unload --yes, start",
     );
@@ -426,7 +444,48 @@ fn a_veth_loses_what_is_sent_in_native_mode_alone() {
         wants.xdp = Some(mode);
         let mut told = told(&wants, &seen);
         told.retain(|(_, rule, _)| *rule == "veth");
-        let expected = if is_told { note.clone() } else { Vec::new() };
+        let expected = if is_told { warning.clone() } else { Vec::new() };
         assert_eq!(told, expected, "{mode:?}");
     }
+    // What comes to an agent goes on to the kernel; and some programs are seen at the far end.
+    let veth = |role, far_end| {
+        let mut seen = machine("veth");
+        seen.nics[0].kind = Some("veth".to_owned());
+        seen.nics[0].peer_program = far_end;
+        told(&wants(role), &seen).first().map(|told| told.0)
+    };
+    assert_eq!(veth(Role::Agent, None), Some(Level::Note));
+    assert_eq!(veth(Role::Balancer, Some(false)), Some(Level::Warning));
+    assert_eq!(veth(Role::Balancer, Some(true)), None);
+}
+
+#[test]
+fn tunnels_to_servers_on_the_link_are_noted_with_the_router_that_they_go_by() {
+    let mut seen = machine("ice");
+    seen.ways[0].on_link = vec![VIP, REAL];
+    let found = findings(&wants(Role::Balancer), &seen);
+    assert_eq!((found[0].level, found[0].rule), (Level::Note, "on-link"));
+    assert!(
+        found[0].says.starts_with("tunnels go to the router 10.0.0.1 also where the server is on this link, as 192.0.2.1 and 1 more"),
+        "{}",
+        found[0].says
+    );
+}
+
+#[test]
+fn the_file_has_the_mac_address_by_which_a_server_answers() {
+    let answers = |answers: Option<u8>| {
+        with("ice", |seen| {
+            seen.macs = vec![RealMac {
+                interface: "eth0".to_owned(),
+                real: REAL,
+                mac: [2, 0, 0, 0, 0, 1],
+                answers: answers.map(|last| [2, 0, 0, 0, 0, last]),
+            }];
+        })
+    };
+    assert_eq!(answers(Some(1)), []);
+    let mend = "mac = \"02:00:00:00:00:21\" for 10.0.0.1 in the file, then causeway reload";
+    assert_eq!(answers(Some(0x21)), one(Level::Fault, "real-mac", mend));
+    assert_eq!(answers(None)[0].1, "real-silent");
 }

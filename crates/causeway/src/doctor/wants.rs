@@ -43,6 +43,8 @@ pub(crate) struct Wants {
     /// Bytes in front of a packet to a real, at most; 0: it is not encapsulated.
     pub(crate) overhead: u16,
     pub(crate) encap_mtu: Option<u16>,
+    /// Servers that are reached by the MAC address that the file has.
+    pub(crate) by_mac: BTreeSet<(IpAddr, [u8; 6])>,
     /// Whether the file has the next hop's MAC address.
     pub(crate) has_gateway: bool,
     /// Whether packets to other ports of VIPs go to the host.
@@ -87,6 +89,14 @@ impl Wants {
             let v6 = vip.reals.iter().any(|real| real.address.is_ipv6());
             vip.forwarding.overhead(v6)
         });
+        let l2 = config
+            .vips
+            .iter()
+            .filter(|vip| !vip.forwarding.encapsulates());
+        let by_mac = l2.flat_map(|vip| {
+            let macs = vip.reals.iter();
+            macs.filter_map(|real| Some((real.address, real.mac?.0)))
+        });
         Self {
             role: Role::Balancer,
             interfaces: BTreeSet::from([config.interface.clone()]),
@@ -94,6 +104,7 @@ impl Wants {
             pin_dir: Some(config.pin_dir.clone()),
             vips: config.vips.iter().map(|vip| vip.address).collect(),
             reals: config.encapsulated_reals(),
+            by_mac: by_mac.collect(),
             overhead: overheads.max().unwrap_or(0),
             encap_mtu: config.encap.mtu,
             has_gateway: config.encap.gateway_mac.is_some() || !config.encapsulates(),

@@ -175,7 +175,7 @@ fn forward(forwarding: &str) -> &'static str {
 /// A real that drains has none, as `-w 0` has it.
 fn weight(real: &RealView) -> u32 {
     match real.state.as_str() {
-        "drain" | "maintenance" | "standby" => 0,
+        "drain" | "maintenance" | "standby" | "waiting" => 0,
         _ => real.weight,
     }
 }

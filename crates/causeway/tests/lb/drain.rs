@@ -54,6 +54,23 @@ fn a_drain_waits_until_no_connection_is_open() {
             "{told}"
         );
 
+        let refused = |words: &[&str], why: &str| {
+            let done = machine.client(words);
+            assert_eq!(done.status.code(), Some(1), "{words:?}");
+            let told = stderr(&done);
+            assert!(
+                told.contains(&format!("nothing was changed: {why}"))
+                    && told.contains("say --yes if that is meant"),
+                "{told}"
+            );
+        };
+        refused(&["real", "del", "web", "10.0.0.1"], "10.0.0.1 has ");
+        let last = "10.0.0.2 is the last real of web that takes connections, and new ones would be dropped";
+        refused(&["real", "drain", "web", "10.0.0.2"], last);
+        refused(&["real", "maintenance", "--all", "10.0.0.2"], last);
+        refused(&["real", "weight", "web", "10.0.0.2", "0"], last);
+        assert_eq!(machine.json(&["real", "list"])[1]["state"], "active");
+
         for port in ports {
             send(port, true);
         }
@@ -93,6 +110,10 @@ fn a_drain_waits_until_no_connection_is_open() {
             assert!(done.status.success(), "{}", stderr(&done));
             assert_eq!(states(), format!(r#""web" "{state}", "tls" "{state}""#));
         }
+        let last = machine.client(&["real", "drain", "web", "10.0.0.2", "--yes"]);
+        assert!(last.status.success(), "{}", stderr(&last));
+        let gone = machine.client(&["real", "del", "tls", "10.0.0.1"]);
+        assert!(gone.status.success(), "{}", stderr(&gone));
     });
 }
 

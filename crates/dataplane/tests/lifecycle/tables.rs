@@ -264,6 +264,20 @@ fn a_gateway_is_asked_and_not_just_remembered() {
             let theirs = peer.run(|| causeway_netio::interface_info("peer0"));
             Some(theirs.expect("the peer").mac)
         };
+        let patience = std::time::Duration::from_secs(1);
+        let two = [reals[0], "10.7.0.2".parse().expect("an address")];
+        let found = causeway_netio::find_gateways(&lb0, &two, patience).expect("tables");
+        assert_eq!(found.on_link, [two[1]]);
+        let answers = |real| causeway_netio::on_link(&lb0, real, patience).expect("tables");
+        let theirs = mac().expect("a MAC address");
+        assert_eq!(answers(two[1]), causeway_netio::OnLink::Answers(theirs));
+        assert_eq!(answers(two[0]), causeway_netio::OnLink::Elsewhere);
+        let own = causeway_netio::own_addresses().expect("tables");
+        let own = own
+            .iter()
+            .find(|own| own.interface == "lb0" && own.address.is_ipv4());
+        let own = own.map(|own| (own.address.to_string(), own.prefix_len));
+        assert_eq!(own, Some(("10.7.0.1".to_owned(), 24)));
         // By the routes to the reals, of which one goes another way.
         let found = look();
         assert_eq!(

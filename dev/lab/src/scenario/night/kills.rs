@@ -226,7 +226,7 @@ fn perform(world: &mut World<'_>, deed: Deed, strace: &Strace) -> Result<bool> {
             let attached = strace.attach(pid(world)?)?;
             let real = world.real(DRAINED);
             let undo = world.drained.then_some("--undo");
-            let words = ["real", "drain", "table", &real];
+            let words = ["real", "drain", "table", &real, "--yes"];
             let words: Vec<&str> = words.into_iter().chain(undo).collect();
             let done = world.balancer.cli(&words);
             let told = done.is_ok();

@@ -155,7 +155,7 @@ impl World<'_> {
     fn toggle_drain(&mut self) -> Result<()> {
         let real = self.real(DRAINED);
         let undo = self.drained.then_some("--undo");
-        let words = ["real", "drain", "table", &real];
+        let words = ["real", "drain", "table", &real, "--yes"];
         let words: Vec<&str> = words.into_iter().chain(undo).collect();
         self.balancer.cli(&words)?;
         self.drained = !self.drained;
