@@ -64,7 +64,7 @@ pub(crate) fn request(data: &[u8]) {
     };
     let beside = Beside {
         has_keys: true,
-        tiers: 1,
+        balancers: 1,
         kept: None,
         may_be_empty: true,
     };

@@ -65,6 +65,10 @@ fn veth() -> Netns {
     ip("link set lb0 up");
     peer.ip("addr add 10.7.0.2/24 dev peer0");
     peer.ip("link set peer0 up");
+    // The kernel tells of a carrier up to a second later.
+    wait_for("the carrier", || {
+        sandbox::run("ip", "link show lb0").contains("state UP")
+    });
     peer
 }
 
