@@ -78,7 +78,7 @@ pub(crate) fn read(text: &str, beside: &ImportContext) -> Result<Draft, Unreadab
                 left.out(
                     block,
                     &named,
-                    "no address moves by VRRP: routers learn from BIRD which balancers are ready ([announce]), and several serve at a time",
+                    "the balancer moves no address; keepalived may go on doing that (docs/how-to/fail-over-with-keepalived.md), or routers learn from BIRD which balancers are ready ([announce]), and several serve at a time",
                 );
                 found += 1;
             }

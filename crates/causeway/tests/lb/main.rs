@@ -15,6 +15,7 @@ mod peers;
 mod rights;
 #[path = "../units/mod.rs"]
 mod units;
+mod vrrp;
 
 use std::ffi::CString;
 use std::io::Read;
