@@ -5,4 +5,19 @@
 #[allow(dead_code, reason = "each target runs one of the entries")]
 mod entry;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::frame(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    trust_length(data);
+    entry::frame(data);
+});
+
+/// The planted fault: it takes an IPv4 header to be as long as it says. `--features planted` has it,
+/// and a campaign must find it.
+fn trust_length(frame: &[u8]) {
+    if cfg!(feature = "planted")
+        && frame.get(12..14) == Some(&[8, 0])
+        && let Some(first) = frame.get(14)
+    {
+        let behind = 14 + 4 * usize::from(first & 15);
+        std::hint::black_box(frame[behind]);
+    }
+}
