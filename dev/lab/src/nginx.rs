@@ -215,6 +215,7 @@ http {{
   tcp_nodelay on;
   keepalive_timeout 120s;
   keepalive_requests 1000000000;
+  keepalive_time 240h;
   client_max_body_size 0;
   client_body_temp_path {at}/body;
   proxy_temp_path {at}/proxy;
