@@ -144,6 +144,7 @@ impl Running<'_> {
             }
         };
         let plan = || echoes::Plan {
+            start_ns,
             interval_ns,
             end_ns,
             done: done.clone(),

@@ -22,6 +22,8 @@ const OPEN: usize = 8192;
 
 /// When to send.
 pub(crate) struct Plan {
+    /// When the first is due, CLOCK_MONOTONIC: a thread that begins late sends no fewer.
+    pub start_ns: u64,
     /// Time between two requests.
     pub interval_ns: u64,
     /// No request after this time, CLOCK_MONOTONIC.
@@ -54,11 +56,10 @@ pub(crate) fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHa
             echoes: Echoes::default(),
             sequence: 0,
         };
-        let start_ns = clock::now_ns();
-        if let Err(error) = sender.run(&plan, start_ns) {
+        if let Err(error) = sender.run(&plan) {
             tracing::warn!("ping ends: {error}");
         }
-        sender.echoes.elapsed_ns = clock::now_ns() - start_ns;
+        sender.echoes.elapsed_ns = clock::now_ns() - plan.start_ns;
         sender.echoes
     })
 }
@@ -73,8 +74,8 @@ struct Sender {
 }
 
 impl Sender {
-    fn run(&mut self, plan: &Plan, start_ns: u64) -> io::Result<()> {
-        let mut due_ns = start_ns;
+    fn run(&mut self, plan: &Plan) -> io::Result<()> {
+        let mut due_ns = plan.start_ns;
         while due_ns < plan.end_ns && !plan.done.load(Ordering::Relaxed) && !stop::stopped() {
             self.send();
             due_ns += plan.interval_ns;

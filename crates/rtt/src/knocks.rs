@@ -40,7 +40,7 @@ pub(crate) fn start(
     thread::spawn(move || {
         clock::set_least_timer_slack();
         let mut knocks = Knocks::default();
-        let mut due_ns = clock::now_ns();
+        let mut due_ns = plan.start_ns;
         let ends = || plan.done.load(Ordering::Relaxed) || stop::stopped();
         while due_ns < plan.end_ns && !ends() {
             knock(to, timeout, &mut knocks, &records);
