@@ -18,6 +18,8 @@ export interface Status {
   last_good: boolean;
   unfinished: string | null;
   state_error: string | null;
+  data_plane_error: string | null;
+  held_vips: { text: string }[];
 }
 
 export interface Latency {

@@ -107,6 +107,8 @@ export function ofDaemon(status: Status, stats: Stats, history: History): Findin
     if (hop.state === "silent") found.push({ level: "bad", text: `The ${hop.family} gateway ${hop.gateway} has not answered for ${span((stats.at.monotonic_ns - hop.since_monotonic_ns) / 1e9)}: packets go to its last MAC address.` });
     if (hop.state === "none") found.push({ level: "bad", text: `No gateway is known for ${hop.family} reals: packets to them are dropped.` });
   }
+  if (status.data_plane_error) found.push({ level: "bad", text: `The data plane: ${status.data_plane_error}` });
+  for (const held of status.held_vips) found.push({ level: "bad", text: `${held.text[0]!.toUpperCase()}${held.text.slice(1)}` });
   if (status.last_good) found.push({ level: "warn", text: "The configuration was refused at the start; its last good copy is in force." });
   if (status.last_reload_error) found.push({ level: "warn", text: `The last reload was refused, the configuration before it is in force: ${status.last_reload_error}` });
   if (status.unfinished) found.push({ level: "warn", text: `Not done yet: ${status.unfinished}` });

@@ -55,7 +55,9 @@ export function services(stats: Stats, shown: string): HTMLElement | null {
   const { from, total, not_ready } = stats.part;
   if (total < 2) return null;
   const rows = stats.vips.map((vip) => {
-    const worst = vip.reals.reduce<Real | null>((a, b) => ((b.latency.p99_us ?? -1) > (a?.latency.p99_us ?? -1) ? b : a), null);
+    // One that has gone silent has a percentile from before, which nothing grades.
+    const measured = vip.reals.filter((real) => real.latency.quality !== "none");
+    const worst = measured.reduce<Real | null>((a, b) => ((b.latency.p99_us ?? -1) > (a?.latency.p99_us ?? -1) ? b : a), null);
     const worstP99 = worst?.latency.p99_us ?? null;
     const levels = vip.reals.map((real) => mark(vip, real).level);
     const [level, sign, word] = !vip.ready

@@ -340,6 +340,7 @@ const STATES = {
       assert(found[0].includes("10.20.0.11 has been down for"), found.join("; "));
       return found;
     });
+    for (const row of await rows("services")) assert.notEqual(row["highest p99 why"], "graded none", row.name);
     await picture("down");
     return { reals, said };
   },

@@ -83,7 +83,7 @@ fn frontend(vip: &VipView, iid: usize) -> Row {
 fn server(vip: &VipView, real: &RealView, (iid, sid): (usize, usize), now_ns: u64) -> Row {
     let mut row = Row::of(vip, iid, &real.address, 2);
     row.set("sid", sid);
-    row.set("status", status(real));
+    row.set("status", status(&real.state, real.health.is_some()));
     row.set("scur", real.connections_active);
     row.set("stot", real.connections_opened);
     row.set("lbtot", real.connections_opened);
@@ -138,13 +138,14 @@ fn backend(vip: &VipView, iid: usize) -> Row {
     row
 }
 
-/// HAProxy's words; what it calls `no check` gets connections unprobed.
-fn status(real: &RealView) -> &'static str {
-    match real.state.as_str() {
+/// HAProxy's words; what it calls `no check` gets connections unprobed. One that waits for its first
+/// probe gets none.
+fn status(state: &str, is_probed: bool) -> &'static str {
+    match state {
         "maintenance" => "MAINT",
         "drain" => "DRAIN",
-        "down" => "DOWN",
-        _ if real.health.is_none() => "no check",
+        "down" | "waiting" => "DOWN",
+        _ if !is_probed => "no check",
         _ => "UP",
     }
 }
@@ -169,6 +170,23 @@ mod tests {
     fn text_is_quoted_where_it_must_be() {
         assert_eq!(quoted("10.0.0.1"), "10.0.0.1");
         assert_eq!(quoted("said \"no\", twice"), "\"said \"\"no\"\", twice\"");
+    }
+
+    #[test]
+    fn up_is_what_gets_connections_or_stands_by() {
+        let probed = [
+            "active",
+            "standby",
+            "waiting",
+            "down",
+            "drain",
+            "maintenance",
+        ];
+        assert_eq!(
+            probed.map(|state| status(state, true)),
+            ["UP", "UP", "DOWN", "DOWN", "DRAIN", "MAINT"]
+        );
+        assert_eq!(status("active", false), "no check");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use causeway_api::agent::{AgentStats, AgentStatus};
 use causeway_api::balancer::{NextHopView, RealView, Stats, Status, VipView};
 use causeway_api::fleet::FleetView;
 use causeway_api::tunnel::{PathView, TunnelStatus};
+use causeway_core::health::FIRST_PROBE_OUT;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::plural;
 use serde::Serialize;
@@ -298,9 +299,6 @@ fn of_fleet(view: &FleetView) -> Vec<Trouble> {
 /// Of a real that is new among others that serve.
 const WAITING: &str = "waiting";
 
-/// What the health of a real says while its first probe is out.
-const FIRST_OUT: &str = "the first probe is not answered yet";
-
 /// Of a real that gets new connections.
 const ACTIVE: &str = "active";
 
@@ -320,7 +318,7 @@ fn of_vip(vip: &VipView, next_hops: &[NextHopView], troubles: &mut Vec<Trouble>)
             unknown.partition(|health| health.succeeded + health.failed == 0);
         let (waits, unprobed): (Vec<_>, Vec<_>) = unprobed
             .into_iter()
-            .partition(|health| health.reason == FIRST_OUT);
+            .partition(|health| health.reason == FIRST_PROBE_OUT);
         let is_drained = |real: &&RealView| real.state == "drain" || real.state == "maintenance";
         let drained = vip.reals.iter().filter(is_drained).count();
         let weightless = vip
@@ -803,7 +801,11 @@ mod tests {
     fn a_real_that_is_not_probed_yet_is_not_called_down() {
         for (reason, succeeded, expected) in [
             ("not probed yet", 0, "; 1 not probed yet"),
-            (FIRST_OUT, 0, "; 1 whose first probe is not answered yet"),
+            (
+                FIRST_PROBE_OUT,
+                0,
+                "; 1 whose first probe is not answered yet",
+            ),
             ("connected", 1, "; 1 with too few probes yet"),
         ] {
             let stats = stats(|stats| {

@@ -124,7 +124,9 @@ pub struct Check {
     waits_until_ns: u64,
 }
 
-/// What the last probe said before there was one.
+/// What is said of the last probe while the first is out.
+pub const FIRST_PROBE_OUT: &str = "the first probe is not answered yet";
+/// What is said of it before there was one.
 const NOT_PROBED: &str = "not probed yet";
 
 impl Check {
@@ -230,7 +232,7 @@ impl Check {
         };
         self.out = Some(probe);
         if self.reason == NOT_PROBED {
-            "the first probe is not answered yet".clone_into(&mut self.reason);
+            FIRST_PROBE_OUT.clone_into(&mut self.reason);
         }
         // After a stall the rhythm begins again: what was missed is not made up for.
         let due_ns = self.next_ns + self.params.interval_ns;
@@ -455,7 +457,7 @@ mod tests {
         assert_eq!((well.waits(), well.poll_timeout()), (true, S));
         assert_eq!(well.reason(), "not probed yet");
         let first = well.poll_probe(S).expect("at once");
-        assert_eq!(well.reason(), "the first probe is not answered yet");
+        assert_eq!(well.reason(), FIRST_PROBE_OUT);
         assert!(well.waits());
         well.handle_outcome(S, first.number, Ok("fine".into()));
         assert_eq!((well.waits(), well.state()), (false, HealthState::Unknown));
