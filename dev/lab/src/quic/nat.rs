@@ -33,10 +33,23 @@ struct Relay {
     former: Option<UdpSocket>,
     target: SocketAddr,
     client: Option<SocketAddr>,
+    port: Port,
+}
+
+/// How far both ends are with the port of now.
+#[derive(Clone, Copy, PartialEq)]
+enum Port {
+    New,
+    /// The server has sent something to it.
+    Answered,
+    /// The client has sent something since, as what a server asks of a new path.
+    Settled,
 }
 
 impl Nat {
-    /// Opens a way to `target` that changes every `every_ms`.
+    /// Opens a way to `target` that changes `every_ms` after the server has followed the last
+    /// change: on a machine that stands still it could not follow before the next, and it need
+    /// not follow a handshake at all (RFC 9000, section 9).
     pub(super) fn open(
         target: SocketAddr,
         every_ms: u64,
@@ -54,6 +67,7 @@ impl Nat {
             former: None,
             target,
             client: None,
+            port: Port::New,
         };
         Ok(Self {
             inside: relay.inside.local_addr()?,
@@ -77,16 +91,27 @@ impl Relay {
         let mut late = vec![0; MAX_DATAGRAM];
         loop {
             tokio::select! {
+                biased;
                 Ok((len, client)) = self.inside.recv_from(&mut out) => {
                     self.client = Some(client);
+                    if self.port == Port::Answered {
+                        self.port = Port::Settled;
+                        clock.reset();
+                    }
                     // Like a router it forgets what it cannot send.
                     let _ = self.outside.send_to(&out[..len], self.target).await;
                 }
-                Ok(len) = self.outside.recv(&mut back) => self.deliver(&back[..len]).await,
+                Ok(len) = self.outside.recv(&mut back) => {
+                    if self.port == Port::New {
+                        self.port = Port::Answered;
+                    }
+                    self.deliver(&back[..len]).await;
+                }
                 Ok(len) = receive(self.former.as_ref(), &mut late) => self.deliver(&late[..len]).await,
-                _ = clock.tick() => {
+                _ = clock.tick(), if self.port == Port::Settled => {
                     if let Ok(next) = outside(self.target) {
                         self.former = Some(std::mem::replace(&mut self.outside, next));
+                        self.port = Port::New;
                         moved();
                     }
                 }

@@ -32,7 +32,9 @@ pub(super) fn open_endpoint(target: SocketAddr) -> io::Result<Endpoint> {
     )
 }
 
-/// Moves the endpoint to another port every `every_ms`, until its connection ends.
+/// Moves the endpoint to another port `every_ms` after the server has asked at the one before
+/// whether the client is there (RFC 9000, section 9.3), until its connection ends: on a
+/// machine that stands still a server could not follow otherwise.
 pub(super) async fn wander(
     endpoint: Endpoint,
     connection: quinn::Connection,
@@ -41,13 +43,20 @@ pub(super) async fn wander(
     mut moved: impl FnMut(),
 ) {
     let pause = || tokio::time::sleep(Duration::from_millis(every_ms));
+    let followed = || connection.stats().frame_tx.path_response;
+    let mut before = None;
     loop {
         tokio::select! {
             _ = connection.closed() => return,
             () = pause() => {}
         }
+        if before.is_some_and(|before| before == followed()) {
+            continue;
+        }
+        let answers = followed();
         // Without a socket to spare the connection stays where it is.
         if open_socket(target).and_then(|s| endpoint.rebind(s)).is_ok() {
+            before = Some(answers);
             moved();
         }
     }
