@@ -100,8 +100,8 @@ bench-reader: build-dev ## packets per second of `causeway measure`; bench/out/r
 soak: setup ## a million seeds of the multipath transport's simulation
 	SEEDS=0..1000000 $(CARGO) test --profile quick --locked --package causeway-bifrost --test simulation -- --nocapture
 
-fuzz: ## fuzz all that is read, a minute each; needs cargo-fuzz and a nightly toolchain
-	for target in capture frame filter wire tunnel report answer config request keys; do $(CARGO) +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=60; done
+fuzz: build-setup ## fuzz all that is read, a minute each (EACH=3600: an hour); needs cargo-fuzz and a nightly toolchain
+	CARGO="$(CARGO)" scripts/fuzz $(ARGS)
 
 gen: setup ## regenerate committed files; leaves a clean tree when they are current
 	scripts/page build

@@ -6,12 +6,12 @@
 mod entry;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    trust_length(data);
+    trust_length(data.get(6..).unwrap_or_default());
     entry::frame(data);
 });
 
-/// The planted fault: it takes an IPv4 header to be as long as it says. `--features planted` has it,
-/// and a campaign must find it.
+/// The planted fault: it takes an Ethernet frame's IPv4 header to be as long as it says.
+/// `--features planted` has it, and `scripts/fuzz planted` must find it.
 fn trust_length(frame: &[u8]) {
     if cfg!(feature = "planted")
         && frame.get(12..14) == Some(&[8, 0])
