@@ -10,6 +10,7 @@ const OBJECTS: &[&str] = &[
     "reference",
     "baselines",
     "daisy_chain",
+    "flood",
     "floors",
     "loss",
     "segments",

@@ -2,11 +2,12 @@
 //! The laboratory's BPF programs, which no balancer loads, and the benchmarks on them: the
 //! cost of a packet in the balancer's program beside references that do less
 //! ([`dataplane`]), of a segment in a server's ([`server`]), a packet dropper ([`loss`]), slow
-//! timestamps ([`ticks`]) and daisy chaining ([`daisy_chain`]), and where the
+//! timestamps ([`ticks`]), daisy chaining ([`daisy_chain`]) and floods ([`flood`]), and where the
 //! product's binary is ([`product`]).
 
 pub mod daisy_chain;
 pub mod dataplane;
+pub mod flood;
 pub mod loss;
 pub mod product;
 pub mod server;
@@ -29,6 +30,9 @@ mod skel {
     }
     pub(crate) mod daisy_chain {
         include!(concat!(env!("OUT_DIR"), "/daisy_chain.skel.rs"));
+    }
+    pub(crate) mod flood {
+        include!(concat!(env!("OUT_DIR"), "/flood.skel.rs"));
     }
     pub(crate) mod floors {
         include!(concat!(env!("OUT_DIR"), "/floors.skel.rs"));

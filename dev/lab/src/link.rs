@@ -5,7 +5,7 @@
 //! All functions work in the network namespace of the calling thread.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::{io, mem};
 
 use libbpf_sys as bpf;
@@ -103,7 +103,19 @@ pub fn set_offloads(interface: &str, on: bool) -> io::Result<()> {
 /// An XDP program on an interface; dropped, it is detached.
 #[derive(Debug)]
 pub struct XdpPass {
-    _link: OwnedFd,
+    link: OwnedFd,
+}
+
+impl XdpPass {
+    /// Puts another program in the place of this one, for as long.
+    pub fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let (link, program) = (self.link.as_raw_fd(), program.as_raw_fd());
+        // SAFETY: valid descriptors; no options.
+        match unsafe { bpf::bpf_link_update(link, program, std::ptr::null()) } {
+            0 => Ok(()),
+            ret => Err(io::Error::from_raw_os_error(-ret)),
+        }
+    }
 }
 
 /// Attaches a program that passes every packet, in native mode. The peer of a
@@ -134,7 +146,7 @@ fn attach_xdp(interface: &str, code: &[u64]) -> io::Result<XdpPass> {
     // SAFETY: valid descriptor, index and options.
     let fd =
         unsafe { bpf::bpf_link_create(program.as_raw_fd(), index as i32, bpf::BPF_XDP, &options) };
-    Ok(XdpPass { _link: own(fd)? })
+    Ok(XdpPass { link: own(fd)? })
 }
 
 /// Programs small enough to be written down as bytecode: `struct bpf_insn` as words.
@@ -156,7 +168,13 @@ const SYN_ACK_DROP_CODE: [u64; 10] = [
 ];
 
 fn load_xdp(code: &[u64]) -> io::Result<OwnedFd> {
-    // SAFETY: the arrays and strings outlive the call; no options. An instruction is
+    // As libbpf loads one: each can be replaced by the other.
+    let mut options = bpf::bpf_prog_load_opts {
+        sz: mem::size_of::<bpf::bpf_prog_load_opts>() as _,
+        expected_attach_type: bpf::BPF_XDP,
+        ..Default::default()
+    };
+    // SAFETY: the arrays, strings and options outlive the call. An instruction is
     // eight bytes, of which the words above have every one.
     let fd = unsafe {
         bpf::bpf_prog_load(
@@ -165,7 +183,7 @@ fn load_xdp(code: &[u64]) -> io::Result<OwnedFd> {
             c"Dual BSD/GPL".as_ptr(),
             code.as_ptr().cast(),
             code.len() as _,
-            std::ptr::null_mut(),
+            &mut options,
         )
     };
     own(fd)

@@ -17,6 +17,7 @@
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 
 use anyhow::{Context, Result};
 
@@ -286,6 +287,13 @@ impl Topology {
         build_back(&self.balancer)?;
         self._pass[0] = self.prepare_balancer_port("lb".to_owned())?;
         Ok(())
+    }
+
+    /// Has a program look at all that comes back from the balancer.
+    pub fn run_behind_balancer(&self, program: BorrowedFd<'_>) -> Result<()> {
+        let port = self._pass.first().context("no balancer's port")?;
+        port.replace(program)
+            .context("a program at the balancer's port")
     }
 
     /// Gives the balancer back the addresses and routes that a link loses while it is down.

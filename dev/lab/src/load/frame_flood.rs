@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A flood of whole frames, sent out of one interface at a set rate past the kernel's
-//! queues: what reaches the other end of a veth pair is what was sent.
+//! A flood of whole frames, sent out of one interface at a set rate as a driver's frames, past
+//! sockets and queues: what reaches the other end of a veth pair is what was sent.
 
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use std::{io, mem, ptr};
 
 use anyhow::{Context as _, Result};
+pub use causeway_bench::flood::FRAME_MAX;
+use causeway_bench::flood::{FRAMES, FloodPrograms};
+use serde_json::Value;
 
-use crate::background::Background;
+use crate::background::{Background, output_of};
 use crate::clock;
 use crate::netns::Netns;
 
-/// Room for a frame.
-pub const FRAME_MAX: usize = 1514;
-/// Frames of one system call.
-const BATCH: usize = 32;
 /// A sender that falls behind sends no more than this at once.
 const BURST_MAX: u64 = 2000;
+/// An interface for [`FloodPrograms::keep_at`].
+const KEEPER: &str = "keeper";
 const TICK: Duration = Duration::from_micros(500);
 
 /// Writes frame number `n` into the buffer and returns its length.
 pub type FrameMaker = Box<dyn FnMut(u64, &mut [u8; FRAME_MAX]) -> usize + Send>;
 
 /// A flood that is under way.
-pub struct FrameFlood(Background<SentFrames>);
+pub struct FrameFlood {
+    sender: Background<SentFrames>,
+    port: (Netns, String),
+    /// What the device had dropped before.
+    dropped: u64,
+}
 
 /// What was sent.
 #[derive(Debug, Clone, Copy)]
@@ -37,39 +41,66 @@ pub struct SentFrames {
     pub seconds: f64,
     /// CPU time of the sender and of all that the kernel did on its back.
     pub cpu_s: f64,
+    /// The part of it in which frames were made.
+    pub making_s: f64,
+}
+
+impl SentFrames {
+    /// CPU time of one frame, ns.
+    pub fn cpu_ns(&self) -> u64 {
+        (self.cpu_s * 1e9) as u64 / self.frames.max(1)
+    }
+
+    /// The part of it in which it was made.
+    pub fn making_ns(&self) -> u64 {
+        (self.making_s * 1e9) as u64 / self.frames.max(1)
+    }
 }
 
 impl FrameFlood {
     /// Starts to send `rate` frames a second out of `device` of `netns`.
-    pub fn start(netns: &Netns, device: &str, rate: u64, frame: FrameMaker) -> Self {
+    pub fn start(netns: &Netns, device: &str, rate: u64, frame: FrameMaker) -> Result<Self> {
+        let port = (netns.clone(), device.to_owned());
+        let dropped = dropped(&port)?;
         let device = device.to_owned();
-        Self(Background::spawn_in(netns, move |stop| {
-            run(&device, rate, frame, stop)
-        }))
+        netns.ip(&format!(
+            "link add {KEEPER} type veth peer name {KEEPER}-peer\n"
+        ))?;
+        let sender = Background::spawn_in(netns, move |stop| run(&device, rate, frame, stop));
+        Ok(Self {
+            sender,
+            port,
+            dropped,
+        })
     }
 
     /// Ends it.
     pub fn finish(self) -> Result<SentFrames> {
-        self.0.finish()
+        let mut sent = self.sender.finish()?;
+        self.port.0.ip(&format!("link del {KEEPER}\n"))?;
+        // The other end's ring was full: the frame is lost, as it would be on a wire.
+        let lost = dropped(&self.port)?.saturating_sub(self.dropped);
+        sent.frames = sent.frames.saturating_sub(lost);
+        Ok(sent)
     }
 }
 
 fn run(device: &str, rate: u64, mut frame: FrameMaker, stop: &AtomicBool) -> Result<SentFrames> {
-    let socket = open(device).with_context(|| format!("opening a packet socket on {device}"))?;
-    let mut buffers = vec![[0; FRAME_MAX]; BATCH];
-    let start = Instant::now();
-    let (mut number, mut frames) = (0, 0);
+    let mut flood = FloodPrograms::load(device)?;
+    flood.keep_at(KEEPER)?;
+    let (start, start_cpu_ns) = (Instant::now(), clock::thread_cpu_ns());
+    let (mut number, mut frames, mut making_ns) = (0, 0, 0);
     while !stop.load(Ordering::Relaxed) {
         let due = (start.elapsed().as_secs_f64() * rate as f64) as u64;
         let end = due.min(number + BURST_MAX);
         while number < end {
-            let count = (end - number).min(BATCH as u64) as usize;
-            let mut lengths = [0; BATCH];
-            for (i, buffer) in buffers[..count].iter_mut().enumerate() {
-                lengths[i] = frame(number + i as u64, buffer);
-            }
-            frames += send(&socket, &mut buffers[..count], &lengths[..count])?;
-            number += count as u64;
+            let count = (end - number).min(FRAMES as u64);
+            let began_ns = clock::thread_cpu_ns();
+            flood.fill(count as usize, |i, buffer| frame(number + i as u64, buffer))?;
+            making_ns += clock::thread_cpu_ns() - began_ns;
+            flood.send(count as usize)?;
+            number += count;
+            frames += count;
         }
         // A sender that has fallen behind does not catch up.
         number = due;
@@ -78,93 +109,18 @@ fn run(device: &str, rate: u64, mut frame: FrameMaker, stop: &AtomicBool) -> Res
     Ok(SentFrames {
         frames,
         seconds: start.elapsed().as_secs_f64(),
-        cpu_s: clock::thread_cpu_ns() as f64 / 1e9,
+        cpu_s: (clock::thread_cpu_ns() - start_cpu_ns) as f64 / 1e9,
+        making_s: making_ns as f64 / 1e9,
     })
 }
 
-fn open(device: &str) -> io::Result<OwnedFd> {
-    let socket = packet_socket(device, 0)?;
-    let yes: libc::c_int = 1;
-    // SAFETY: the option's value is one integer, which lives through the call.
-    let rc = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_QDISC_BYPASS,
-            (&raw const yes).cast(),
-            mem::size_of_val(&yes) as u32,
-        )
-    };
-    if rc < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(socket)
-}
-
-/// A packet socket bound to a device; `protocol` (host order) is what it receives, 0 nothing.
-pub(crate) fn packet_socket(device: &str, protocol: u16) -> io::Result<OwnedFd> {
-    // SAFETY: socket(2) with constants.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: sockaddr_ll is plain data; all zeroes is a valid value.
-    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = nix::net::if_::if_nametoindex(device)? as i32;
-    // SAFETY: the address lives through the call, and the length is its own.
-    let rc = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            mem::size_of_val(&address) as u32,
-        )
-    };
-    if rc < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(socket)
-}
-
-/// Sends the frames; how many the device took.
-fn send(socket: &OwnedFd, frames: &mut [[u8; FRAME_MAX]], lengths: &[usize]) -> Result<u64> {
-    let mut parts: Vec<libc::iovec> = frames
-        .iter_mut()
-        .zip(lengths)
-        .map(|(frame, &length)| libc::iovec {
-            iov_base: frame.as_mut_ptr().cast(),
-            iov_len: length,
-        })
-        .collect();
-    let mut messages: Vec<libc::mmsghdr> = parts
-        .iter_mut()
-        .map(|part| {
-            // SAFETY: mmsghdr is plain data; all zeroes is a valid value.
-            let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
-            message.msg_hdr.msg_iov = ptr::from_mut(part);
-            message.msg_hdr.msg_iovlen = 1;
-            message
-        })
-        .collect();
-    let (mut at, mut taken) = (0, 0);
-    while at < messages.len() {
-        let rest = &mut messages[at..];
-        // SAFETY: headers, parts and frames live through the call.
-        let sent =
-            unsafe { libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) };
-        if sent > 0 {
-            at += sent as usize;
-            taken += sent as u64;
-            continue;
-        }
-        match io::Error::last_os_error() {
-            // The device's ring is full: the frame is lost, as it would be on a wire.
-            error if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => at += 1,
-            error => return Err(error).context("sending frames"),
-        }
-    }
-    Ok(taken)
+/// Frames so far that a device did not take.
+fn dropped((netns, device): &(Netns, String)) -> Result<u64> {
+    let mut command = netns.command("ip");
+    let shown = output_of(command.args(["-s", "-j", "link", "show", "dev", device]))?;
+    let links: Value = serde_json::from_str(&shown)?;
+    let dropped = &links[0]["stats64"]["tx"]["dropped"];
+    dropped
+        .as_u64()
+        .context("ip shows no dropped frames of a device")
 }

@@ -63,6 +63,26 @@ fn attacks_break_no_connection() {
     assert_eq!(number(&report, "/hostile/held_connections"), 648.0);
 }
 
+/// By IPv6, and what is sent on ends behind the balancer: packets of each flood in IPIP, and in GUE
+/// with and without private data.
+#[test]
+fn attacks_by_ipv6_break_no_connection() {
+    let floods = "floods=syn+fragments+icmp-unreachable+replay-client";
+    let params = ["family=6", "seconds=0.5", "rate=20000", "slots=4", floods];
+    let report = count("attack", &[&params[..], &["hostile=false"]].concat());
+    let rows = report["floods"].as_array().expect("floods");
+    assert_eq!(rows.len(), 4, "{report}");
+    for row in rows {
+        assert_eq!(row["broken_connections"], 0, "{row}");
+        let (sent, ended) = (row["sent"].as_u64(), row["ended_behind"].as_u64());
+        assert!(sent > Some(1000), "{row}");
+        match row["flood"] == "fragments" {
+            true => assert_eq!(ended, Some(0), "{row}"),
+            false => assert!(ended > sent.map(|sent| sent * 9 / 10), "{row}"),
+        }
+    }
+}
+
 #[test]
 fn the_attack_finds_a_table_that_is_too_small() {
     let report = count("attack", &["planted=evict-live", "seconds=1", "rate=60000"]);

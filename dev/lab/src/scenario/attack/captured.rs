@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One frame on its way to the balancer, for a flood that repeats it.
 
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
+use std::{io, mem};
 
 use anyhow::{Context as _, Result, bail};
 
 use super::BALANCER_PORT;
-use crate::load::frame_flood::{FRAME_MAX, packet_socket};
+use crate::load::frame_flood::FRAME_MAX;
 use crate::netns::Netns;
 
 /// How long there may be none.
@@ -19,9 +20,7 @@ pub(super) fn frame(
     wanted: impl Fn(&[u8]) -> bool + Send + 'static,
 ) -> Result<Vec<u8>> {
     router.run(move || {
-        let every = libc::ETH_P_ALL as u16;
-        let socket =
-            packet_socket(BALANCER_PORT, every).context("listening at the balancer's port")?;
+        let socket = packet_socket(BALANCER_PORT).context("listening at the balancer's port")?;
         let deadline = Instant::now() + PATIENCE;
         let mut frame = [0u8; FRAME_MAX];
         while Instant::now() < deadline {
@@ -44,4 +43,32 @@ pub(super) fn frame(
         }
         bail!("no such packet went to the balancer within {PATIENCE:?}")
     })
+}
+
+/// A packet socket that receives all that goes through a device.
+fn packet_socket(device: &str) -> io::Result<OwnedFd> {
+    // SAFETY: socket(2) with constants.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: sockaddr_ll is plain data; all zeroes is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = nix::net::if_::if_nametoindex(device)? as i32;
+    // SAFETY: the address lives through the call, and the length is its own.
+    let rc = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            mem::size_of_val(&address) as u32,
+        )
+    };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The frames of each flood, as an attacker without keys would write them.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::load::frame_flood::{FRAME_MAX, FrameMaker};
 use crate::scenario::bench::{PORT, QUIC_PORT};
-use crate::topology::{ROUTER_MAC, vip4};
+use crate::topology::{ROUTER_MAC, vip4, vip6};
 
-/// Where frames claim to come from (RFC 2544's network for benchmarks), 2^17 hosts.
-pub(super) const SOURCES: &str = "198.18.0.0/15";
+/// Where frames claim to come from (the networks for benchmarks of RFC 2544 and RFC 5180), 2^17
+/// hosts.
+pub(super) const SOURCES: [&str; 2] = ["198.18.0.0/15", "2001:2::/48"];
 const FIRST_SOURCE: u32 = 0xc612_0000;
 const SOURCE_BITS: u32 = 17;
 
@@ -23,10 +24,13 @@ pub(super) const UDP_PORT: u16 = 53;
 const UNSERVED_PORT: u16 = 9;
 
 const ETHERNET: usize = 14;
-const TRANSPORT: usize = ETHERNET + 20;
+const IPV4: [u8; 2] = [8, 0];
+const IPV6: [u8; 2] = [0x86, 0xdd];
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const FRAGMENT: u8 = 44;
+const ICMP6: u8 = 58;
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -62,6 +66,10 @@ pub(super) enum Frames {
 pub(super) struct Plan {
     pub balancer_mac: [u8; 6],
     pub seed: u64,
+    /// IPv6 in the place of IPv4.
+    pub ipv6: bool,
+    /// Of all its packets, and of no other.
+    pub hop_limit: u8,
 }
 
 const WITHOUT_TABLE: &[&str] = &["cookie_forged", "cookie_unknown", "adopted", "established"];
@@ -104,23 +112,27 @@ pub(super) const FLOODS: &[FloodKind] = &[
     made("fragments", &["fragment", "malformed"], |plan, n, frame| {
         let length = plan.tcp(frame, n, any_tcp(n), plan.numbers(n), ACK, None);
         // Every other one is a first fragment, with ports.
-        let field: u16 = if n % 2 == 0 { 0x2000 } else { 0x2000 | 185 };
-        frame[ETHERNET + 6..ETHERNET + 8].copy_from_slice(&field.to_be_bytes());
-        seal_ip(frame);
-        length
+        plan.fragment(frame, length, [0, 185][(n % 2) as usize], n as u32)
     }),
     made("icmp-echo", &["echo_answered"], |plan, n, frame| {
-        plan.icmp(frame, n, (8, 0), &plan.random(n).to_be_bytes(), &[])
+        let kind = plan.of_family((8, 0), (128, 0));
+        plan.icmp(frame, n, kind, &plan.random(n).to_be_bytes(), &[])
     }),
     made(
         "icmp-too-big",
         &["icmp_error", "cookie_unknown"],
-        |plan, n, frame| plan.icmp(frame, n, (3, 4), &[0, 0, 2, 64], &plan.quote(n)),
+        |plan, n, frame| {
+            let (kind, mtu) = plan.of_family(((3, 4), 576u32), ((2, 0), 1280));
+            plan.icmp(frame, n, kind, &mtu.to_be_bytes(), &plan.quote(n))
+        },
     ),
     made(
         "icmp-unreachable",
         &["icmp_error", "cookie_unknown"],
-        |plan, n, frame| plan.icmp(frame, n, (3, 1), &[0; 4], &plan.quote(n)),
+        |plan, n, frame| {
+            let kind = plan.of_family((3, 1), (1, 3));
+            plan.icmp(frame, n, kind, &[0; 4], &plan.quote(n))
+        },
     ),
     made(
         "quic-initial",
@@ -200,29 +212,78 @@ impl Plan {
         Box::new(move |n, buffer| frame(&self, n, buffer))
     }
 
-    /// One frame for ever.
-    pub(super) fn replay(packet: Vec<u8>) -> FrameMaker {
-        let length = packet.len().min(FRAME_MAX);
+    /// Whether a frame is of a client that asks the VIP with cookies.
+    pub(super) fn is_request(&self, frame: &[u8]) -> bool {
+        let mut to = Vec::new();
+        extend(&mut to, self.vip(COOKIES));
+        let (proto_at, to_at) = self.of_family((9, 16), (6, 24));
+        // With data.
+        frame.len() > self.transport() + 66
+            && frame[12..14] == self.of_family(IPV4, IPV6)
+            && frame[ETHERNET + proto_at] == TCP
+            && frame[ETHERNET + to_at..].starts_with(&to)
+    }
+
+    /// One frame for ever, with the flood's hop limit.
+    pub(super) fn replay(self, mut packet: Vec<u8>) -> FrameMaker {
+        packet.truncate(FRAME_MAX);
+        if packet[12..14] == IPV6 {
+            packet[ETHERNET + 7] = self.hop_limit;
+        } else {
+            packet[ETHERNET + 8] = self.hop_limit;
+            seal_ip(&mut packet[ETHERNET..ETHERNET + 20]);
+        }
         Box::new(move |_, buffer| {
-            buffer[..length].copy_from_slice(&packet[..length]);
-            length
+            buffer[..packet.len()].copy_from_slice(&packet);
+            packet.len()
         })
     }
 
     /// The control: as many frames as long, which the balancer drops at its first look.
     pub(super) fn unserved(self, length: usize) -> FrameMaker {
-        let payload = vec![0; length.saturating_sub(TRANSPORT + 8)];
+        let payload = vec![0; length.saturating_sub(self.transport() + 8)];
         Box::new(move |n, buffer| self.udp(buffer, n, (TABLE, UNSERVED_PORT), &payload))
     }
 
     /// ACKs of tuples that fall into a thousandth of the table's buckets, if it had this seed.
     pub(super) fn collisions(self, count: usize) -> FrameMaker {
-        let tuples = colliding_tuples(self.seed, count);
+        let tuples = self.colliding_tuples(count);
         Box::new(move |n, buffer| {
-            let (source, port) = tuples[n as usize % tuples.len()];
-            let from = (Ipv4Addr::from(source), port);
+            let from = tuples[n as usize % tuples.len()];
             self.tcp_from(buffer, from, TABLE, self.numbers(n), ACK, None)
         })
+    }
+
+    /// Where the headers of TCP, UDP and ICMP begin.
+    fn transport(&self) -> usize {
+        ETHERNET + self.of_family(20, 40)
+    }
+
+    /// What is another thing in each family.
+    fn of_family<T>(&self, ipv4: T, ipv6: T) -> T {
+        if self.ipv6 { ipv6 } else { ipv4 }
+    }
+
+    /// A VIP's address.
+    pub(super) fn vip(&self, vip: usize) -> IpAddr {
+        if self.ipv6 {
+            vip6(vip).into()
+        } else {
+            vip4(vip).into()
+        }
+    }
+
+    /// Another tuple for each of the first 2^17 * 60,000 flows.
+    fn source(&self, flow: u64) -> (IpAddr, u16) {
+        let host = flow as u32 & ((1 << SOURCE_BITS) - 1);
+        let port = 1024 + ((flow >> SOURCE_BITS) % 60_000) as u16;
+        let (high, low) = ((host >> 16) as u16, host as u16);
+        let address = if self.ipv6 {
+            Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, high, low).into()
+        } else {
+            Ipv4Addr::from(FIRST_SOURCE + host).into()
+        };
+        (address, port)
     }
 
     fn random64(&self, n: u64) -> u64 {
@@ -248,13 +309,14 @@ impl Plan {
         flags: u8,
         timestamps: Option<(u32, u32)>,
     ) -> usize {
-        self.tcp_from(frame, source(flow), vip, numbers, flags, timestamps)
+        let from = self.source(flow);
+        self.tcp_from(frame, from, vip, numbers, flags, timestamps)
     }
 
     fn tcp_from(
         &self,
         frame: &mut [u8; FRAME_MAX],
-        from: (Ipv4Addr, u16),
+        from: (IpAddr, u16),
         vip: usize,
         numbers: (u32, u32),
         flags: u8,
@@ -270,22 +332,19 @@ impl Plan {
             options.extend(echo.to_be_bytes());
         }
         let length = 20 + options.len();
-        let to = vip4(vip);
-        self.ip(frame, TCP, from.0, to, length);
-        let tcp = &mut frame[TRANSPORT..TRANSPORT + length];
+        let (tcp, pseudo) = self.ip(frame, TCP, from.0, vip, length);
         tcp[..2].copy_from_slice(&from.1.to_be_bytes());
         tcp[2..4].copy_from_slice(&PORT.to_be_bytes());
         tcp[4..8].copy_from_slice(&numbers.0.to_be_bytes());
         tcp[8..12].copy_from_slice(&numbers.1.to_be_bytes());
         tcp[12..20].copy_from_slice(&[(length as u8 / 4) << 4, flags, 0xfa, 0xf0, 0, 0, 0, 0]);
         tcp[20..].copy_from_slice(&options);
-        let pseudo = sum(&from.0.octets()) + sum(&to.octets()) + u32::from(TCP) + length as u32;
         let checksum = !fold(pseudo + sum(tcp));
         tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
-        TRANSPORT + length
+        self.transport() + length
     }
 
-    /// Without a checksum, as IPv4 allows.
+    /// In IPv4 without a checksum, as it allows.
     fn udp(
         &self,
         frame: &mut [u8; FRAME_MAX],
@@ -293,16 +352,22 @@ impl Plan {
         to: (usize, u16),
         payload: &[u8],
     ) -> usize {
-        let from = source(flow);
+        let from = self.source(flow);
         let length = 8 + payload.len();
-        self.ip(frame, UDP, from.0, vip4(to.0), length);
-        let udp = &mut frame[TRANSPORT..TRANSPORT + length];
+        let (udp, pseudo) = self.ip(frame, UDP, from.0, to.0, length);
         udp[..2].copy_from_slice(&from.1.to_be_bytes());
         udp[2..4].copy_from_slice(&to.1.to_be_bytes());
         udp[4..6].copy_from_slice(&(length as u16).to_be_bytes());
         udp[6..8].fill(0);
         udp[8..].copy_from_slice(payload);
-        TRANSPORT + length
+        if self.ipv6 {
+            let checksum = match !fold(pseudo + sum(udp)) {
+                0 => 0xffff, // which says the same, where zero says that there is none
+                checksum => checksum,
+            };
+            udp[6..8].copy_from_slice(&checksum.to_be_bytes());
+        }
+        self.transport() + length
     }
 
     fn icmp(
@@ -314,67 +379,132 @@ impl Plan {
         quote: &[u8],
     ) -> usize {
         let length = 8 + quote.len();
-        self.ip(frame, ICMP, source(flow).0, vip4(any_tcp(flow)), length);
-        let icmp = &mut frame[TRANSPORT..TRANSPORT + length];
+        let proto = self.of_family(ICMP, ICMP6);
+        let from = self.source(flow).0;
+        let (icmp, pseudo) = self.ip(frame, proto, from, any_tcp(flow), length);
         icmp[..4].copy_from_slice(&[kind, code, 0, 0]);
         icmp[4..8].copy_from_slice(rest);
         icmp[8..].copy_from_slice(quote);
-        let checksum = !fold(sum(icmp));
+        let checksum = !fold(self.of_family(0, pseudo) + sum(icmp));
         icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
-        TRANSPORT + length
+        self.transport() + length
     }
 
     /// The packet that an ICMP error invents: from the VIP to a client, with timestamps.
-    fn quote(&self, flow: u64) -> [u8; 52] {
-        let (vip, client) = (vip4(any_tcp(flow)), source(flow));
-        let mut quote = [0; 52];
-        quote[..12].copy_from_slice(&[0x45, 0, 5, 220, 0, 0, 0x40, 0, 63, TCP, 0, 0]);
-        quote[12..16].copy_from_slice(&vip.octets());
-        quote[16..20].copy_from_slice(&client.0.octets());
-        let checksum = !fold(sum(&quote[..20]));
-        quote[10..12].copy_from_slice(&checksum.to_be_bytes());
-        quote[20..22].copy_from_slice(&PORT.to_be_bytes());
-        quote[22..24].copy_from_slice(&client.1.to_be_bytes());
-        quote[24..32].copy_from_slice(&self.random64(flow).to_be_bytes());
-        quote[32..36].copy_from_slice(&[8 << 4, ACK, 1, 1]);
-        quote[40..44].copy_from_slice(&[1, 1, 8, 10]);
-        quote[44..].copy_from_slice(&self.random64(flow + 1).to_be_bytes());
+    fn quote(&self, flow: u64) -> Vec<u8> {
+        let (vip, client) = (self.vip(any_tcp(flow)), self.source(flow));
+        let mut quote = Vec::with_capacity(40 + 32);
+        if self.ipv6 {
+            quote.extend([0x60, 0, 0, 0, 5, 180, TCP, 63]);
+        } else {
+            quote.extend([0x45, 0, 5, 220, 0, 0, 0x40, 0, 63, TCP, 0, 0]);
+        }
+        extend(&mut quote, vip);
+        extend(&mut quote, client.0);
+        if !self.ipv6 {
+            seal_ip(&mut quote);
+        }
+        quote.extend(PORT.to_be_bytes());
+        quote.extend(client.1.to_be_bytes());
+        quote.extend(self.random64(flow).to_be_bytes());
+        quote.extend([8 << 4, ACK, 1, 1, 0, 0, 0, 0, 1, 1, 8, 10]);
+        quote.extend(self.random64(flow + 1).to_be_bytes());
         quote
     }
 
-    fn ip(
+    /// Makes a packet a fragment of one, which begins at so many eights of octets and is not the
+    /// last.
+    fn fragment(&self, frame: &mut [u8; FRAME_MAX], length: usize, at: u16, id: u32) -> usize {
+        let (ip, rest) = frame[ETHERNET..].split_at_mut(self.transport() - ETHERNET);
+        if !self.ipv6 {
+            ip[6..8].copy_from_slice(&(0x2000 | at).to_be_bytes());
+            seal_ip(ip);
+            return length;
+        }
+        let payload = length - self.transport();
+        ip[4..6].copy_from_slice(&(payload as u16 + 8).to_be_bytes());
+        ip[6] = FRAGMENT;
+        rest.copy_within(..payload, 8);
+        rest[..2].copy_from_slice(&[TCP, 0]);
+        rest[2..4].copy_from_slice(&(at << 3 | 1).to_be_bytes());
+        rest[4..8].copy_from_slice(&id.to_be_bytes());
+        length + 8
+    }
+
+    /// Writes all in front of the payload; where that is, and what the addresses, the protocol and
+    /// its length add to its checksum.
+    fn ip<'f>(
         &self,
-        frame: &mut [u8; FRAME_MAX],
+        frame: &'f mut [u8; FRAME_MAX],
         proto: u8,
-        from: Ipv4Addr,
-        to: Ipv4Addr,
+        from: IpAddr,
+        vip: usize,
         payload: usize,
-    ) {
+    ) -> (&'f mut [u8], u32) {
         frame[..6].copy_from_slice(&self.balancer_mac);
         frame[6..12].copy_from_slice(&ROUTER_MAC);
-        frame[12..14].copy_from_slice(&[8, 0]);
-        let ip = &mut frame[ETHERNET..TRANSPORT];
-        ip.copy_from_slice(&[
-            0x45, 0, 0, 0, 0, 0, 0, 0, 63, proto, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        ]);
-        ip[2..4].copy_from_slice(&(20 + payload as u16).to_be_bytes());
-        ip[12..16].copy_from_slice(&from.octets());
-        ip[16..20].copy_from_slice(&to.octets());
-        seal_ip(frame);
+        let (kind, ip) = frame[12..].split_at_mut(2);
+        kind.copy_from_slice(&self.of_family(IPV4, IPV6));
+        let (ip, rest) = ip.split_at_mut(self.transport() - ETHERNET);
+        let addresses = if self.ipv6 {
+            ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, proto, self.hop_limit]);
+            ip[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+            &mut ip[8..]
+        } else {
+            ip[..12].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, self.hop_limit, proto, 0, 0]);
+            ip[2..4].copy_from_slice(&(20 + payload as u16).to_be_bytes());
+            &mut ip[12..]
+        };
+        let (source, destination) = addresses.split_at_mut(self.of_family(4, 16));
+        put(source, from);
+        put(destination, self.vip(vip));
+        let pseudo = sum(source) + sum(destination) + u32::from(proto) + payload as u32;
+        if !self.ipv6 {
+            seal_ip(ip);
+        }
+        (&mut rest[..payload], pseudo)
+    }
+
+    /// Tuples whose hash begins with ten zeroes: a thousandth of the buckets, however many.
+    fn colliding_tuples(&self, count: usize) -> Vec<(IpAddr, u16)> {
+        let tuples = (0u64..).map(|n| self.source(n));
+        let vip = self.vip(TABLE);
+        let collides = |&(host, port): &(IpAddr, u16)| {
+            // struct flow_key4 or flow_key6: addresses, ports, protocol.
+            let mut key = [0; 40];
+            let address = self.of_family(4, 16);
+            let end = 2 * address + 8;
+            put(&mut key[..address], host);
+            put(&mut key[address..2 * address], vip);
+            key[end - 8..end - 6].copy_from_slice(&port.to_be_bytes());
+            key[end - 6..end - 4].copy_from_slice(&PORT.to_be_bytes());
+            key[end - 4] = TCP;
+            let (words, _) = key[..end].as_chunks();
+            let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+            table_hash(words, self.seed) >> 54 == 0
+        };
+        tuples.filter(collides).take(count).collect()
     }
 }
 
-/// Another tuple for each of the first 2^17 * 60,000 flows.
-fn source(flow: u64) -> (Ipv4Addr, u16) {
-    let host = flow as u32 & ((1 << SOURCE_BITS) - 1);
-    let port = 1024 + ((flow >> SOURCE_BITS) % 60_000) as u16;
-    (Ipv4Addr::from(FIRST_SOURCE + host), port)
+fn extend(octets: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => octets.extend(address.octets()),
+        IpAddr::V6(address) => octets.extend(address.octets()),
+    }
 }
 
-fn seal_ip(frame: &mut [u8; FRAME_MAX]) {
-    let ip = &mut frame[ETHERNET..TRANSPORT];
+fn put(at: &mut [u8], address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => at.copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => at.copy_from_slice(&address.octets()),
+    }
+}
+
+/// The checksum of an IPv4 header.
+fn seal_ip(ip: &mut [u8]) {
     ip[10..12].fill(0);
-    let checksum = !fold(sum(ip));
+    let checksum = !fold(sum(&ip[..20]));
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
@@ -399,7 +529,7 @@ fn mix(value: u64) -> u64 {
 }
 
 /// The hash of the flow table (bpf/shared/mix.h), as an attacker would write it down.
-fn table_hash(words: [u64; 2], seed: u64) -> u64 {
+fn table_hash(words: impl Iterator<Item = u64>, seed: u64) -> u64 {
     let (mut sum, mut key) = (seed, seed);
     for word in words {
         key = key
@@ -412,38 +542,28 @@ fn table_hash(words: [u64; 2], seed: u64) -> u64 {
     mix(sum)
 }
 
-/// Tuples whose hash begins with ten zeroes: a thousandth of the buckets, however many.
-fn colliding_tuples(seed: u64, count: usize) -> Vec<(u32, u16)> {
-    let vip = u32::from_ne_bytes(vip4(TABLE).octets());
-    let tuples = (0u64..).map(|n| {
-        let (host, port) = source(n);
-        (u32::from(host), port)
-    });
-    let collides = |&(host, port): &(u32, u16)| {
-        // struct flow_key4: addresses, ports, protocol.
-        let addresses = u64::from(host.swap_bytes()) | u64::from(vip) << 32;
-        let ports = u64::from(port.swap_bytes()) | u64::from(PORT.swap_bytes()) << 16;
-        table_hash([addresses, ports | u64::from(TCP) << 32], seed) >> 54 == 0
-    };
-    tuples.filter(collides).take(count).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PLAN: Plan = Plan {
-        balancer_mac: [2, 0, 0, 0, 0, 2],
-        seed: 7,
-    };
+    const PLANS: [Plan; 2] = [plan(false), plan(true)];
 
-    fn frames(kind: &FloodKind) -> Vec<Vec<u8>> {
+    const fn plan(ipv6: bool) -> Plan {
+        Plan {
+            balancer_mac: [2, 0, 0, 0, 0, 2],
+            seed: 7,
+            ipv6,
+            hop_limit: 63,
+        }
+    }
+
+    fn frames(plan: &Plan, kind: &FloodKind) -> Vec<Vec<u8>> {
         let Frames::Made(make) = kind.frames else {
             return Vec::new();
         };
         let one = |n| {
             let mut buffer = [0; FRAME_MAX];
-            let length = make(&PLAN, n, &mut buffer);
+            let length = make(plan, n, &mut buffer);
             buffer[..length].to_vec()
         };
         (0..200).map(one).collect()
@@ -451,37 +571,78 @@ mod tests {
 
     #[test]
     fn frames_are_sound_and_differ() {
-        for kind in FLOODS {
-            let all = frames(kind);
+        for (plan, kind) in PLANS
+            .iter()
+            .flat_map(|p| FLOODS.iter().map(move |k| (p, k)))
+        {
+            let all = frames(plan, kind);
             let different: std::collections::HashSet<_> = all.iter().collect();
             assert_eq!(different.len(), all.len(), "{}", kind.name);
             for frame in &all {
-                let (ip, rest) = frame[ETHERNET..].split_at(20);
-                assert_eq!(fold(sum(ip)), 0xffff, "{}", kind.name);
-                assert_eq!(
-                    usize::from(u16::from_be_bytes([ip[2], ip[3]])),
-                    20 + rest.len()
-                );
-                let pseudo = sum(&ip[12..]) + u32::from(ip[9]) + rest.len() as u32;
-                match ip[9] {
-                    TCP => assert_eq!(fold(pseudo + sum(rest)), 0xffff, "{}", kind.name),
-                    ICMP => assert_eq!(fold(sum(rest)), 0xffff, "{}", kind.name),
-                    _ => assert_eq!(
-                        usize::from(u16::from_be_bytes([rest[4], rest[5]])),
-                        rest.len()
-                    ),
-                }
+                check(frame, kind.name);
             }
+        }
+    }
+
+    fn check(frame: &[u8], name: &str) {
+        let ipv6 = frame[12..14] == IPV6;
+        let (ip, mut rest) = frame[ETHERNET..].split_at(if ipv6 { 40 } else { 20 });
+        let length_at = if ipv6 { 4 } else { 2 };
+        let length = u16::from_be_bytes([ip[length_at], ip[length_at + 1]]);
+        let (mut proto, addresses) = if ipv6 {
+            assert_eq!(usize::from(length), rest.len(), "{name}");
+            (ip[6], &ip[8..])
+        } else {
+            assert_eq!(usize::from(length), 20 + rest.len(), "{name}");
+            assert_eq!(fold(sum(ip)), 0xffff, "{name}");
+            (ip[9], &ip[12..])
+        };
+        if proto == FRAGMENT {
+            (proto, rest) = (rest[0], &rest[8..]);
+        }
+        let pseudo = sum(addresses) + u32::from(proto) + rest.len() as u32;
+        match proto {
+            ICMP => assert_eq!(fold(sum(rest)), 0xffff, "{name}"),
+            UDP if !ipv6 => assert_eq!(rest[6..8], [0, 0], "{name}"),
+            _ => assert_eq!(fold(pseudo + sum(rest)), 0xffff, "{name}"),
+        }
+        if proto == UDP {
+            let length = u16::from_be_bytes([rest[4], rest[5]]);
+            assert_eq!(usize::from(length), rest.len(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_packet_has_the_hop_limit_and_is_sound() {
+        for plan in PLANS {
+            let packet = frames(&plan, &FLOODS[0]).swap_remove(0);
+            let other = Plan {
+                hop_limit: 77,
+                ..plan
+            };
+            let mut buffer = [0; FRAME_MAX];
+            let length = other.replay(packet.clone())(5, &mut buffer);
+            assert_eq!(length, packet.len());
+            check(&buffer[..length], "replay");
+            assert_eq!(buffer[ETHERNET + if plan.ipv6 { 7 } else { 8 }], 77);
         }
     }
 
     #[test]
     fn the_control_is_as_long_as_its_flood() {
-        for kind in FLOODS {
-            for frame in frames(kind) {
+        for (plan, kind) in PLANS
+            .iter()
+            .flat_map(|p| FLOODS.iter().map(move |k| (p, k)))
+        {
+            for frame in frames(plan, kind) {
                 let mut buffer = [0; FRAME_MAX];
-                let control = PLAN.unserved(frame.len())(0, &mut buffer);
-                assert_eq!(control, frame.len(), "{}", kind.name);
+                let control = plan.unserved(frame.len())(0, &mut buffer);
+                assert_eq!(
+                    control,
+                    frame.len().max(plan.transport() + 8),
+                    "{}",
+                    kind.name
+                );
             }
         }
     }

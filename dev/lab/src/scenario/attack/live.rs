@@ -12,7 +12,6 @@ use crate::load::{LoadConfig, RunningLoad};
 use crate::quic::client::QuicClientOptions;
 use crate::quic::{self, Stack};
 use crate::scenario::bench::{PORT, QUIC_PORT};
-use crate::topology::vip4;
 
 /// The client whose kernel writes no timestamps.
 pub(super) const PLAIN: usize = 1;
@@ -47,7 +46,7 @@ impl Live {
                 slots: slots(world)?,
                 // None opens again under the flood.
                 max_age_ms: 3_600_000,
-                ..LoadConfig::new((vip4(vip), port).into(), world.context.seed)
+                ..LoadConfig::new((world.plan.vip(vip), port).into(), world.context.seed)
             };
             let clients = std::slice::from_ref(&namespaces[client]);
             let options = QuicClientOptions::default();

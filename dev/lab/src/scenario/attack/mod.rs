@@ -6,9 +6,9 @@
 //! are open through all of them. First they are alone. Then as many packets as the flood has,
 //! as long, come to a port that no VIP has: what they cost is the sender's and the wire's
 //! share of two cores. Then comes the flood. Latencies under the flood are judged beside those
-//! under the second phase. Frames are written into the balancer's port of the router, past
-//! queues, and servers drop what claims to come from the flood's addresses: neither the
-//! router nor the servers are under test.
+//! under the second phase. Frames are put into the balancer's port of the router as a driver would,
+//! and end where they come back from it: neither the router nor the servers are under test. With
+//! `through=servers` they go on, and servers drop what claims to come from the flood's addresses.
 
 mod captured;
 mod floods;
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_api::balancer::Stats;
+use causeway_bench::flood::{FloodPrograms, HOP_LIMIT};
 use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
@@ -31,11 +32,11 @@ use super::daemon_process::DaemonProcess;
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::api;
+use crate::background::output_of;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::load::frame_flood::{FrameFlood, FrameMaker, SentFrames};
 use crate::load::report;
 use crate::quic::{Server, ServerConfig, Stack};
-use crate::topology::vip4;
 
 /// The router's port to the balancer.
 const BALANCER_PORT: &str = "lb";
@@ -59,6 +60,12 @@ pub(super) const ATTACK: Scenario = Scenario {
     params: &[
         param("seconds", "3", "length of each of a flood's three phases"),
         param("rate", "200000", "frames a second"),
+        param("family", "4", "of IP, for floods and connections: 4 or 6"),
+        param(
+            "through",
+            "balancer",
+            "what floods go through: the balancer, or the servers behind it, too",
+        ),
         param("slots", "12", "users of each kind, one connection each"),
         param(
             "flows",
@@ -81,15 +88,16 @@ pub(super) const ATTACK: Scenario = Scenario {
     table: |result| {
         let rows = result["interface"]["floods"].as_array()?;
         let mut lines = vec![format!(
-            "{:<17} {:>9} {:>7} {:>6} {:>7} {:>8}  verdicts",
-            "flood", "packets/s", "broken", "p99 x", "evicted", "flows"
+            "{:<17} {:>9} {:>6} {:>7} {:>6} {:>7} {:>8}  verdicts",
+            "flood", "packets/s", "ns", "broken", "p99 x", "evicted", "flows"
         )];
         lines.extend(rows.iter().map(|row| {
             let whole = |key: &str| row[key].to_string();
             format!(
-                "{:<17} {:>9} {:>7} {:>6.2} {:>7} {:>8}  {}",
+                "{:<17} {:>9} {:>6} {:>7} {:>6.2} {:>7} {:>8}  {}",
                 row["flood"].as_str().unwrap_or_default(),
                 whole("received_per_s"),
+                whole("cpu_ns"),
                 whole("broken_connections"),
                 row["worst_p99_ratio"].as_f64().unwrap_or(f64::NAN),
                 whole("evicted_live"),
@@ -163,6 +171,8 @@ struct World<'a> {
     keys: SharedKeys,
     flows: u32,
     plan: Plan,
+    /// Ends floods behind the balancer.
+    end: Option<FloodPrograms>,
     _agents: Vec<AgentProcess>,
     _quic: Vec<Server>,
 }
@@ -180,8 +190,29 @@ impl<'a> World<'a> {
         let bench = Bench::build(context.sandbox, 3, SERVERS)?;
         let keys = SharedKeys::with_cookies(&context.binary)?;
         prepare(&bench)?;
+        let through: String = context.param("through")?;
+        let router = &bench.topology.router.netns;
+        let end = match through.as_str() {
+            "balancer" => Some(router.run(|| FloodPrograms::load(BALANCER_PORT))?),
+            "servers" => None,
+            other => bail!("floods go through the balancer or the servers, not through {other:?}"),
+        };
+        if let Some(end) = &end {
+            bench.topology.run_behind_balancer(end.end())?;
+        }
+        let family: u8 = context.param("family")?;
+        ensure!([4, 6].contains(&family), "the family is 4 or 6");
+        let plan = Plan {
+            balancer_mac: bench.topology.balancer.mac,
+            seed: context.seed,
+            ipv6: family == 6,
+            hop_limit: if end.is_some() { HOP_LIMIT } else { 63 },
+        };
         let agents = (0..SERVERS)
-            .map(|index| bench.agent(&context.binary, index, &agent_lines(&bench, &keys, index)))
+            .map(|index| {
+                let lines = agent_lines(&bench, &keys, &plan, index);
+                bench.agent(&context.binary, index, &lines)
+            })
             .collect::<Result<_>>()?;
         let servers = bench.topology.servers.iter().enumerate();
         let quic = servers
@@ -195,10 +226,8 @@ impl<'a> World<'a> {
             .collect::<Result<_>>()?;
         Ok(Self {
             context,
-            plan: Plan {
-                balancer_mac: bench.topology.balancer.mac,
-                seed: context.seed,
-            },
+            plan,
+            end,
             bench,
             keys,
             flows: match planted {
@@ -212,16 +241,24 @@ impl<'a> World<'a> {
 
     /// A VIP for each way of remembering, and one for datagrams.
     fn vips(&self) -> Result<Vec<VipEntry>> {
-        let tcp = |vip| self.bench.vip4(vip, "round-robin", ServerForwarding::Ipip);
+        let tcp = |vip| {
+            let of = if self.plan.ipv6 {
+                Bench::vip6
+            } else {
+                Bench::vip4
+            };
+            of(&self.bench, vip, "round-robin", ServerForwarding::Ipip)
+        };
         let mut stateful = with_ids(tcp(STATEFUL));
         stateful.forwarding = ServerForwarding::Gue;
         stateful.keys.push("stateful = true".to_owned());
-        let quic = self
-            .bench
-            .quic_vip4(QUIC, "round-robin", ServerForwarding::Ipip);
+        let quic = VipEntry {
+            port: QUIC_PORT,
+            protocol: Protocol::Udp,
+            ..tcp(QUIC)
+        };
         let mut udp = quic.clone();
         udp.port = UDP_PORT;
-        udp.protocol = Protocol::Udp;
         let mut quic = with_ids(quic);
         quic.keys = vec![format!("quic_cid = [{}]", self.keys.quic_cid(0)?)];
         let mut table = tcp(TABLE);
@@ -263,15 +300,16 @@ impl<'a> World<'a> {
         let length = self.frame_length(kind, &frames);
         let flood = match frames {
             Made::Maker(maker) => maker,
-            Made::Packet(packet) => Plan::replay(packet),
+            Made::Packet(packet) => self.plan.replay(packet),
         };
         let start = look(&balancer)?;
         let calm_ns = crate::clock::monotonic_ns();
         sleep(phase);
         let calm = look(&balancer)?;
         let control_ns = crate::clock::monotonic_ns();
-        self.send(self.plan.unserved(length), phase)?;
+        let of_control = self.send(self.plan.unserved(length), phase)?;
         let before = look(&balancer)?;
+        let ended = self.ended();
         let flood_ns = crate::clock::monotonic_ns();
         let sent = self.send(flood, phase)?;
         let end_ns = crate::clock::monotonic_ns();
@@ -345,8 +383,10 @@ impl<'a> World<'a> {
         let reports = |look: &Look| json!(look.stats.agent_reports);
         Ok(json!({
             "flood": kind.name, "sent": sent.frames, "received": received,
-            "received_per_s": rate, "fast_enough": rate >= 150_000, "sender_cpu_s": sent.cpu_s,
-            "frame_bytes": length, "clients": clients, "broken_connections": broken,
+            "received_per_s": rate, "fast_enough": rate >= 150_000,
+            "control_sent": of_control.frames, "control_cpu_ns": of_control.cpu_ns(),
+            "cpu_ns": sent.cpu_ns(), "making_ns": sent.making_ns(),
+            "ended_behind": self.ended() - ended, "frame_bytes": length, "clients": clients, "broken_connections": broken,
             "worst_p99_ratio": worst, "within_twice": worst.is_some_and(|ratio| ratio <= SLOWER),
             "verdicts": verdicts, "evicted_live": evicted, "flows": flows,
             "slots": [before.slots, after.slots],
@@ -359,19 +399,22 @@ impl<'a> World<'a> {
         }))
     }
 
+    /// Frames that came back from the balancer and ended there.
+    fn ended(&self) -> u64 {
+        self.end.as_ref().map_or(0, FloodPrograms::ended)
+    }
+
     fn frames(&self, kind: &FloodKind) -> Result<Made> {
         let router = &self.bench.topology.router.netns;
         Ok(match kind.frames {
             Frames::Made(frame) => Made::Maker(self.plan.maker(frame)),
             Frames::Collisions => Made::Maker(self.plan.collisions(COLLIDING)),
-            Frames::ReplayOfClient => Made::Packet(captured::frame(router, |frame| {
-                // TCP to the VIP with cookies, with data.
-                let to = vip4(COOKIES).octets();
-                frame.len() > 100
-                    && frame[12..14] == [8, 0]
-                    && frame[23] == 6
-                    && frame[30..34] == to
-            })?),
+            Frames::ReplayOfClient => {
+                let plan = self.plan;
+                Made::Packet(captured::frame(router, move |frame| {
+                    plan.is_request(frame)
+                })?)
+            }
             Frames::ReplayOfReport => Made::Packet(captured::frame(router, |frame| {
                 frame.len() > 42 && frame[23] == 17 && frame[36..38] == REPORTS_PORT.to_be_bytes()
             })?),
@@ -390,7 +433,8 @@ impl<'a> World<'a> {
 
     fn send(&self, frames: FrameMaker, phase: Duration) -> Result<SentFrames> {
         let router = &self.bench.topology.router.netns;
-        let flood = FrameFlood::start(router, BALANCER_PORT, self.context.param("rate")?, frames);
+        let rate = self.context.param("rate")?;
+        let flood = FrameFlood::start(router, BALANCER_PORT, rate, frames)?;
         sleep(phase);
         flood.finish()
     }
@@ -427,8 +471,8 @@ fn reports_address(bench: &Bench) -> String {
     format!("{}:{REPORTS_PORT}", bench.topology.balancer.ipv4)
 }
 
-fn agent_lines(bench: &Bench, keys: &SharedKeys, index: usize) -> String {
-    let vips = [COOKIES, STATEFUL].map(|vip| (vip4(vip), super::bench::PORT).into());
+fn agent_lines(bench: &Bench, keys: &SharedKeys, plan: &Plan, index: usize) -> String {
+    let vips = [COOKIES, STATEFUL].map(|vip| (plan.vip(vip), super::bench::PORT).into());
     format!(
         "{}[agent.report]\nload = true\nto = [\"{}\"]\nkeys = \"{}\"\n",
         keys.cookies_for(index, &vips),
@@ -442,15 +486,21 @@ fn prepare(bench: &Bench) -> Result<()> {
     let topology = &bench.topology;
     for server in &topology.servers {
         // Local addresses are looked up first unless the rule says otherwise.
-        server.netns.ip(&format!(
-            "rule add pref 100 lookup local\n\
-             rule add pref 10 from {} blackhole\n\
-             rule del pref 0\n",
-            floods::SOURCES
-        ))?;
+        for (family, sources) in ["-4", "-6"].into_iter().zip(floods::SOURCES) {
+            for rule in [
+                "add pref 100 lookup local".to_owned(),
+                format!("add pref 10 from {sources} blackhole"),
+                "del pref 0".to_owned(),
+            ] {
+                let mut command = server.netns.command("ip");
+                output_of(command.args([family, "rule"]).args(rule.split(' ')))?;
+            }
+        }
     }
     let router = &topology.router.netns;
-    router.ip(&format!("route add blackhole {}\n", floods::SOURCES))?;
+    for sources in floods::SOURCES {
+        router.ip(&format!("route add blackhole {sources}\n"))?;
+    }
     topology.clients[live::PLAIN]
         .netns
         .sysctl("net/ipv4/tcp_timestamps", "0")
