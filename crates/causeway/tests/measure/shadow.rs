@@ -90,6 +90,20 @@ impl Talk {
     }
 }
 
+fn ip(protocol: u8, source: [u8; 4], to: [u8; 4], inside: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x45, 0];
+    header.extend((20 + inside.len() as u16).to_be_bytes());
+    header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    header.extend(source);
+    header.extend(to);
+    header.extend(inside);
+    header
+}
+
+fn ethernet(packet: &[u8]) -> Vec<u8> {
+    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], packet].concat()
+}
+
 fn frame(
     from: Endpoint,
     to: Endpoint,
@@ -99,15 +113,6 @@ fn frame(
     at_ns: u64,
     tunnel: Option<[u8; 4]>,
 ) -> Vec<u8> {
-    let ip = |protocol: u8, source: [u8; 4], to: [u8; 4], inside: &[u8]| {
-        let mut header = vec![0x45, 0];
-        header.extend((20 + inside.len() as u16).to_be_bytes());
-        header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-        header.extend(source);
-        header.extend(to);
-        header.extend(inside);
-        header
-    };
     let mut tcp = Vec::new();
     tcp.extend(from.1.to_be_bytes());
     tcp.extend(to.1.to_be_bytes());
@@ -122,8 +127,14 @@ fn frame(
     if let Some(end) = tunnel {
         packet = ip(4, [10, 0, 0, 2], end, &packet);
     }
-    let ethernet = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &packet];
-    ethernet.concat()
+    ethernet(&packet)
+}
+
+/// What one IPVS sends another about its connections.
+fn ipvs_sync() -> Vec<u8> {
+    let ports = [40_000_u16, 8848].map(u16::to_be_bytes).concat();
+    let udp = [&ports[..], &[0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
+    ethernet(&ip(17, [10, 0, 0, 2], [224, 0, 0, 81], &udp))
 }
 
 /// A pcap in nanoseconds.
@@ -284,31 +295,52 @@ fn beside_a_proxy_servers_are_measured_and_causeway_is_forecast() {
     }
 }
 
-#[test]
-fn behind_a_tunnel_the_servers_are_where_it_ends() {
-    let file = by_turns(40, |_, client, server, asks| {
+/// A forwarder that tunnels, seen at its own interface.
+fn tunnelled(more: impl Fn(u16, u64) -> Vec<Stamped>) -> NamedTempFile {
+    by_turns(40, |number, client, server, asks| {
         let begin_ns = asks[0].0 - 60_000;
         let one_way = |tunnel| Talk {
             tunnel,
             one_way: true,
             ..Talk::new(client, VIP)
         };
-        vec![
-            asked(one_way(None), asks, begin_ns),
-            asked(one_way(Some(server.0)), asks, begin_ns + 1000),
-        ]
-    });
-    let report = json(&file, &[]);
-    assert_eq!(report["balancer"]["kind"], "forwarder");
-    assert_eq!(report["servers"].as_array().unwrap().len(), 3);
-    assert!(number(&report, "/forecast/causeway/p99_ms") > 0.0);
+        let mut first = asked(one_way(None), asks, begin_ns);
+        first.packets.append(&mut more(number, begin_ns));
+        vec![first, asked(one_way(Some(server.0)), asks, begin_ns + 1000)]
+    })
+}
+
+/// What a replaced balancer breaks today.
+fn replaced_today(report: &Value) -> &Value {
     let broken = report["broken"].as_array().unwrap();
     let replaced = broken.iter().find(|of| of["change"] == "balancer_replaced");
+    &replaced.unwrap()["today"]
+}
+
+#[test]
+fn behind_a_tunnel_the_servers_are_where_it_ends() {
+    let report = json(&tunnelled(|_, _| Vec::new()), &[]);
+    assert_eq!(report["balancer"]["kind"], "forwarder");
+    assert_eq!(report["balancer"]["method"], "turns");
+    assert_eq!(report["servers"].as_array().unwrap().len(), 3);
+    assert!(number(&report, "/forecast/causeway/p99_ms") > 0.0);
     assert_eq!(
-        replaced.unwrap()["today"],
-        Value::Null,
-        "no client sees its table"
+        *replaced_today(&report),
+        report["arrivals"]["live_mean"],
+        "what goes by turns has a table, and no other machine was told of it"
     );
+}
+
+#[test]
+fn what_a_forwarder_that_tells_its_table_breaks_is_not_told() {
+    let report = json(
+        &tunnelled(|number, at_ns| match number {
+            9 => vec![(at_ns, ipvs_sync())],
+            _ => Vec::new(),
+        }),
+        &[],
+    );
+    assert_eq!(*replaced_today(&report), Value::Null);
 }
 
 #[test]

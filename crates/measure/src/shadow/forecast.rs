@@ -384,6 +384,14 @@ fn broken(recording: &Recording, pool: &Pool, servers: &[OfServer<'_>]) -> Vec<B
     let (replaced, replaced_why) = match pool.kind {
         Kind::Proxy => (Some(live_all), "a proxy's connections end with it"),
         Kind::Forwarder if pool.method == Method::Unknown => (None, "how it picks is unknown"),
+        Kind::Forwarder if recording.tells_connections => (
+            None,
+            "it tells another machine its connections (IPVS, UDP port 8848)",
+        ),
+        Kind::Forwarder if pool.method == Method::Turns => (
+            Some(live_all),
+            "what goes by turns knows them by its table, of which nobody was told here",
+        ),
         Kind::Forwarder => (None, "whether another machine has its table cannot be seen"),
         Kind::Unknown => (None, "whether it is a proxy is unknown"),
     };

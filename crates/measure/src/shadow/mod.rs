@@ -42,6 +42,8 @@ use report::Report;
 const RING_BYTES: usize = 64 << 20;
 /// Ports of GUE: IANA's, Katran's, and that of GLB Director.
 const GUE_PORTS: [u16; 3] = [6080, 9886, 19523];
+/// Port of the multicasts in which one IPVS tells another its connections.
+const IPVS_SYNC: u16 = 8848;
 /// How often to look for signals and the time.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -210,6 +212,12 @@ impl Tap {
     fn frame(&mut self, link: LinkType, data: &[u8], wire_len: u32, time_ns: u64) {
         let seen = Observation::of_frame(link, data, wire_len, time_ns, Headers::Clear);
         let Ok(mut seen) = seen else { return };
+        if seen.packet.proto == Packet::UDP
+            && seen.key.dport() == IPVS_SYNC
+            && seen.key.dst().is_multicast()
+        {
+            self.recorder.tells_connections();
+        }
         if seen.packet.proto != Packet::TCP || !self.filter.passes(&seen.key) {
             return;
         }

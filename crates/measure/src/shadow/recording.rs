@@ -64,6 +64,8 @@ pub(super) struct Recording {
     pub left_out: u64,
     /// Requests in it, and left out.
     pub requests: usize,
+    /// Datagrams were seen in which a balancer tells another its connections.
+    pub tells_connections: bool,
 }
 
 impl Recording {
@@ -155,6 +157,11 @@ impl Recorder {
         });
         self.open.insert(key, place);
         Some((place, from_client))
+    }
+
+    /// A balancer tells another its connections.
+    pub(super) fn tells_connections(&mut self) {
+        self.recording.tells_connections = true;
     }
 
     /// The time that was looked at is over.

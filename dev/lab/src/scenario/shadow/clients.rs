@@ -23,7 +23,8 @@ use crate::netns::Netns;
 
 /// Bytes of an answer.
 const SIZE: u32 = 2_000;
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Shorter than the time after which what a change breaks is counted.
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// What a holder asks for, and how often.
 const HELD_WORK: Duration = Duration::from_micros(200);
 const HELD_EVERY: Duration = Duration::from_secs(2);

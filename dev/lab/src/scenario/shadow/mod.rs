@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway shadow` beside HAProxy forecasts what Causeway would do; then Causeway takes
+//! `causeway shadow` beside HAProxy or IPVS forecasts what Causeway would do; then Causeway takes
 //! over, with the same clients, and the forecast is held against what they see.
 //!
 //! Servers work on one request at a time, some of them more slowly than the others. The
 //! forecast is complete before Causeway is started.
 
 mod clients;
+mod existing;
 mod haproxy;
+mod ipvs;
 
 use std::net::SocketAddrV4;
 use std::process::Stdio;
@@ -18,13 +20,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::clients::{RunningVisits, Seen, Visits};
-use self::haproxy::Haproxy;
+use self::existing::{Existing, Kind};
 use super::bench::{Bench, PORT};
 use super::connections::{SharedKeys, with_ids};
 use super::{Context, Scenario, param};
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
 use crate::modelled_servers::ModelledServers;
-use crate::topology::vip4;
+use crate::topology::{Node, vip4};
 
 /// How far a forecast may be off.
 const CLOSE: f64 = 0.1;
@@ -34,9 +36,14 @@ const SETTLES: Duration = Duration::from_secs(4);
 
 pub(super) const SHADOW: Scenario = Scenario {
     name: "shadow",
-    about: "causeway shadow beside HAProxy: its forecast, and then Causeway in HAProxy's place",
+    about: "causeway shadow beside HAProxy or IPVS: its forecast, and then Causeway in their place",
     params: &[
         param("runs", "5", "seeds, from the given one on"),
+        param(
+            "existing",
+            "haproxy",
+            "what it watches: haproxy, ipvs-masquerading or ipvs-tunnel",
+        ),
         param("balance", "roundrobin", "HAProxy's way to pick"),
         param(
             "scheduler",
@@ -63,6 +70,7 @@ pub(super) const SHADOW: Scenario = Scenario {
 
 /// The parameters.
 struct Plan {
+    existing: Kind,
     balance: String,
     scheduler: String,
     servers: usize,
@@ -89,10 +97,12 @@ struct Truth {
 }
 
 fn run(context: &Context) -> Result<Value> {
-    haproxy::available()?;
+    let existing = Kind::of_word(&context.param::<String>("existing")?)?;
+    existing.available()?;
     let runs: u64 = context.param("runs")?;
     let seconds = |name| Ok::<_, anyhow::Error>(Duration::from_secs_f64(context.param(name)?));
     let mut plan = Plan {
+        existing,
         balance: context.param("balance")?,
         scheduler: context.param("scheduler")?,
         servers: context.param("servers")?,
@@ -112,7 +122,8 @@ fn run(context: &Context) -> Result<Value> {
         plan.servers >= 2 && slow <= plan.servers,
         "servers is 2 at least, and slow no more"
     );
-    let bench = Bench::bare(context.sandbox, CLIENTS, plan.servers)?;
+    let mut bench = Bench::bare(context.sandbox, CLIENTS, plan.servers)?;
+    let spare = bench.topology.add_balancer(context.sandbox)?;
     let factor: f64 = context.param("factor")?;
     let factors: Vec<f64> = (0..plan.servers)
         .map(|index| {
@@ -128,35 +139,31 @@ fn run(context: &Context) -> Result<Value> {
     let mut seeds = Vec::new();
     for seed in context.seed..context.seed + runs {
         plan.visits.seed = seed;
-        let (forecast, today) = beside_haproxy(context, &bench, &plan, &pool)?;
+        let (forecast, today) = beside(context, (&bench, &spare), &plan, &pool)?;
         let causeway = in_its_place(context, (&bench, &keys), &plan, &pool)?;
         let row = Row::new(seed, &forecast, &today, &causeway)?;
         context.say(row.line());
         seeds.push(json!({
-            "row": row, "haproxy": today, "causeway": causeway, "forecast": forecast,
+            "row": row, "today": today, "causeway": causeway, "forecast": forecast,
         }));
     }
     Ok(json!({ "seeds": seeds }))
 }
 
-/// The forecast, and what HAProxy's clients have.
-fn beside_haproxy(
+/// The forecast, and what clients of the existing balancer have.
+fn beside(
     context: &Context,
-    bench: &Bench,
+    (bench, spare): (&Bench, &Node),
     plan: &Plan,
     pool: &ModelledServers,
 ) -> Result<(Value, Truth)> {
     let node = &bench.topology.balancer;
-    let address = vip4(0);
-    node.netns.ip(&format!("addr add {address}/32 dev lo\n"))?;
-    let servers: Vec<SocketAddrV4> = bench
-        .topology
-        .servers
-        .iter()
-        .map(|server| SocketAddrV4::new(server.ipv4, PORT))
-        .collect();
-    let front = SocketAddrV4::new(address, PORT);
-    let mut haproxy = Haproxy::start(&node.netns, front, &plan.balance, &servers)?;
+    let mut existing = Existing::start(
+        plan.existing,
+        &plan.balance,
+        (&bench.topology, spare),
+        SocketAddrV4::new(vip4(0), PORT),
+    )?;
     let clients = RunningVisits::start(&bench.client_namespaces(), &plan.visits);
     sleep(plan.warm_up);
     let (from, before) = (Instant::now(), served(pool));
@@ -187,16 +194,11 @@ fn beside_haproxy(
     );
     let forecast: Value = serde_json::from_slice(&shadow.stdout)?;
     let changes = [
-        change(&clients.seen, || {
-            haproxy.reload(&servers[..servers.len() - 1])
-        })?,
-        change(&clients.seen, || {
-            haproxy.replace(&servers[..servers.len() - 1])
-        })?,
+        change(&clients.seen, || existing.take_out_last())?,
+        change(&clients.seen, || existing.replace())?,
     ];
     let truth = Truth::of(clients, (from, upto), served, changes)?;
-    drop(haproxy);
-    node.netns.ip(&format!("addr del {address}/32 dev lo\n"))?;
+    existing.end()?;
     Ok((forecast, truth))
 }
 
@@ -353,9 +355,9 @@ impl Row {
             today: Held::new(forecast, "/forecast/today/p99_ms", today.p99_ms)?,
             causeway: Held::new(forecast, "/forecast/causeway/p99_ms", causeway.p99_ms)?,
             broken: vec![
-                broken("pool_changed", "/today", "haproxy", changed(today))?,
+                broken("pool_changed", "/today", "existing", changed(today))?,
                 broken("pool_changed", "/cookies", "causeway", changed(causeway))?,
-                broken("balancer_replaced", "/today", "haproxy", replaced(today))?,
+                broken("balancer_replaced", "/today", "existing", replaced(today))?,
                 broken(
                     "balancer_replaced",
                     "/cookies",
@@ -392,7 +394,7 @@ impl Row {
 
 fn table(result: &Value) -> Option<String> {
     let mut text = String::from(
-        "seed  p99 today  with Causeway: forecast, had  off     broken (forecast:had): haproxy pool, causeway pool, haproxy replaced, causeway replaced\n",
+        "seed  p99 today  with Causeway: forecast, had  off     broken (forecast:had): pool today, with Causeway, balancer replaced today, with Causeway\n",
     );
     for row in result["seeds"].as_array()?.iter().map(|of| &of["row"]) {
         let ms = |pointer: &str| row.pointer(pointer).and_then(Value::as_f64);
