@@ -32,7 +32,7 @@ use crate::topology::{Node, vip4};
 const CLOSE: f64 = 0.1;
 const CLIENTS: usize = 2;
 /// What a change breaks has broken by then.
-const SETTLES: Duration = Duration::from_secs(4);
+const SETTLES: Duration = clients::TIMEOUT.saturating_add(Duration::from_secs(2));
 
 pub(super) const SHADOW: Scenario = Scenario {
     name: "shadow",
