@@ -3,6 +3,7 @@
 //! and the place that it has to itself. Connections that are open live through each.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -274,7 +275,12 @@ fn state_read_only(world: &mut World<'_>) -> Result<String> {
 /// All of them; then the daemon is killed: what it pinned again holds the data plane.
 fn pins_deleted(world: &mut World<'_>) -> Result<String> {
     let before = world.logged();
-    fs::remove_dir_all(world.balancer.pin_dir())?;
+    // Again where the daemon put some back before all were gone.
+    while let Err(error) = fs::remove_dir_all(world.balancer.pin_dir()) {
+        if error.kind() != ErrorKind::DirectoryNotEmpty {
+            return Err(error.into());
+        }
+    }
     world.said_since(before, "restored")
 }
 
