@@ -11,7 +11,7 @@ use causeway_core::estimate::Packet;
 use causeway_core::rtt::Seen;
 use causeway_dataplane::{Result, Sampler, SamplerOptions, interface_of, sampler_cost};
 
-use sandbox::{Netns, Sandbox, ip};
+use sandbox::{Netns, Sandbox, ip, wait_for};
 
 const REQUESTS: usize = 400;
 
@@ -30,6 +30,16 @@ fn server_side() -> Netns {
     server
 }
 
+/// Also where another test starts a program, which has a copy of the last listener until its `exec`.
+fn listen(to: SocketAddr) -> TcpListener {
+    let mut listener = None;
+    wait_for("a port that is free again", || {
+        listener = TcpListener::bind(to).ok();
+        listener.is_some()
+    });
+    listener.expect("a listener")
+}
+
 /// Requests of 100 bytes, responses of 200, and what the sampler took meanwhile.
 fn exchange(
     server: &Netns,
@@ -38,7 +48,7 @@ fn exchange(
     start: fn(&SamplerOptions) -> Result<Sampler>,
 ) -> (SocketAddr, Vec<Seen>, u64) {
     let to: SocketAddr = to.parse().expect("an address");
-    let listener = server.run(|| TcpListener::bind(to).expect("listen"));
+    let listener = server.run(|| listen(to));
     let mut sampler = start(options).expect("sampler");
     let answering = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("accept");
