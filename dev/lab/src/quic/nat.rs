@@ -42,7 +42,7 @@ enum Port {
     New,
     /// The server has sent something to it.
     Answered,
-    /// The client has sent something since, as what a server asks of a new path.
+    /// The client has sent something since, such as its answer to the challenge of a new path.
     Settled,
 }
 

@@ -97,7 +97,7 @@ impl<'a> Existing<'a> {
         }
     }
 
-    /// Leaves nodes and routes as they were.
+    /// Leaves addresses and routes as they were.
     pub(super) fn end(self) -> Result<()> {
         match self.runs {
             Runs::Haproxy(haproxy) => {

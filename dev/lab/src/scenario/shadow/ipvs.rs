@@ -121,7 +121,7 @@ impl<'a> Ipvs<'a> {
         output_of(node.netns.command("ipvsadm").args(words.split(' '))).map(drop)
     }
 
-    /// Leaves nodes and routes as they were.
+    /// Leaves addresses and routes as they were; the nodes go on to be routers.
     pub(super) fn end(self) -> Result<()> {
         for node in self.nodes {
             self.admin(node, "-C")?;
