@@ -219,27 +219,22 @@ impl<'o> Balancer<'o> {
         Ok(balancer)
     }
 
-    /// With cookies, measuring 1 in 2^`k` connections.
-    pub(super) fn sampled(
-        storage: &'o mut MaybeUninit<OpenObject>,
-        k: u8,
-    ) -> Result<Self, BenchError> {
+    /// The same, which measures 1 in 2^`k` of the connections that open from now on.
+    pub(super) fn measuring(self, k: u8) -> Result<Self, BenchError> {
         let sampling = SamplingValue {
             opening: k,
             least: k,
             most: k,
         };
-        let balancer = Self::with_cookies(storage, true, 0)?;
-        balancer
-            .change_reals(|real| real.sampling = sampling)
-            .and_then(|()| balancer.change_vips(|vip| vip.sampling = sampling))
+        self.change_reals(|real| real.sampling = sampling)
+            .and_then(|()| self.change_vips(|vip| vip.sampling = sampling))
             .map_err(failed("configuring the balancer"))?;
-        Ok(balancer)
+        Ok(self)
     }
 
     /// With QUIC connection ids of the default kind.
     pub(super) fn with_cids(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
-        let balancer = Self::with_table(storage, FEW_FLOWS)?;
+        let balancer = Self::load(storage)?;
         balancer
             .give_cids()
             .map_err(failed("configuring the balancer"))?;

@@ -297,7 +297,7 @@ pub(crate) fn alone<T: Send>(
 
 /// All cases at one number of flows.
 fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
-    let mut storage: [MaybeUninit<OpenObject>; 17] = [const { MaybeUninit::uninit() }; 17];
+    let mut storage: [MaybeUninit<OpenObject>; 22] = [const { MaybeUninit::uninit() }; 22];
     let [
         instrument,
         measured,
@@ -311,7 +311,12 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         gue,
         cid,
         baselines,
+        sampled,
+        syn_sampled,
+        udp_sampled,
+        slot_sampled,
         cookie_sampled,
+        cid_sampled,
         syn_unmeasured,
         udp_unmeasured,
         cid_unmeasured,
@@ -331,7 +336,12 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let baselines = Baselines::load(baselines, &cookie)?;
     let floors = Floors::load(floors)?;
     let rate = controllers_rate();
-    let cookie_sampled = Balancer::sampled(cookie_sampled, rate)?;
+    let sampled = Balancer::load(sampled)?.measuring(rate)?;
+    let syn_sampled = Balancer::load(syn_sampled)?.measuring(rate)?;
+    let udp_sampled = Balancer::load(udp_sampled)?.measuring(rate)?;
+    let slot_sampled = Balancer::stateful(slot_sampled, flows)?.measuring(rate)?;
+    let cookie_sampled = Balancer::with_cookies(cookie_sampled, true, 0)?.measuring(rate)?;
+    let cid_sampled = Balancer::with_cids(cid_sampled)?.measuring(rate)?;
     let syn_unmeasured = Balancer::unmeasured(syn_unmeasured, &syn)?;
     let udp_unmeasured = Balancer::unmeasured(udp_unmeasured, &udp)?;
     let cid_unmeasured = Balancer::unmeasured(cid_unmeasured, &cid)?;
@@ -346,11 +356,19 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         (syn.program(), Shot::Tcp),
         (udp.program(), Shot::Udp),
         (cookie_measured.program(), Shot::Cookie),
+        (cid.program(), Shot::Cid),
+        (sampled.program(), Shot::Tcp),
+        (syn_sampled.program(), Shot::Tcp),
+        (udp_sampled.program(), Shot::Udp),
         (cookie_sampled.program(), Shot::Cookie),
+        (cid_sampled.program(), Shot::Cid),
     ] {
         instrument.fill(program, shot, flows)?;
     }
     let tokens = slot_measured.open_all(&mut instrument, flows)?;
+    // Of the same connections, opened in the same order: the same tokens, or no packet would
+    // be of a known one.
+    slot_sampled.open_all(&mut instrument, flows)?;
     instrument.set_clients(&shuffled(flows, 0x5eed), &tokens)?;
 
     let established = Verdict::Established;
@@ -366,6 +384,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
             established,
         )
         .measuring(1),
+        Case::of("tcp_established_sampled", Shot::Tcp, &sampled, established).measuring(1 << rate),
         Case::of("tcp_cookie", Shot::Cookie, &cookie, established),
         Case::of(
             "tcp_cookie_measured",
@@ -398,7 +417,15 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
             established,
         )
         .measuring(1),
+        Case::of(
+            "tcp_conn_slot_sampled",
+            Shot::Token,
+            &slot_sampled,
+            established,
+        )
+        .measuring(1 << rate),
         Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened).measuring(1),
+        Case::of("tcp_syn_sampled", Shot::Syn, &syn_sampled, Verdict::Opened).measuring(1 << rate),
         Case::of(
             "tcp_syn_unmeasured",
             Shot::Syn,
@@ -407,8 +434,10 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         )
         .with_other_syns(),
         Case::of("udp", Shot::Udp, &udp, established).measuring(1),
+        Case::of("udp_sampled", Shot::Udp, &udp_sampled, established).measuring(1 << rate),
         Case::of("udp_unmeasured", Shot::Udp, &udp_unmeasured, established),
         Case::of("quic_cid", Shot::Cid, &cid, established).measuring(1),
+        Case::of("quic_cid_sampled", Shot::Cid, &cid_sampled, established).measuring(1 << rate),
         Case::of(
             "quic_cid_unmeasured",
             Shot::Cid,
