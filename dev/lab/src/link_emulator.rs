@@ -205,6 +205,8 @@ impl Carrier {
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         // SAFETY: PR_SET_TIMERSLACK takes one integer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        // A line waits for no processor that its ends keep busy.
+        crate::cpu::go_first()?;
         let mut poll = Poll::new()?;
         for (token, end) in self.ends.iter().enumerate() {
             poll.add(end.as_raw_fd(), token, Interest::Read)?;
