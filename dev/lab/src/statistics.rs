@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Order statistics of a few values.
 
+use std::f64::consts::FRAC_PI_2;
+
 /// The value that a share `q` of the values does not exceed; NaN of none.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
@@ -19,6 +21,15 @@ pub fn median(values: &[f64]) -> f64 {
         n if n % 2 == 1 => sorted[n / 2],
         n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
     }
+}
+
+/// The standard error of these values' median, were they normally distributed: that of the mean
+/// times the root of pi/2. NaN for a single one.
+pub fn standard_error(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / (count - 1.0) / count * FRAC_PI_2).sqrt()
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 //! Throughput kept under loss, in rounds of bulk runs with and without: each loss is compared
 //! with none in the same round, and a round is played again as a whole.
 
-use std::f64::consts::FRAC_PI_2;
-
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,7 +12,7 @@ use super::tunnel::Tunnel;
 use super::world::{Place, TunnelWorld};
 use super::{BifrostPlan, Context, loads};
 use crate::cpu::Steal;
-use crate::statistics::median;
+use crate::statistics::{median, standard_error};
 
 /// A bulk run.
 #[derive(Debug, Clone, Serialize)]
@@ -141,15 +139,6 @@ fn kept_error_pct(runs: &[(f64, f64)], loss: f64) -> f64 {
     100.0 * standard_error(&ratios)
 }
 
-/// The standard error of these values' median, were they normally distributed: that of the mean
-/// times the root of pi/2. NaN for a single one.
-pub(super) fn standard_error(values: &[f64]) -> f64 {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (squares / (count - 1.0) / count * FRAC_PI_2).sqrt()
-}
-
 /// What the tunnel's ends count, together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
@@ -200,6 +189,8 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
+    use std::f64::consts::FRAC_PI_2;
+
     use super::*;
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::kept::{Counts, bulk_rounds, kept_pct, rates, standard_error};
+use super::kept::{Counts, bulk_rounds, kept_pct, rates};
 use super::latencies::RequestTimes;
 use super::loads::{self, Ends};
 use super::plain_tunnel::{PlainTunnel, PlainTunnelKind};
@@ -16,7 +16,7 @@ use super::tunnel::Tunnel;
 use super::world::{TunnelShape, TunnelWorld};
 use super::{BifrostPlan, Context};
 use crate::cpu::{Awake, Steal};
-use crate::statistics::median;
+use crate::statistics::{median, standard_error};
 
 /// What is compared where the machine is the limit.
 pub(super) const TUNNELS: [&str; 4] = ["causeway", OTHER, "super_packet_tunnel", "packet_tunnel"];
