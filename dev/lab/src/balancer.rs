@@ -92,7 +92,7 @@ pub struct BalancerSettings {
     pub measure: Option<bool>,
     /// Further lines of the file's head, such as `hash_key = "..."`.
     pub head: Vec<String>,
-    /// IPv4 flows that its table is made for; by default a few.
+    /// Flows of each family that its table is made for; by default a few.
     pub flows: Option<u32>,
     /// Further lines for `[encap]`.
     pub encap: Vec<String>,
@@ -183,6 +183,7 @@ impl Balancer {
 
     fn config(&self, settings: &BalancerSettings) -> Result<String> {
         let (state, socket) = (self.state_dir(), self.socket());
+        let flows = settings.flows.unwrap_or(65_536);
         let mut s = format!(
             "interface = \"{DEVICE}\"\n\
              pin_dir = \"{}\"\n\
@@ -199,7 +200,7 @@ impl Balancer {
              length = \"10m\"\n\
              [flow_table]\n\
              ipv4 = {}\n\
-             ipv6 = 65536\n\
+             ipv6 = {}\n\
              [control]\n",
             self.pin_dir.display(),
             state.display(),
@@ -217,7 +218,8 @@ impl Balancer {
                 .iter()
                 .map(|line| format!("{line}\n"))
                 .collect::<String>(),
-            settings.flows.unwrap_or(65_536),
+            flows,
+            flows,
         );
         for line in &settings.control {
             writeln!(s, "{line}")?;

@@ -3,6 +3,7 @@
 //! sockets and queues: what reaches the other end of a veth pair is what was sent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,8 @@ impl SentFrames {
 }
 
 impl FrameFlood {
-    /// Starts to send `rate` frames a second out of `device` of `netns`.
+    /// Starts to send `rate` frames a second out of `device` of `netns`; it has begun when this
+    /// returns.
     pub fn start(netns: &Netns, device: &str, rate: u64, frame: FrameMaker) -> Result<Self> {
         let port = (netns.clone(), device.to_owned());
         let dropped = dropped(&port)?;
@@ -66,7 +68,11 @@ impl FrameFlood {
         netns.ip(&format!(
             "link add {KEEPER} type veth peer name {KEEPER}-peer\n"
         ))?;
-        let sender = Background::spawn_in(netns, move |stop| run(&device, rate, frame, stop));
+        let (ready, loaded) = channel();
+        let sender =
+            Background::spawn_in(netns, move |stop| run(&device, rate, frame, &ready, stop));
+        // A sender that fails has said why by `finish`.
+        let _ = loaded.recv();
         Ok(Self {
             sender,
             port,
@@ -85,9 +91,16 @@ impl FrameFlood {
     }
 }
 
-fn run(device: &str, rate: u64, mut frame: FrameMaker, stop: &AtomicBool) -> Result<SentFrames> {
+fn run(
+    device: &str,
+    rate: u64,
+    mut frame: FrameMaker,
+    ready: &Sender<()>,
+    stop: &AtomicBool,
+) -> Result<SentFrames> {
     let mut flood = FloodPrograms::load(device)?;
     flood.keep_at(KEEPER)?;
+    ready.send(())?;
     let (start, start_cpu_ns) = (Instant::now(), clock::thread_cpu_ns());
     let (mut number, mut frames, mut making_ns) = (0, 0, 0);
     while !stop.load(Ordering::Relaxed) {

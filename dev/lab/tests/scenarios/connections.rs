@@ -43,12 +43,14 @@ fn a_fleet_keeps_connections_whatever_happens_to_a_balancer() {
     assert!(waited.count() >= 2, "{events:?}");
 }
 
+const SMALL_ATTACK: [&str; 4] = ["seconds=0.5", "rate=20000", "slots=4", "flows=131072"];
+
 /// A flood that pushes nothing out, one whose packets a cookie's check refuses, and rubbish from
 /// servers and API clients. What breaks, is evicted or ends without a name fails the scenario.
 #[test]
 fn attacks_break_no_connection() {
     let floods = "floods=forged-cookies+icmp-too-big+collisions";
-    let report = count("attack", &["seconds=0.5", "rate=20000", "slots=4", floods]);
+    let report = count("attack", &[&SMALL_ATTACK[..], &[floods]].concat());
     let rows = report["floods"].as_array().expect("floods");
     assert_eq!(rows.len(), 3, "{report}");
     for row in rows {
@@ -68,8 +70,8 @@ fn attacks_break_no_connection() {
 #[test]
 fn attacks_by_ipv6_break_no_connection() {
     let floods = "floods=syn+fragments+icmp-unreachable+replay-client";
-    let params = ["family=6", "seconds=0.5", "rate=20000", "slots=4", floods];
-    let report = count("attack", &[&params[..], &["hostile=false"]].concat());
+    let params = ["family=6", "hostile=false", floods];
+    let report = count("attack", &[&SMALL_ATTACK[..], &params].concat());
     let rows = report["floods"].as_array().expect("floods");
     assert_eq!(rows.len(), 4, "{report}");
     for row in rows {

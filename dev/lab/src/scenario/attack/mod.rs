@@ -70,7 +70,7 @@ pub(super) const ATTACK: Scenario = Scenario {
         param(
             "flows",
             "1048576",
-            "flows that the balancer's table is made for",
+            "flows of each family that the balancer's table is made for",
         ),
         param("floods", "all", "names of floods, joined by +, or none"),
         param(
@@ -444,10 +444,11 @@ impl<'a> World<'a> {
     }
 }
 
-/// Flows in the table by the next whole look at it, where the row is about them.
+/// Flows in the table by the next whole look at it, where the row is about them. A look takes
+/// 7.5 s, and the one that has begun before the flood's end misses some.
 fn flows_seen(kind: &FloodKind, balancer: &Balancer, adopted: u64) -> Result<u64> {
     let flows = || anyhow::Ok(api::stats(&balancer.socket())?.flow_table.flows);
-    for _ in 0..100 {
+    for _ in 0..300 {
         if wrong_spread(kind, flows()?, adopted).is_none() {
             break;
         }
