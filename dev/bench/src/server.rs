@@ -18,8 +18,9 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, OpenObject, ProgramInput, ProgramMut};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use serde::Serialize;
 
-use crate::dataplane::{BenchError, alone, failed, median, trimmed_mean};
+use crate::dataplane::{BenchError, alone, failed, median, tenths, trimmed_mean};
 use crate::skel::segments::{SegmentsSkel, SegmentsSkelBuilder};
 
 /// A frame as long as what is written into it, with a type that the kernel knows.
@@ -71,7 +72,7 @@ impl ServerPlan {
 }
 
 /// One case at one number of connections.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServerRow {
     /// The case's name.
     pub case: &'static str,
@@ -80,11 +81,15 @@ pub struct ServerRow {
     /// CPUs at work on them, one for each way.
     pub cpus: u32,
     /// Time of one segment with its preparation, ns.
+    #[serde(serialize_with = "tenths")]
     pub gross_ns: f64,
     /// The same without what a program that does nothing takes, ns.
+    #[serde(serialize_with = "tenths")]
     pub net_ns: f64,
     /// Rounds that the medians are of.
     pub rounds: u32,
+    /// What the times are of.
+    pub unit: &'static str,
 }
 
 /// Which segments `bench_segment` writes; `enum segment_kind`.
@@ -115,6 +120,7 @@ impl Times {
             net_ns: median(&mut net_ns),
             gross_ns: median(&mut self.gross_ns),
             rounds: self.empty_ns.len() as u32,
+            unit: "ns/segment",
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use causeway_lab::cgroup::Cgroup;
+use causeway_lab::clock::until;
 use causeway_lab::nginx::Nginx;
 use causeway_lab::sandbox::{self, Sandbox};
 use causeway_lab::topology::{Shape, Topology};
@@ -168,14 +169,7 @@ fn sigkill_leaves_nothing_behind() {
 }
 
 fn wait_for<T>(mut f: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < deadline {
-        if let Some(found) = f() {
-            return Some(found);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    None
+    until(Duration::from_secs(60), || Ok(f())).expect("nothing fails")
 }
 
 /// Whether any process has `argument` in its command line.

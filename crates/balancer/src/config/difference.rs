@@ -12,6 +12,7 @@ use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{FlowIdle, Prefix, TunnelEnds};
 use causeway_service::config::{ApiConfig, SecretFile};
 
+use super::control::CONSTANTS;
 use super::words::LAWS;
 use super::{
     AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, PeersConfig, RealConfig,
@@ -134,7 +135,8 @@ impl Changes {
         }
     }
 
-    // Every field is named below: a key that is added to the file is missed by the compiler.
+    // Every field is named below, or in `CONSTANTS`: a key that is added to the file is missed by
+    // the compiler.
 
     fn file(&mut self, from: &BalancerConfig, to: &BalancerConfig) {
         let BalancerConfig {
@@ -313,48 +315,16 @@ impl Changes {
     }
 
     fn control(&mut self, from: &ControlParams, to: &ControlParams) {
-        let ControlParams {
-            interval_ns,
-            alpha_high,
-            alpha_low,
-            step,
-            max_decrease,
-            max_increase,
-            floor,
-            cap,
-            regress_after,
-            regress_rate,
-            smoothing,
-            min_samples,
-            confidence,
-            burst,
-            tolerance,
-            margin,
-            return_rate,
-        } = from;
-        self.key("control.interval", interval_ns, &to.interval_ns, |ns| {
-            format!("{:?}", std::time::Duration::from_nanos(*ns))
-        });
-        for (key, from, to) in [
-            ("control.alpha_high", alpha_high, &to.alpha_high),
-            ("control.alpha_low", alpha_low, &to.alpha_low),
-            ("control.step", step, &to.step),
-            ("control.max_decrease", max_decrease, &to.max_decrease),
-            ("control.max_increase", max_increase, &to.max_increase),
-            ("control.floor", floor, &to.floor),
-            ("control.cap", cap, &to.cap),
-            ("control.regress_rate", regress_rate, &to.regress_rate),
-            ("control.smoothing", smoothing, &to.smoothing),
-            ("control.confidence", confidence, &to.confidence),
-            ("control.burst", burst, &to.burst),
-            ("control.tolerance", tolerance, &to.tolerance),
-            ("control.margin", margin, &to.margin),
-            ("control.return_rate", return_rate, &to.return_rate),
-        ] {
-            self.plain(key, from, to);
+        let interval = |ns: &u64| format!("{:?}", std::time::Duration::from_nanos(*ns));
+        let key = "control.interval";
+        self.key(key, &from.interval_ns, &to.interval_ns, interval);
+        for constant in CONSTANTS {
+            let key = format!("control.{}", constant.key);
+            self.plain(&key, &(constant.get)(from), &(constant.get)(to));
         }
-        self.plain("control.regress_after", regress_after, &to.regress_after);
-        self.plain("control.min_samples", min_samples, &to.min_samples);
+        let key = "control.regress_after";
+        self.plain(key, &from.regress_after, &to.regress_after);
+        self.plain("control.min_samples", &from.min_samples, &to.min_samples);
     }
 
     fn cookies(&mut self, from: Option<&Cookies>, to: Option<&Cookies>) {

@@ -176,3 +176,19 @@ fn a_change_names_its_place_and_both_values() {
         assert_eq!(changes(&new), expected);
     }
 }
+
+#[test]
+fn every_constant_of_the_controller_is_told() {
+    let schema: serde_json::Value = serde_json::from_str(&BalancerConfig::schema()).unwrap();
+    let keys = schema["definitions"]["RawControl"]["properties"].as_object();
+    for key in keys.unwrap().keys() {
+        let is_told = |value: &str| {
+            let text = format!("control.{key} = {value}\n{FORMER}");
+            let told = format!("Changed - - control.{key}: ");
+            BalancerConfig::parse(Path::new("lb"), &text).is_ok()
+                && changes(&text).iter().any(|line| line.starts_with(&told))
+        };
+        let values = ["0.6", "1.3", "7", "\"1s\"", "\"watermark\""];
+        assert!(values.into_iter().any(is_told), "{key}");
+    }
+}

@@ -25,6 +25,7 @@ mod announce;
 mod clients_of;
 #[cfg(test)]
 mod clients_of_tests;
+mod control;
 pub mod cookie;
 #[cfg(test)]
 mod cookie_tests;

@@ -18,7 +18,7 @@ use super::peers::RawPeers;
 use super::probe::StatusValue;
 use super::words::*;
 
-type Number = Option<Spanned<f64>>;
+pub(super) type Number = Option<Spanned<f64>>;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -8,7 +8,6 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use causeway_core::control::ControlParams;
 use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
     CountValue, Faults, Spanned, TimeValue, Words, address_or_network, api, count, directory,
@@ -16,11 +15,12 @@ use causeway_service::config::{
 };
 
 use super::cookie::{self, Beside};
-use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
+use super::raw::{RawConfig, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
     BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, SharedVip,
-    TunnelEnds, Unserved, VipConfig, announce, fleet, limits, peers, reports, stateful, vip,
+    TunnelEnds, Unserved, VipConfig, announce, control, fleet, limits, peers, reports, stateful,
+    vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -32,8 +32,6 @@ const FLOWS: RangeInclusive<u64> = 1024..=16 << 20;
 /// Silent flows: shorter times end flows whose packets are on their way.
 const FLOW_IDLE: RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(7 * 86_400);
-/// Intervals: shorter ones see no samples, longer ones no longer react.
-const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 /// History: every epoch of every real is kept in memory.
 const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(6 * 3600);
 
@@ -63,7 +61,7 @@ pub(super) fn config_with(
     .unwrap_or_default();
     let http = http(raw.http.as_ref(), HTTP_PORT, faults);
     let api = api(raw.api.as_ref(), http, faults);
-    let control = control(&raw.control, faults);
+    let control = control::params(&raw.control, faults);
     let encap = encap(&raw.encap, faults);
     let history = text(raw.history.length.as_ref(), faults, |text| {
         let length = units::duration(text)?;
@@ -280,92 +278,4 @@ pub(super) fn mac(text: &str) -> Result<MacAddress, String> {
         )),
         _ => Err(wrong()),
     }
-}
-
-fn control(raw: &RawControl, faults: &mut Faults<'_>) -> ControlParams {
-    // Every field is named: a key that is added to the file is missed by the compiler.
-    let RawControl {
-        interval,
-        law: _,
-        alpha_high,
-        alpha_low,
-        step,
-        max_decrease,
-        max_increase,
-        floor,
-        cap,
-        regress_after,
-        regress_rate,
-        smoothing,
-        min_samples,
-        confidence,
-        burst,
-        tolerance,
-        margin,
-        return_rate,
-    } = raw;
-    let mut params = ControlParams::default();
-    let p = &mut params;
-    let interval = text(interval.as_ref(), faults, |text| {
-        let interval = units::duration(text)?;
-        within(interval, &INTERVAL, "control interval", "10ms", "10s")
-    });
-    if let Some(interval) = interval {
-        p.interval_ns = interval.as_nanos() as u64;
-    }
-    let mut number = |value: &Option<Spanned<f64>>, target: &mut f64, key, low: f64, high: f64| {
-        let Some(value) = value else { return };
-        let range = low..=high;
-        match within(
-            *value.as_ref(),
-            &range,
-            key,
-            &low.to_string(),
-            &high.to_string(),
-        ) {
-            Ok(number) => *target = number,
-            Err(message) => faults.at(value.span(), message),
-        }
-    };
-    number(alpha_high, &mut p.alpha_high, "alpha_high", 1.0, 100.0);
-    number(alpha_low, &mut p.alpha_low, "alpha_low", 1.0, 100.0);
-    number(step, &mut p.step, "step", 0.001, 1.0);
-    number(max_decrease, &mut p.max_decrease, "max_decrease", 0.01, 0.9);
-    number(
-        max_increase,
-        &mut p.max_increase,
-        "max_increase",
-        0.01,
-        10.0,
-    );
-    number(floor, &mut p.floor, "floor", 0.001, 1.0);
-    number(cap, &mut p.cap, "cap", 1.0, 100.0);
-    number(regress_rate, &mut p.regress_rate, "regress_rate", 0.0, 1.0);
-    number(smoothing, &mut p.smoothing, "smoothing", 0.01, 1.0);
-    number(confidence, &mut p.confidence, "confidence", 0.0, 10.0);
-    number(burst, &mut p.burst, "burst", 0.1, 1000.0);
-    number(tolerance, &mut p.tolerance, "tolerance", 0.0, 10.0);
-    number(margin, &mut p.margin, "margin", 0.0, 10.0);
-    number(return_rate, &mut p.return_rate, "return_rate", 0.0, 1.0);
-    for (value, target, key) in [
-        (regress_after, &mut p.regress_after, "regress_after"),
-        (min_samples, &mut p.min_samples, "min_samples"),
-    ] {
-        let Some(value) = value else { continue };
-        match u32::try_from(*value.as_ref()) {
-            Ok(number) if (1..=100_000).contains(&number) => *target = number,
-            _ => faults.at(value.span(), format!("{key} must lie between 1 and 100000")),
-        }
-    }
-    if params.alpha_low > params.alpha_high {
-        let place = alpha_low.as_ref().or(alpha_high.as_ref());
-        let message = format!(
-            "alpha_low ({}) is above alpha_high ({}); a real would give and receive at once",
-            params.alpha_low, params.alpha_high
-        );
-        if let Some(place) = place {
-            faults.at(place.span(), message);
-        }
-    }
-    params
 }

@@ -175,20 +175,9 @@ fn agents_and_tunnels_serve_other_hosts_too() {
                     .spawn()
                     .expect("start the daemon"),
             );
-            let deadline = Instant::now() + PATIENCE;
-            let seen = loop {
-                let seen = machine.remote(&[look[0], look[1], "-o", "json"], "vera");
-                if seen.status.success() {
-                    break seen;
-                }
-                assert!(
-                    Instant::now() < deadline,
-                    "{}{}",
-                    stderr(&seen),
-                    machine.log()
-                );
-                thread::sleep(Duration::from_millis(20));
-            };
+            let ask = || machine.remote(&[look[0], look[1], "-o", "json"], "vera");
+            let told = || format!("{}{}", stderr(&ask()), machine.log());
+            let seen = until(told, || Some(ask()).filter(|seen| seen.status.success()));
             let value: Value = serde_json::from_slice(&seen.stdout).expect("JSON");
             assert!(value.is_object(), "{value}");
             machine.reload_and_see(command, &file);

@@ -15,25 +15,16 @@ impl Machine {
 
     /// Waits until the VIP's reals are as `expected` says: address and state.
     fn wait_for_reals(&self, expected: &[(&str, &str)]) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let reals = || {
             let vip = self.json(&["vip", "show", "web"]);
-            let reals = vip["reals"].as_array().expect("reals");
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let reals: Vec<_> = reals
-                .iter()
-                .map(|real| (text(&real["address"]), text(&real["state"])))
-                .collect();
-            let reals: Vec<_> = reals
-                .iter()
-                .map(|(a, s)| (a.as_str(), s.as_str()))
-                .collect();
-            if reals == expected {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{reals:?}: {}", self.log());
-            thread::sleep(Duration::from_millis(50));
-        }
+            let reals = vip["reals"].as_array().expect("reals").iter();
+            let reals = reals.map(|real| (real["address"].clone(), real["state"].clone()));
+            reals.collect::<Vec<_>>()
+        };
+        let expected = expected.iter().map(|(a, s)| ((*a).into(), (*s).into()));
+        let expected: Vec<(Value, Value)> = expected.collect();
+        let told = || format!("{:?}: {}", reals(), self.log());
+        wait(told, || reals() == expected);
     }
 }
 

@@ -13,6 +13,8 @@ mod ipvs;
 mod life;
 mod peers;
 mod rights;
+#[path = "../../../dataplane/tests/sandbox/mod.rs"]
+mod sandbox;
 #[path = "../units/mod.rs"]
 mod units;
 mod vrrp;
@@ -20,18 +22,18 @@ mod vrrp;
 use std::ffi::CString;
 use std::io::Read;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+use sandbox::Sandbox;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_causeway");
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,19 +46,11 @@ struct Machine {
 impl Machine {
     /// Runs `test` on a thread with its own namespaces; the kernel cleans up.
     fn run(test: impl FnOnce(&Self) + Send + 'static) {
-        let thread = thread::spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
-                .expect("these tests need root: they make namespaces and load BPF programs");
-            let none = None::<&str>;
-            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            mount(none, "/", none, private, none).expect("make mounts private");
+        Sandbox::run(|sandbox| {
             let machine = Self {
                 dir: tempfile::tempdir().expect("a directory"),
             };
-            fs::create_dir(machine.path("bpf")).expect("a mount point");
-            let flags = MsFlags::empty();
-            mount(none, &machine.path("bpf"), Some("bpf"), flags, none).expect("mount bpffs");
-            ip("link set lo up");
+            symlink(sandbox.bpffs(), machine.path("bpf")).expect("the BPF file system");
             ip("link add eth0 type veth peer name peer0");
             ip("link set peer0 up");
             ip("link set eth0 up");
@@ -64,9 +58,6 @@ impl Machine {
             machine.write_config("");
             test(&machine);
         });
-        if let Err(panic) = thread.join() {
-            std::panic::resume_unwind(panic);
-        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -157,13 +148,6 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // Without this the directory cannot be removed.
-        let _ = umount2(&self.path("bpf"), MntFlags::MNT_DETACH);
-    }
-}
-
 /// A packet socket on an interface.
 struct Wire {
     socket: OwnedFd,
@@ -250,25 +234,24 @@ impl Drop for Daemon {
 }
 
 /// Waits until `holds`; if it does not, the test fails with what `told` says.
-fn wait(told: impl Fn() -> String, holds: impl Fn() -> bool) {
+fn wait(told: impl Fn() -> String, mut holds: impl FnMut() -> bool) {
+    until(told, || holds().then_some(()));
+}
+
+/// The same for what `ask` finds.
+fn until<T>(told: impl Fn() -> String, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
-    while !holds() {
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
         assert!(Instant::now() < deadline, "{}", told());
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 fn ip(arguments: &str) -> String {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("run ip");
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        stderr(&output)
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    sandbox::run("ip", arguments)
 }
 
 /// Without what a command says where the machine keeps its daemon from answering at once.

@@ -117,19 +117,9 @@ fn play(stop: &AtomicBool) {
 
 /// Waits until `holds` of what the command prints, which is given back.
 fn wait_until(machine: &Machine, arguments: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let told = machine.json(arguments);
-        if holds(&told) {
-            return told;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{arguments:?}: {told:#}\n{}",
-            machine.log()
-        );
-        thread::sleep(Duration::from_millis(20));
-    }
+    let told = || machine.json(arguments);
+    let failed = || format!("{arguments:?}: {:#}\n{}", told(), machine.log());
+    until(failed, || Some(told()).filter(&holds))
 }
 
 /// The first: it sees clients until it is asked to stop, and dies.

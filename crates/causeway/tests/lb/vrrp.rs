@@ -4,7 +4,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 
-use nix::sched::setns;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns};
 
 use super::*;
 

@@ -5,13 +5,15 @@ use std::mem::MaybeUninit;
 
 use causeway_dataplane::abi::Verdict;
 use libbpf_rs::OpenObject;
+use serde::Serialize;
 
 use super::fixture::{Balancer, Size};
 use super::instrument::{Instrument, shuffled};
 use super::{BenchError, BenchPlan, Case, Row, Shot, alone, measure};
 
 /// What grows, while the rest stays as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Grows {
     /// Distinct flows that packets, and tables, are of.
     Flows,
@@ -125,12 +127,13 @@ impl GrowthPlan {
 }
 
 /// One case at one point.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GrowthRow {
     pub grows: Grows,
     /// To how many.
     pub count: u32,
     /// The case, its flows and its cost.
+    #[serde(flatten)]
     pub row: Row,
 }
 

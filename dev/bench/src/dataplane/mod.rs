@@ -24,6 +24,7 @@ use causeway_core::control::{ConnectionSampler, ControlParams, Controller, Law, 
 use causeway_dataplane::abi::{REAL_GUE, Verdict};
 use libbpf_rs::OpenObject;
 use nix::sched::{CloneFlags, unshare};
+use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use baselines::Baselines;
@@ -120,20 +121,24 @@ impl BenchPlan {
 }
 
 /// One case at one number of flows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The case's name.
     pub case: &'static str,
     /// Distinct flows that its packets, and the table, are of.
     pub flows: u32,
     /// Time of one packet with its preparation, ns.
+    #[serde(serialize_with = "tenths")]
     pub gross_ns: f64,
     /// The same without what the empty program takes, ns.
+    #[serde(serialize_with = "tenths")]
     pub net_ns: f64,
     /// Rounds that the medians are of.
     pub rounds: u32,
     /// What happened to every packet.
     pub verdict: &'static str,
+    /// What the times are of.
+    pub unit: &'static str,
     /// 1 in this many connections is measured; 0: none.
     pub one_in: u32,
 }
@@ -484,6 +489,7 @@ fn row(case: &Case<'_>, empty_ns: &[f64], flows: u32) -> Row {
         net_ns: median(&mut net_ns),
         rounds: case.rounds_ns.len() as u32,
         verdict: case.verdict_word(),
+        unit: "ns/packet",
         one_in: case.one_in,
     }
 }
@@ -519,6 +525,12 @@ pub(crate) fn trimmed_mean(values: &mut [f64]) -> f64 {
     let cut = values.len() / 20;
     let kept = &values[cut..values.len() - cut];
     kept.iter().sum::<f64>() / kept.len().max(1) as f64
+}
+
+/// Writes nanoseconds to a tenth.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+pub(crate) fn tenths<S: Serializer>(ns: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((ns * 10.0).round() / 10.0)
 }
 
 /// The middle value, or the mean of the two in the middle; 0 of nothing.

@@ -7,9 +7,8 @@ use anyhow::{Context as _, Result};
 use causeway_bench::dataplane::{Grows, GrowthPlan, GrowthRow, growth};
 use causeway_report::chart::{Chart, Scale, Series};
 use causeway_report::table::TextTable;
-use serde::Serialize;
 
-use super::{JsonRow, write_json};
+use super::write_json;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct GrowthArgs {
@@ -33,14 +32,6 @@ pub(super) struct GrowthArgs {
     tiny: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct GrowthJsonRow {
-    grows: &'static str,
-    count: u32,
-    #[serde(flatten)]
-    row: JsonRow,
-}
-
 impl GrowthArgs {
     pub(super) fn run(self) -> Result<()> {
         let plan = match self.tiny {
@@ -57,7 +48,6 @@ impl GrowthArgs {
             eprintln!("measuring with {count} {}", grows.as_str());
         })?;
         if let Some(path) = &self.json {
-            let rows: Vec<_> = rows.iter().map(json_row).collect();
             write_json(path, &rows)?;
         }
         if let Some(dir) = &self.svg {
@@ -73,14 +63,6 @@ impl GrowthArgs {
 
 fn draw(path: &Path, chart: &Chart) -> Result<()> {
     std::fs::write(path, chart.file()).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn json_row(row: &GrowthRow) -> GrowthJsonRow {
-    GrowthJsonRow {
-        grows: row.grows.as_str(),
-        count: row.count,
-        row: JsonRow::from(&row.row),
-    }
 }
 
 fn table(rows: &[GrowthRow]) -> TextTable {

@@ -49,35 +49,6 @@ struct DataplaneArgs {
     tiny: bool,
 }
 
-/// A row of dataplane.json.
-#[derive(Debug, Serialize)]
-struct JsonRow {
-    case: &'static str,
-    flows: u32,
-    gross_ns: f64,
-    net_ns: f64,
-    rounds: u32,
-    verdict: &'static str,
-    unit: &'static str,
-    /// 1 in this many connections is measured; 0: none.
-    one_in: u32,
-}
-
-impl From<&Row> for JsonRow {
-    fn from(row: &Row) -> Self {
-        Self {
-            case: row.case,
-            flows: row.flows,
-            gross_ns: tenths(row.gross_ns),
-            net_ns: tenths(row.net_ns),
-            rounds: row.rounds,
-            verdict: row.verdict,
-            unit: "ns/packet",
-            one_in: row.one_in,
-        }
-    }
-}
-
 impl BenchArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<ExitCode> {
@@ -102,7 +73,6 @@ impl DataplaneArgs {
         };
         let rows = run(&plan, |flows| eprintln!("measuring with {flows} flows"))?;
         if let Some(path) = &self.json {
-            let rows: Vec<JsonRow> = rows.iter().map(JsonRow::from).collect();
             write_json(path, &rows)?;
         }
         print!("{}", table(&rows).to_text());
@@ -150,8 +120,4 @@ fn table(rows: &[Row]) -> TextTable {
         ]);
     }
     table
-}
-
-fn tenths(ns: f64) -> f64 {
-    (ns * 10.0).round() / 10.0
 }

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use causeway_bench::server::{ServerPlan, ServerRow, run};
 use causeway_report::table::TextTable;
-use serde::Serialize;
 
-use super::{tenths, write_json};
+use super::write_json;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ServerBenchArgs {
@@ -24,34 +23,6 @@ pub(super) struct ServerBenchArgs {
     tiny: bool,
 }
 
-/// A row of server.json.
-#[derive(Debug, Serialize)]
-struct JsonRow {
-    case: &'static str,
-    /// 0: each segment opens a new one.
-    connections: u32,
-    /// At work at once, one for each way.
-    cpus: u32,
-    gross_ns: f64,
-    net_ns: f64,
-    rounds: u32,
-    unit: &'static str,
-}
-
-impl From<&ServerRow> for JsonRow {
-    fn from(row: &ServerRow) -> Self {
-        Self {
-            case: row.case,
-            connections: row.connections,
-            cpus: row.cpus,
-            gross_ns: tenths(row.gross_ns),
-            net_ns: tenths(row.net_ns),
-            rounds: row.rounds,
-            unit: "ns/segment",
-        }
-    }
-}
-
 impl ServerBenchArgs {
     pub(super) fn run(self) -> Result<()> {
         let plan = match self.tiny {
@@ -61,7 +32,7 @@ impl ServerBenchArgs {
                 ..ServerPlan::full()
             },
         };
-        let rows: Vec<JsonRow> = run(&plan)?.iter().map(JsonRow::from).collect();
+        let rows = run(&plan)?;
         if let Some(path) = &self.json {
             write_json(path, &rows)?;
         }
@@ -70,7 +41,7 @@ impl ServerBenchArgs {
     }
 }
 
-fn table(rows: &[JsonRow]) -> TextTable {
+fn table(rows: &[ServerRow]) -> TextTable {
     let mut table = TextTable::new(&["Case", ">Connections", ">CPUs", ">Gross ns", ">Net ns"]);
     for row in rows {
         let connections = match row.connections {

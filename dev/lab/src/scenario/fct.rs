@@ -30,6 +30,7 @@ use crate::chance::exponential;
 use crate::cpu::CpuMeter;
 use crate::load::get::HttpSession;
 use crate::modelled_servers::{self, ModelledServers};
+use crate::statistics::quantile;
 use crate::topology::{self, Shape, Topology};
 
 /// Bytes of an answer, as in the paper.
@@ -258,15 +259,13 @@ fn one(
         times.add(joined(client)?);
     }
     ensure!(!times.ms.is_empty(), "no request was answered");
-    times.ms.sort_by(f64::total_cmp);
-    let quantile = |q: f64| times.ms[((times.ms.len() - 1) as f64 * q).round() as usize];
     Ok(Run {
         scheduler: scheduler.to_owned(),
         workload: workload.name(),
         servers,
         load: plan.load,
-        p50_ms: quantile(0.50),
-        p99_ms: quantile(0.99),
+        p50_ms: quantile(&times.ms, 0.50),
+        p99_ms: quantile(&times.ms, 0.99),
         load_variance: variances.iter().sum::<f64>() / variances.len().max(1) as f64,
         requests: times.ms.len(),
         broken: times.broken,

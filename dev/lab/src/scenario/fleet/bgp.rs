@@ -6,12 +6,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
 use crate::background::KilledOnDrop;
+use crate::clock::until;
 use crate::netns::Netns;
 use crate::topology::{DEVICE, Node};
 
@@ -107,12 +108,9 @@ impl Bird {
             .spawn()
             .with_context(|| format!("cannot run {BIRD} (Debian package bird2)"))?;
         self.process = Some(KilledOnDrop(process));
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while self.ask(&["show", "status"]).is_err() {
-            ensure!(Instant::now() < deadline, "BIRD does not answer");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+        let asked = || Ok(self.ask(&["show", "status"]).ok());
+        let answer = until(Duration::from_secs(60), asked)?;
+        answer.context("BIRD does not answer").map(drop)
     }
 
     /// SIGKILL: its sessions end by silence.

@@ -2,12 +2,13 @@
 //! etcd, which keeps the fleet's book, on an address of its own behind the router.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use crate::background::KilledOnDrop;
+use crate::clock::until;
 use crate::netns::Netns;
 use crate::topology::Node;
 
@@ -62,17 +63,14 @@ impl Etcd {
             .spawn()
             .with_context(|| format!("cannot run {ETCD} (Debian package etcd-server)"))?;
         self.process = Some(KilledOnDrop(process));
-        let deadline = Instant::now() + Duration::from_secs(60);
         let health = format!("{client}/health");
-        loop {
+        let answer = until(Duration::from_secs(60), || {
             let mut curl = self.netns.command("curl");
             let output = curl.args(["-s", "-m", "1", &health]).output()?;
-            if String::from_utf8_lossy(&output.stdout).contains("\"true\"") {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "etcd does not answer");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            let said = String::from_utf8_lossy(&output.stdout);
+            Ok(said.contains("\"true\"").then_some(()))
+        })?;
+        answer.context("etcd does not answer")
     }
 
     /// SIGKILL.
