@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::seq::SliceRandom as _;
@@ -273,12 +274,14 @@ fn start(world: &World<'_>, strace: &Strace) -> Result<bool> {
             serves.get_or_insert_with(Instant::now);
         }
         if serves.is_some_and(|since| since.elapsed() > SETTLED) {
-            kill(
-                strace.pid().context("no process was seen")?,
-                Signal::SIGKILL,
-            )?;
+            let pid = strace.pid().context("no process was seen")?;
+            // Its kill may have come just now, in a call that serving makes.
+            let killed = match kill(pid, Signal::SIGKILL) {
+                Err(Errno::ESRCH) => true,
+                other => other.map(|()| false)?,
+            };
             child.wait()?;
-            return Ok(false);
+            return Ok(killed);
         }
         ensure!(
             Instant::now() < deadline,
