@@ -75,4 +75,4 @@ mod visits;
 pub use api::openapi;
 pub use config::BalancerConfig;
 pub use held_vips::held_vips;
-pub use run::{LoadedConfig, load, run, unload};
+pub use run::{LoadedConfig, in_force, load, run, unload};

@@ -38,6 +38,17 @@ pub struct LoadedConfig {
     held: Vec<Removal>,
 }
 
+impl LoadedConfig {
+    fn log_refusal(&self, file: &Path) {
+        if let Err(errors) = &self.text {
+            error!(
+                "{} is refused, and the copy of how it was last in force is used: correct it and reload\n{errors}",
+                file.display()
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 impl LoadedConfig {
     /// How many reals its first VIP has.
@@ -62,7 +73,15 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
         .as_ref()
         .map_or_else(|_| Vec::new(), fleet::held_at_start);
     let errors = match parsed {
-        Ok(config) if held.is_empty() => {
+        Ok(_) if !held.is_empty() => {
+            ConfigErrors::of_file(file, fleet::refusal(&held).to_string())
+        }
+        Ok(config) if loses_vips(file, &config) => ConfigErrors::of_file(
+            file,
+            "the file has no [[vip]], and those that were in force would go: if that is meant, take them down (`causeway lb unload`)"
+                .to_owned(),
+        ),
+        Ok(config) => {
             return Ok(LoadedConfig {
                 config,
                 reader,
@@ -70,9 +89,37 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
                 held,
             });
         }
-        Ok(_) => ConfigErrors::of_file(file, fleet::refusal(&held).to_string()),
         Err(errors) => errors,
     };
+    last_good(file, text, held, errors)
+}
+
+/// The configuration that is in force, for what looks at a data plane or takes it down: a fault in
+/// the file is no reason not to.
+pub fn in_force(file: &Path) -> Result<BalancerConfig, ConfigErrors> {
+    let loaded = load(file)?;
+    loaded.log_refusal(file);
+    Ok(loaded.config)
+}
+
+/// Whether the file was cut short, or made of an empty template: a reload refuses to lose all
+/// VIPs, and so must a start.
+fn loses_vips(file: &Path, config: &BalancerConfig) -> bool {
+    config.vips.is_empty()
+        && config.fleet.is_none()
+        && state_dir::last_good(&config.state_dir, file).is_some_and(|(path, copy)| {
+            let of_copy = BalancerConfig::of_balancer(&path, &copy);
+            of_copy.is_ok_and(|of_copy| !of_copy.vips.is_empty())
+        })
+}
+
+/// The copy of a file that is refused for `errors`; these, if there is none that can be read.
+fn last_good(
+    file: &Path,
+    text: Result<String, ConfigErrors>,
+    held: Vec<Removal>,
+    errors: ConfigErrors,
+) -> Result<LoadedConfig, ConfigErrors> {
     let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
     let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
     let Some((path, copy)) = state_dir::last_good(Path::new(&dir), file) else {
@@ -81,6 +128,7 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     // Held though it is in force: others have changed the book since it was taken.
     let of_copy = copy.split_once('\n').map(|(_, of_file)| of_file);
     let is_in_force = text.as_ref().is_ok_and(|text| of_copy == Some(text));
+    let mut reader = ConfigReader::default();
     match reader.of_balancer(&path, &copy) {
         Ok(config) => Ok(LoadedConfig {
             config,
@@ -106,26 +154,49 @@ pub fn unload(config: &BalancerConfig) -> anyhow::Result<()> {
         warn!("routers may go on sending packets for the VIPs here: {error:#}");
     }
     let detached = LoadBalancer::detach(&config.pin_dir)?;
+    // Nothing is in force any more: a file without VIPs may be meant.
+    state_dir::forget_last_good(&config.state_dir).context("the last good copy of the file")?;
     println!("{}", detached.describe(&config.interface, &config.pin_dir));
     Ok(())
 }
 
 /// Loads the data plane or takes over the running one, then serves until SIGTERM or SIGINT.
 pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Result<()> {
+    let is_file = loaded.text.is_ok();
+    let (process, error) = match attempt(process, &file, loaded)? {
+        Outcome::Stopped => return Ok(()),
+        Outcome::Refused(process, error) => (process, error),
+    };
+    // What a reload would have refused must keep no daemon down, either.
+    let refused = ConfigErrors::of_file(&file, format!("{error:#}"));
+    let copy = last_good(&file, config::read(&file), Vec::new(), refused).ok();
+    let Some(copy) = copy.filter(|copy| is_file && copy.text.is_err()) else {
+        return Err(error);
+    };
+    match attempt(process, &file, copy)? {
+        Outcome::Stopped => Ok(()),
+        Outcome::Refused(..) => Err(error),
+    }
+}
+
+/// How an attempt to serve ended.
+enum Outcome {
+    /// By a signal.
+    Stopped,
+    /// Before it served: the data plane cannot be what the configuration says.
+    Refused(Process, anyhow::Error),
+}
+
+fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Result<Outcome> {
+    loaded.log_refusal(file);
     let LoadedConfig {
         config,
         reader,
         text,
         held,
     } = loaded;
-    if let Err(errors) = &text {
-        error!(
-            "{} is refused, and the copy of how it was last in force is used: correct it and reload\n{errors}",
-            file.display()
-        );
-    }
     let shown = text.as_ref().ok();
-    if let Some(shown) = shown.and_then(|text| BalancerConfig::open_secret(&file, text)) {
+    if let Some(shown) = shown.and_then(|text| BalancerConfig::open_secret(file, text)) {
         warn!("{shown}");
     }
     let listeners = Listeners::bind(
@@ -133,7 +204,10 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
         config.http,
         config.api.as_ref(),
     )?;
-    let (plane, started) = KernelPlane::start(&config)?;
+    let (plane, started) = match KernelPlane::start(&config) {
+        Ok(started) => started,
+        Err(error) => return Ok(Outcome::Refused(process, error)),
+    };
     let reports = config.agent_reports.as_ref();
     let reports = reports.map(|reports| ReportListener::bind(reports.listen));
     let reports = reports.transpose()?;
@@ -146,7 +220,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
         false => config.stateful.learn_period,
     };
     let slots = plane.keep_slots(config.stateful.idle, learning)?;
-    let mut status = status(&file, &config, &started);
+    let mut status = status(file, &config, &started);
     status.last_good = text.is_err();
     status.last_reload_error = text.as_ref().err().map(ToString::to_string);
     let state = StateDir::new(&config.state_dir, &config.pin_dir);
@@ -159,11 +233,12 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     let engine = Engine::succeed(plane, config, kept, membership, Moment::now());
     let mut engine = match engine {
         Ok(engine) => engine,
-        Err(error) if started.took_over => return Err(error),
         Err(error) => {
-            // Nothing ran before; nothing half-made must run now.
-            LoadBalancer::detach(&pin_dir)?;
-            return Err(error);
+            // If nothing ran before, nothing half-made must run now.
+            if !started.took_over {
+                LoadBalancer::detach(&pin_dir)?;
+            }
+            return Ok(Outcome::Refused(process, error));
         }
     };
     // It was for reading the rings that the kernel has.
@@ -182,7 +257,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
         engine.set_held(held);
     }
     let (orders, inbox) = fleet.is_some().then(FleetOrders::new).unzip();
-    let shared = Shared::new(engine, status, file.clone());
+    let shared = Shared::new(engine, status, file.to_owned());
     let shared = Arc::new(
         shared
             .with_reader(reader)
@@ -201,7 +276,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
         pin_dir.display(),
         file.display()
     );
-    Ok(())
+    Ok(Outcome::Stopped)
 }
 
 fn status(file: &Path, config: &BalancerConfig, started: &Started) -> Status {

@@ -210,6 +210,14 @@ pub fn last_good(dir: &Path, file: &Path) -> Option<(PathBuf, String)> {
     text.starts_with(&first_line(file)).then_some((path, text))
 }
 
+/// Removes the copy.
+pub fn forget_last_good(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(LAST_GOOD)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// Whose copy it is: a file that is tried out must not start another's configuration.
 fn first_line(file: &Path) -> String {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());

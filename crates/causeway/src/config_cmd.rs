@@ -18,7 +18,7 @@ use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
 use hyper::Uri;
 use nix::sys::statfs::BPF_FS_MAGIC;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{Credentials, Target};
 use crate::doctor::is_in;
@@ -216,15 +216,7 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
             for line in errors.to_string().lines() {
                 row(false, line.to_owned());
             }
-            let faults = errors.faults.iter();
-            let faults = faults.map(|fault| json!({ "line": fault.line, "text": fault.message }));
-            let value = json!({
-                "file": file,
-                "ok": false,
-                "values_unchecked": errors.values_unchecked,
-                "faults": faults.collect::<Vec<_>>(),
-            });
-            print(output, &value, &table)?;
+            print(output, &refusal(&errors), &table)?;
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -237,7 +229,16 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
         Some(config) => {
             let memory = config.memory();
             let addresses: BTreeSet<IpAddr> = config.vips.iter().map(|vip| vip.address).collect();
-            let taken = ask(file, &text, config.socket, running)?;
+            let taken = match ask(file, &text, config.socket, running) {
+                Err(error) if output != OutputFormat::Table => {
+                    let told = format!("{error:#}");
+                    row(false, told.clone());
+                    let errors = ConfigErrors::of_file(file, told);
+                    print(output, &refusal(&errors), &table)?;
+                    return Ok(ExitCode::FAILURE);
+                }
+                taken => taken?,
+            };
             // What runs may be in another network namespace.
             let held = taken.iter().flat_map(|status| &status.held_vips);
             let held = held.filter(|held| addresses.contains(&held.address));
@@ -282,6 +283,18 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
     });
     print(output, &value, &table)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A refused file, for programs.
+fn refusal(errors: &ConfigErrors) -> Value {
+    let faults = errors.faults.iter();
+    let faults = faults.map(|fault| json!({ "line": fault.line, "text": fault.message }));
+    json!({
+        "file": errors.file,
+        "ok": false,
+        "values_unchecked": errors.values_unchecked,
+        "faults": faults.collect::<Vec<_>>(),
+    })
 }
 
 /// Exit code if a change would be refused, or the two cannot be compared: as diff(1) has it.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use causeway_balancer::{BalancerConfig, load, run, unload};
+use causeway_balancer::{in_force, load, run, unload};
 use causeway_service::config::ConfigErrors;
 use causeway_service::log;
 use causeway_service::process::Process;
@@ -64,7 +64,7 @@ impl Args {
                 Err(errors) => Ok(refused(&errors)),
             };
         };
-        match BalancerConfig::load(&self.config) {
+        match in_force(&self.config) {
             Ok(config) if yes => unload(&config).map(|()| ExitCode::SUCCESS),
             Ok(config) => bail!(
                 "this takes {} down; say --yes if that is meant",

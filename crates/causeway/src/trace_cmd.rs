@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use causeway_balancer::BalancerConfig;
+use causeway_balancer::{BalancerConfig, in_force};
 use causeway_dataplane::{ConnLayout, Protocol, Traced, Vip, trace};
 use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
@@ -106,8 +106,7 @@ impl Args {
         }
         self.check_alone()?;
         ensure_named(&self.config)?;
-        let config =
-            BalancerConfig::load(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
+        let config = in_force(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
         let vip = self.vip_in(&config)?;
         let frame = self.frame(vip)?;
         let stateful = &config.stateful;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[[vip.quic_cid]]`: how QUIC connection ids carry a server's id.
 
-use std::fs;
 use std::path::Path;
 
 use causeway_core::cookie::IDS;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
-use causeway_service::config::{Faults, SecretValue, Spanned, Words, secret, text};
+use causeway_service::config::{Faults, SecretValue, Spanned, Words, read_secrets, secret, text};
 
 use super::raw::{RawQuicCid, RawVip};
 use super::words::QuicAlgorithm;
@@ -109,8 +108,9 @@ fn read_key(path: &str) -> Result<CidKey, String> {
             "`{path}` is not an absolute path; begin it with `/`"
         ));
     }
-    let text = fs::read_to_string(path).map_err(|error| {
-        format!("key file {path} cannot be read: {error}; make one with `openssl rand -hex 16`")
+    let text = read_secrets(Path::new(path)).map_err(|error| match Path::new(path).exists() {
+        true => format!("key file {path}: {error}"),
+        false => format!("key file {path} {error}; make one with `openssl rand -hex 16`"),
     })?;
     text.trim()
         .parse()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_agent::AgentConfig;
-use causeway_balancer::BalancerConfig;
+use causeway_balancer::in_force;
 use causeway_dataplane::abi::{Action, ServerVerdict, Verdict};
 use causeway_dataplane::{
     Forwarding, Inventory, MirroredPacket, RealId, Vip, VipId, destination_of,
@@ -69,7 +69,7 @@ impl Plane {
                 interface: config.interface,
             });
         }
-        let config = BalancerConfig::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
+        let config = in_force(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
         let names = config.vips.iter().map(|vip| (vip.name.clone(), vip.key()));
         Ok(Self::Balancer {
             names: names.collect(),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use causeway_agent::AgentConfig;
 use causeway_balancer::BalancerConfig;
 use causeway_balancer::config::{Unserved, XdpMode};
+use causeway_dataplane::root_cgroup;
 use causeway_netio::device_to;
 use causeway_service::config::{ConfigErrors, read};
 use causeway_tunnel::TunnelConfig;
@@ -125,7 +126,7 @@ impl Wants {
             vips: config.tunnelled_vips(),
             cookies: cookies.is_some(),
             cgroup: cookies.map(|cookies| {
-                let root = || PathBuf::from("/sys/fs/cgroup");
+                let root = || root_cgroup().unwrap_or_else(|| PathBuf::from("/sys/fs/cgroup"));
                 cookies.cgroup.clone().unwrap_or_else(root)
             }),
             ..Self::default()

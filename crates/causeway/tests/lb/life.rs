@@ -327,6 +327,40 @@ fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
     });
 }
 
+/// What a reload refuses neither takes the VIPs down at the next start nor keeps the daemon down,
+/// and no fault in the file keeps what runs from being taken down.
+#[test]
+fn a_start_takes_no_file_that_a_reload_refuses() {
+    Machine::run(|machine| {
+        let mut daemon = machine.start();
+        let good = fs::read_to_string(machine.config()).expect("the configuration");
+        let (empty, _) = good.split_once("[[vip]]").expect("a VIP");
+        let elsewhere = good.replace("\"eth0\"", "\"eth7\"");
+        for (file, why) in [(empty, "the file has no [[vip]]"), (&elsewhere, "eth7")] {
+            fs::write(machine.config(), file).expect("write");
+            let refused = machine.client(&["reload"]);
+            assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+            daemon.signal(Signal::SIGKILL);
+            assert!(!daemon.wait());
+            daemon = machine.start();
+            machine.wait_for_log("the copy of how it was last in force is used");
+            assert!(machine.log().contains(why), "{}", machine.log());
+            let reals = &machine.json(&["vip", "show", "web"])["reals"];
+            assert_eq!(reals.as_array().map(Vec::len), Some(2), "{reals}");
+        }
+        daemon.signal(Signal::SIGTERM);
+        assert!(daemon.wait());
+        fs::write(machine.config(), format!("{good}\n[broken")).expect("break it");
+        let unloaded = machine.unload();
+        assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+        // Now a file without VIPs may be meant.
+        fs::write(machine.config(), empty).expect("write");
+        let _daemon = machine.start();
+        let vips = machine.json(&["vip", "list"]);
+        assert_eq!(vips.as_array().map(Vec::len), Some(0), "{vips}");
+    });
+}
+
 /// A look copies all connections: many at a time would fill the memory, and any local user may
 /// ask.
 #[test]

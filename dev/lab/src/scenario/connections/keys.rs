@@ -129,6 +129,7 @@ impl SharedKeys {
         }
         let file = self.directory.path().join(format!("quic-{number}.key"));
         std::fs::write(&file, quic_key(number))?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
         Ok(format!(
             "{{ config = {number}, algorithm = \"{algorithm}\", key = \"{}\", {lengths} }}",
             file.display()
