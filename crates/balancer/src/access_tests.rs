@@ -429,4 +429,7 @@ fn each_fault_of_the_files_is_told_with_its_mend() {
         assert!(error.contains(expected), "{name}: {error}");
         assert!(error.lines().count() == 1, "{error}");
     }
+    fs::remove_file(files.path("tokens")).unwrap();
+    let error = files.config().unwrap_err();
+    assert!(error.contains("; `causeway token NAME --add /"), "{error}");
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use causeway_api::Moment;
 use causeway_api::balancer::NextHopView;
 use causeway_netio::{Gateway, NextHop};
+use causeway_service::config::plural;
 use tracing::{info, warn};
 
 use super::engine::Engine;
@@ -177,16 +178,16 @@ fn tell(former: Option<&NextHopView>, now: &NextHopView, fault: Option<&str>) {
     let on_link = |view: &NextHopView| view.on_link;
     if on_link(now) > 0 && former.map(on_link) != Some(on_link(now)) {
         info!(
-            "{} {family} reals are on this balancer's link, and their packets go by the gateway {} all the same, which has to forward them back",
-            on_link(now),
+            "this balancer's link has {}, whose packets go by the gateway {} all the same, which has to forward them back",
+            plural(on_link(now), &format!("{family} real")),
             now.gateway.as_deref().unwrap_or("that others have")
         );
     }
     let others = |view: &NextHopView| view.other_routes;
     if others(now) > 0 && former.map(others) != Some(others(now)) {
         warn!(
-            "{} {family} reals have routes by other gateways than {}, which all packets go to",
-            others(now),
+            "the routes of {} are by other gateways than {}, which all packets go to",
+            plural(others(now), &format!("{family} real")),
             now.gateway.as_deref().unwrap_or("that")
         );
     }

@@ -203,7 +203,7 @@ fn new_keys(file: &Path) -> anyhow::Result<()> {
 fn rotate(file: &Path, step: &Step, in_fleet: bool) -> anyhow::Result<()> {
     let (spread, issued) = match in_fleet {
         true => (
-            "Copy the file to every balancer of the fleet and reload them; agents that follow the book need no file",
+            "Copy the file to every balancer of the fleet and reload them (agents that follow the book need no file)",
             " once `causeway fleet status` says that the new key is issued",
         ),
         false => (

@@ -427,7 +427,12 @@ fn members(fleet: &FleetView) -> TextTable {
 
 /// What a balancer says, or has said.
 fn of_balancer(path: &Path) -> anyhow::Result<Agreement> {
-    let kind = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    let kind = fs::metadata(path).map_err(|error| {
+        anyhow::anyhow!(
+            "cannot look at {}: {error}; name a file of `causeway fleet show -o json`, or a socket",
+            path.display()
+        )
+    })?;
     if kind.file_type().is_socket() {
         return Target::balancer(path.to_owned()).get("/v1/agreement");
     }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use causeway_balancer::BalancerConfig;
 use causeway_import::{ImportContext, SourceFormat, import, neighbours};
+use causeway_service::config::utf8;
 
 /// Write another load balancer's configuration as Causeway's, to standard output
 ///
@@ -72,7 +73,7 @@ impl Args {
         };
         let text = match text(&self.file) {
             Ok(text) => text,
-            Err(error) => return unreadable(error.to_string()),
+            Err(error) => return unreadable(error),
         };
         let macs = self.neighbours.map(|file| {
             let known = std::fs::read_to_string(&file);
@@ -106,11 +107,12 @@ impl Args {
     }
 }
 
-fn text(file: &Path) -> std::io::Result<String> {
-    if file != Path::new("-") {
-        return std::fs::read_to_string(file);
-    }
-    let mut text = String::new();
-    stdin().read_to_string(&mut text)?;
-    Ok(text)
+fn text(file: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let read = match file == Path::new("-") {
+        true => stdin().read_to_end(&mut bytes).map(|_| bytes),
+        false => std::fs::read(file),
+    };
+    let bytes = read.map_err(|error| error.to_string())?;
+    utf8(file, bytes).map_err(|(line, message)| format!("line {line}: {message}"))
 }

@@ -416,8 +416,10 @@ fn agent(status: &AgentStatus, stats: &AgentStats) -> Condition {
         serves.push(format!("tunnels end at {}", addresses.join(", ")));
     }
     if let Some(clients) = &stats.clients {
-        let categories = clients.categories.len();
-        serves.push(format!("clients measured in {categories} categories"));
+        serves.push(match clients.categories.len() {
+            1 => "clients measured in 1 category".to_owned(),
+            categories => format!("clients measured in {categories} categories"),
+        });
     }
     for book in &stats.books {
         serves.push(format!(

@@ -69,6 +69,17 @@ fn what_cannot_be_read_ends_with_2_and_writes_nothing() {
     }
 }
 
+#[test]
+fn a_file_of_another_encoding_is_told_with_the_way_out() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), b"# one\n# caf\xe9\n").expect("written");
+    let output = import(&format!("keepalived {}", file.path().display()), "");
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr);
+    let expected = ": line 2: this is not UTF-8; of Latin 1, `iconv -f latin1 -t utf8 ";
+    assert!(told.contains(expected), "{told}");
+}
+
 /// An interface's name that a file cannot have, from the command line.
 #[test]
 fn what_the_check_refuses_is_told() {

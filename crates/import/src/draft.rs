@@ -562,9 +562,9 @@ impl Draft {
             self.origin
         ));
         for line in [
-            "Before it serves: each server holds the VIPs on an interface of its own (a dummy) and",
-            "takes the outer header off (`causeway agent`), and routers send the VIPs here. Look it",
-            "over: `causeway config check FILE` says what is wrong, comments below what is missing.",
+            "Before it serves: each server holds the VIPs on `lo` and takes the outer header off",
+            "(`causeway agent`), and routers send the VIPs here. Look it over: `causeway config check",
+            "FILE` says what is wrong, comments below what is missing.",
         ] {
             text += &comment(line);
         }

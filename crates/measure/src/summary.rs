@@ -30,7 +30,11 @@ impl fmt::Display for Summary {
             "{} packets, {} measured",
             self.totals.packets, counts.from_clients
         )?;
-        write!(f, " in {} flows", counts.flows)?;
+        let flows = match counts.flows {
+            1 => "flow",
+            _ => "flows",
+        };
+        write!(f, " in {} {flows}", counts.flows)?;
         if counts.from_servers > 0 {
             write!(f, ", {} from servers", counts.from_servers)?;
         }

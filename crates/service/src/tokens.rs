@@ -15,7 +15,7 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
-use crate::config::Words as _;
+use crate::config::{Words as _, or_made_by};
 use crate::words;
 
 words! {
@@ -155,7 +155,10 @@ fn to_hex(bytes: &[u8]) -> String {
 
 /// Reads a file of tokens, which is its owner's alone.
 pub(crate) fn read(path: &Path) -> Result<String, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let unreadable = |error: std::io::Error| {
+        let makes = format!("`causeway token NAME --add {}` makes one", path.display());
+        or_made_by(path, format!("cannot be read: {error}"), &makes)
+    };
     let about = fs::metadata(path).map_err(unreadable)?;
     if about.permissions().mode() & 0o077 != 0 {
         return Err(format!(

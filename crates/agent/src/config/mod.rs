@@ -384,7 +384,7 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
     if raw.keys.is_none() {
         faults.file("`keys` is missing under [agent.cookie]; name this server's keys file, which `causeway cookie server-keys` on a balancer makes");
     }
-    let keys = config::keys_of(raw.keys.as_ref(), faults);
+    let keys = config::keys_of(raw.keys.as_ref(), config::SERVERS_KEYS, faults);
     let cgroup = text(raw.cgroup.as_ref(), faults, |path| {
         match path.starts_with('/') {
             true => Ok(PathBuf::from(path)),

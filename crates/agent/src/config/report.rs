@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use causeway_core::agent_report::{ReportKeys, SERVICES_MAX};
 use causeway_service::config::{
-    Faults, keys_of, report_address, report_keys_of_server, text, units,
+    Faults, SERVERS_KEYS, keys_of, report_address, report_keys_of_server, text, units,
 };
 
 use super::raw::RawAgentReport;
@@ -117,7 +117,7 @@ pub(super) fn report(
         }
     });
     let file = match (&raw.keys, sources.cookies) {
-        (Some(_), _) => keys_of(raw.keys.as_ref(), faults),
+        (Some(_), _) => keys_of(raw.keys.as_ref(), SERVERS_KEYS, faults),
         (None, Some(cookies)) => Some((cookies.file.clone(), cookies.keys.clone())),
         (None, None) => {
             faults.file("reports are signed: name the keys file with `keys` under [agent.report]; `causeway cookie server-keys` on a balancer makes this server's");
@@ -237,6 +237,11 @@ load = true
                 "client_latency = true\nload = true\n",
                 "",
                 "[agent.report] reports nothing",
+            ),
+            (
+                "keys = \"KEYS\"\n",
+                "keys = \"/nowhere/keys\"\n",
+                "or `causeway agent join`, makes it",
             ),
             (
                 "keys = \"KEYS\"\n",

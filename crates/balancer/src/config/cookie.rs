@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    CookieKind, Faults, KeysFile, Spanned, cookie_format, cookie_kind, keys_of, text, units,
+    BALANCERS_KEYS, CookieKind, Faults, KeysFile, Spanned, cookie_format, cookie_kind, keys_of,
+    text, units,
 };
 
 use super::Protocol;
@@ -36,7 +37,7 @@ pub(super) fn cookies(raw: &RawCookie, faults: &mut Faults<'_>) -> Option<Cookie
             false => Err("quarantine must lie between 0s and 168h".to_owned()),
         }
     });
-    let (file, keys) = keys_of(raw.keys.as_ref(), faults)?;
+    let (file, keys) = keys_of(raw.keys.as_ref(), BALANCERS_KEYS, faults)?;
     Some(Cookies {
         file,
         keys,

@@ -2,6 +2,7 @@
 //! Keys files, and what `[cookie]`, VIPs and agents may say of cookies.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use causeway_core::cookie::CookieMode;
 
@@ -102,6 +103,13 @@ fn cookies_that_cannot_be_are_refused_with_their_mend() {
         said.contains("`causeway cookie new-keys` makes one"),
         "{said}"
     );
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    fs::set_permissions(keys.path(), fs::Permissions::from_mode(0o644)).unwrap();
+    let text = text.replace("/nowhere/keys", &keys.path().display().to_string());
+    let error = BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("`chmod o= "), "{said}");
+    assert!(!said.contains("new-keys"), "{said}");
 }
 
 #[test]

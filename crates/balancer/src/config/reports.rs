@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use causeway_core::agent_report::ReportKeys;
 use causeway_service::config::{
-    Faults, Spanned, Words as _, keys_of, report_address, report_keys_of_balancer, text,
+    BALANCERS_KEYS, Faults, Spanned, Words as _, keys_of, report_address, report_keys_of_balancer,
+    text,
 };
 
 use super::raw::{RawReports, RawVip};
@@ -51,7 +52,7 @@ pub(super) fn report_keys(
     faults: &mut Faults<'_>,
 ) -> Option<ReportKeys> {
     let (path, file) = match (named, cookies) {
-        (Some(_), _) => keys_of(named, faults)?,
+        (Some(_), _) => keys_of(named, BALANCERS_KEYS, faults)?,
         (None, Some(cookies)) => (cookies.file.clone(), cookies.keys.clone()),
         (None, None) => {
             faults.file(missing);

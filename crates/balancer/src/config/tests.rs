@@ -276,7 +276,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "mac = \"02:00:00:00:00:02\"",
         "",
-        "lb.toml:28: real 10.0.0.1 has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\"",
+        "lb.toml:28: real 10.0.0.1 has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\", on a command line --mac 02:00:00:00:00:01",
     ),
     (
         "drain = true",

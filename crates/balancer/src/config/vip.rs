@@ -445,7 +445,7 @@ fn real(
     if raw.mac.is_none() && forwarding == ForwardingMode::L2 {
         faults.at(
             spanned.span(),
-            format!("real {address} has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\""),
+            format!("real {address} has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\", on a command line --mac 02:00:00:00:00:01"),
         );
     }
     if let (Some(place), true) = (&raw.mac, forwarding.encapsulates()) {

@@ -204,11 +204,12 @@ struct Without {
     thresholds: bool,
     #[arg(long, hide = true)]
     persistent_conn: bool,
-    #[arg(long, hide = true, num_args = 3)]
+    // Actions of ipvsadm, which stand without another.
+    #[arg(long, hide = true, num_args = 3, group = "Action")]
     set: Vec<String>,
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, group = "Action")]
     start_daemon: Option<String>,
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, group = "Action")]
     stop_daemon: Option<String>,
 }
 

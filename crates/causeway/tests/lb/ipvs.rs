@@ -132,7 +132,9 @@ fn what_has_no_equal_is_one_sentence_and_changes_nothing() {
             ("-A -t 192.0.2.9:80 -O", "a packet is not picked alone"),
             ("-Z", "counters only grow"),
             ("-L -c", "causeway conns top"),
-            ("--set 1 2 3 -L", "timeouts stand in the file"),
+            ("--set 1 2 3", "timeouts stand in the file"),
+            ("--start-daemon master", "no daemon copies connections"),
+            ("--stop-daemon backup", "no daemon copies connections"),
         ] {
             let output = ipvs(machine, line);
             let said = stderr(&output);

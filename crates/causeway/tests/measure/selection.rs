@@ -22,7 +22,7 @@ fn skipped_packets_are_counted_by_reason() {
     let output = measure_stdin(&pcap, &["-o", "csv"]);
     assert!(output.status.success());
     let expected = format!(
-        "{} packets, {count} measured in 1 flows, 3 skipped (not_ip 2, protocol 1), \
+        "{} packets, {count} measured in 1 flow, 3 skipped (not_ip 2, protocol 1), \
          1 timestamps going backwards\n",
         count + 3
     );

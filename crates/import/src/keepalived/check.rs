@@ -40,9 +40,9 @@ pub(super) fn health(server: &Block, real: &Block, check: &Block, left: &mut Lef
         kind => {
             let instead = match kind {
                 "MISC_CHECK" | "FILE_CHECK" => {
-                    "a script is of the whole VIP, and has the real's address in CAUSEWAY_REAL: write health = { probe = \"script\", command = [...] } for one that goes by that; a TCP connection is opened"
+                    "a script is of the whole VIP, and has the real's address in CAUSEWAY_REAL: write health = { probe = \"script\", command = [...] } for one that goes by that; a TCP connection is opened where this is the VIP's first check"
                 }
-                _ => "a TCP connection is opened",
+                _ => "a TCP connection is opened where this is the VIP's first check",
             };
             left.out(check, kind, instead);
             "tcp"

@@ -357,9 +357,17 @@ impl FromStr for KeysFile {
     }
 }
 
-/// The keys that a file names; a fault at that place if they cannot be read.
+/// What makes the balancers' keys file.
+pub const BALANCERS_KEYS: &str = "`causeway cookie new-keys` makes one";
+/// What makes a server's keys file.
+pub const SERVERS_KEYS: &str =
+    "`causeway cookie server-keys ADDRESS` on a balancer, or `causeway agent join`, makes it";
+
+/// The keys that a file names; a fault at that place if they cannot be read, with `makes` if
+/// there is no file.
 pub fn keys_of(
     place: Option<&Spanned<String>>,
+    makes: &str,
     faults: &mut Faults<'_>,
 ) -> Option<(PathBuf, KeysFile)> {
     text(place, faults, |path| {
@@ -370,10 +378,8 @@ pub fn keys_of(
         }
         let path = PathBuf::from(path);
         let keys = KeysFile::read(&path).map_err(|error| {
-            format!(
-                "keys file {}: {error}; `causeway cookie new-keys` makes one",
-                path.display()
-            )
+            let error = super::or_made_by(&path, error, makes);
+            format!("keys file {}: {error}", path.display())
         })?;
         Ok((path, keys))
     })

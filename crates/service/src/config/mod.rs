@@ -62,15 +62,19 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
     if !is_handed {
         ensure_file(&about).map_err(|message| ConfigErrors::of_file(path, message))?;
     }
-    String::from_utf8(fs::read(path).map_err(unreadable)?).map_err(|error| {
+    utf8(path, fs::read(path).map_err(unreadable)?)
+        .map_err(|(line, message)| ConfigErrors::of_line(path, line, message))
+}
+
+/// The text of a file. The error is a line, and what is wrong there.
+pub fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, (usize, String)> {
+    String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         let name = path.display();
-        ConfigErrors::of_line(
-            path,
-            line,
-            format!("this is not UTF-8; of Latin 1, `iconv -f latin1 -t utf8 {name}` makes it"),
-        )
+        let message =
+            format!("this is not UTF-8; of Latin 1, `iconv -f latin1 -t utf8 {name}` makes it");
+        (line, message)
     })
 }
 
@@ -100,6 +104,14 @@ pub fn read_secrets(path: &Path) -> Result<String, String> {
         ));
     }
     fs::read_to_string(path).map_err(unreadable)
+}
+
+/// An error of reading a file; if there is no such file, with the sentence that says what makes it.
+pub fn or_made_by(path: &Path, error: String, makes: &str) -> String {
+    match path.try_exists() {
+        Ok(false) => format!("{error}; {makes}"),
+        _ => error,
+    }
 }
 
 fn is_open_to_all(about: &Metadata) -> bool {

@@ -9,6 +9,8 @@ use causeway_service::config::read_secrets;
 use serde::Deserialize;
 
 const MAKE: &str = "make one with `openssl rand -hex 32`";
+/// What to do if there is no file.
+pub(super) const MAKES_FILE: &str = "write `send = 1`, `[keys]` and `1 = \"KEY\"` into it, a line each, with KEY from `openssl rand -hex 32`, and copy it to the other end";
 
 /// The file as it is written: `send = 1`, and below `[keys]` secrets by their id.
 #[derive(Deserialize)]

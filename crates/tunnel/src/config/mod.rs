@@ -210,7 +210,10 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
             return Ok(TunnelKeys::default());
         }
         let file = absolute(path)?;
-        keys::read(&file).map_err(|error| format!("keys file {path}: {error}"))
+        keys::read(&file).map_err(|error| {
+            let error = config::or_made_by(&file, error, keys::MAKES_FILE);
+            format!("keys file {path}: {error}")
+        })
     });
     let http = config::http(raw.http.as_ref(), HTTP_PORT, faults);
     Some(TunnelConfig {

@@ -56,6 +56,11 @@ fn each_fault_is_one_sentence_with_its_place() {
             "tunnel.toml: `keys` is missing; name the file with the keys of both ends, for example keys = \"/etc/causeway/tunnel.keys\", or write keys = \"none\" to send everything in clear",
         ),
         (
+            "keys = \"none\"",
+            "keys = \"/nowhere/keys\"",
+            "tunnel.toml:5: keys file /nowhere/keys: cannot be read: No such file or directory (os error 2); write `send = 1`, `[keys]` and `1 = \"KEY\"` into it, a line each, with KEY from `openssl rand -hex 32`, and copy it to the other end",
+        ),
+        (
             "device =",
             "devise =",
             "tunnel.toml:3: unknown key `devise`; did you mean `device`?",

@@ -50,7 +50,7 @@ pub fn closing(evidence: &Evidence, findings: &[Finding]) -> Option<String> {
     Some(match requests_ns.filter(|ns| *ns < network_ns) {
         None => format!("The network's round trip is {}.", time(network_ns)),
         Some(ns) => format!(
-            "The network's round trip is at most {}, that of a request: ping, {}, is slower than the connection.",
+            "A request takes {} at the median, so the network takes no more; ping took longer ({}).",
             time(ns),
             time(network_ns)
         ),

@@ -70,7 +70,7 @@ fn a_ping_that_is_slower_than_requests_is_not_the_networks_time() {
     assert_eq!(
         closing,
         format!(
-            "The network's round trip is at most {}, that of a request: ping, {}, is slower than the connection.",
+            "A request takes {} at the median, so the network takes no more; ping took longer ({}).",
             time(11_200),
             time(58_400)
         )
