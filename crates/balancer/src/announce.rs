@@ -194,7 +194,7 @@ fn note(by: &mut Vec<Announce>, announce: &Announce) {
 fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
     let service = engine.service();
     let standing = |pool: &Pool| {
-        if service == Service::Out {
+        if service == Service::Out || engine.has_lost_program() {
             return Readiness::Unready;
         }
         let (up, need) = (engine.reals_up(pool), pool.vip().min_healthy);
@@ -281,15 +281,18 @@ mod tests {
     /// a file `broken`.
     struct Stage {
         dir: tempfile::TempDir,
+        plane: FakePlane,
         shared: Arc<Shared>,
         herald: Herald,
     }
 
     impl Stage {
         fn new(on_stop: &str) -> Self {
+            let plane = FakePlane::default();
             let stage = Self {
                 dir: tempfile::tempdir().unwrap(),
-                shared: shared(&FakePlane::default()),
+                shared: shared(&plane),
+                plane,
                 herald: Herald::default(),
             };
             stage.reload(&stage.announce("bird.conf", on_stop));
@@ -421,6 +424,38 @@ mod tests {
         stage.look_later();
         assert_eq!(stage.herald.failed, None);
         assert!(stage.herald.by.is_empty());
+    }
+
+    #[test]
+    fn a_vip_is_withdrawn_while_the_program_is_on_no_interface() {
+        let mut stage = Stage::new("keep");
+        let plane = stage.plane.clone();
+        let mut looks = || {
+            [(); 3].map(|()| {
+                stage.shared.engine().mend();
+                stage.look();
+                let told = stage.shared.engine().hold_error().map(str::to_owned);
+                (stage.offers("bird.conf"), told)
+            })
+        };
+        let told = |text: &str| Some(text.to_owned());
+        // Without its pins it forwards on.
+        plane.state().hold_fault = told("no pins");
+        assert_eq!(looks(), [(); 3].map(|()| (true, told("no pins"))));
+        plane.state().hold_fault = told("eth0 is gone");
+        plane.state().is_lost = true;
+        let withdrawn = told("eth0 is gone; no VIP is announced until the program is attached");
+        assert_eq!(
+            looks(),
+            [
+                (true, told("eth0 is gone")),
+                (false, withdrawn.clone()),
+                (false, withdrawn)
+            ]
+        );
+        plane.state().hold_fault = None;
+        plane.state().is_lost = false;
+        assert_eq!(looks(), [(); 3].map(|()| (true, None::<String>)));
     }
 
     #[test]
