@@ -62,6 +62,9 @@ struct Herald {
     /// `None` until there is a file to begin with.
     announcer: Option<Announcer>,
     told: Option<(Announce, BTreeSet<IpAddr>, bool)>,
+    /// By which configurations it may have got routes, one for each file.
+    by: Vec<Announce>,
+    /// A command that failed may have done its work: what BIRD has is unknown until one succeeds.
     failed: Option<Instant>,
 }
 
@@ -71,15 +74,45 @@ impl Herald {
             self.look(shared);
             thread::park_timeout(LOOK_EVERY);
         }
-        if let Some((announce, offered, _)) = &self.told
-            && announce.on_stop == OnStop::Withdraw
-            && !offered.is_empty()
-        {
+        self.end(shared);
+    }
+
+    /// Withdraws everything at a stop, if the configuration wants that or is without announcements.
+    fn end(mut self, shared: &Shared) {
+        let announce = shared.engine().config().announce.clone();
+        match &announce {
+            Some(announce) if announce.on_stop == OnStop::Keep => return,
+            // Its file may have routes of a former process.
+            Some(announce) => note(&mut self.by, announce),
+            None => {}
+        }
+        for announce in &self.by {
             match withdraw(announce) {
                 Ok(()) => info!("BIRD announces no VIP of ours any more"),
                 Err(error) => warn!("BIRD may still announce the VIPs: {error:#}"),
             }
         }
+    }
+
+    /// The key is gone from the file: no announcements are wanted any more.
+    fn withdraw_all(&mut self, shared: &Shared) {
+        if self.by.is_empty() || self.failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
+            return;
+        }
+        let was_told = self.told.take().is_some();
+        self.by.retain(|announce| {
+            let result = withdraw(announce);
+            if let Err(error) = &result
+                && was_told
+            {
+                warn!("BIRD may still announce the VIPs, and will be told again: {error:#}");
+            }
+            result.is_err()
+        });
+        self.failed = (!self.by.is_empty()).then(Instant::now);
+        let mut engine = shared.engine();
+        engine.set_announced(BTreeSet::new());
+        engine.set_announce_up(None);
     }
 
     fn look(&mut self, shared: &Shared) {
@@ -93,15 +126,7 @@ impl Herald {
         let Some(announce) = announce else {
             // Started again later, it begins from nothing: services are not watched until then.
             self.announcer = None;
-            if let Some((announce, ..)) = self.told.take() {
-                // The key is gone from the file: no announcements are wanted any more.
-                if let Err(error) = withdraw(&announce) {
-                    warn!("BIRD may still announce the VIPs: {error:#}");
-                }
-                let mut engine = shared.engine();
-                engine.set_announced(BTreeSet::new());
-                engine.set_announce_up(None);
-            }
+            self.withdraw_all(shared);
             return;
         };
         let now_ns = Moment::now().monotonic_ns;
@@ -112,14 +137,14 @@ impl Herald {
         });
         let offered = announcer.handle_services(now_ns, delay_ns, &services);
         let known = self.told.as_ref();
-        if known
-            .is_some_and(|(how, what, was)| *how == announce && what == offered && *was == leaves)
-        {
-            return;
+        let is_told = known
+            .is_some_and(|(how, what, was)| *how == announce && what == offered && *was == leaves);
+        match self.failed {
+            None if is_told => return,
+            Some(at) if at.elapsed() < AGAIN_AFTER => return,
+            _ => {}
         }
-        if self.failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
-            return;
-        }
+        note(&mut self.by, &announce);
         match tell(&announce, offered, leaves) {
             Ok(()) => {
                 // Once the log has it, the API has it, too.
@@ -137,6 +162,14 @@ impl Herald {
                 }
                 self.told = Some((announce, offered.clone(), leaves));
                 self.failed = None;
+                // Former files go behind the one in force: clients are not to notice.
+                let others = self.by.len() - 1;
+                for former in self.by.drain(..others) {
+                    if let Err(error) = withdraw(&former) {
+                        let file = former.bird.display();
+                        warn!("BIRD may still announce the VIPs by {file}: {error:#}");
+                    }
+                }
             }
             Err(error) => {
                 if self.failed.is_none() {
@@ -151,11 +184,17 @@ impl Herald {
     }
 }
 
+/// Notes that BIRD gets routes by `announce` from now on.
+fn note(by: &mut Vec<Announce>, announce: &Announce) {
+    by.retain(|former| former.bird != announce.bird);
+    by.push(announce.clone());
+}
+
 /// Each VIP's address, and whether it is ready.
 fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
     let service = engine.service();
     let standing = |pool: &Pool| {
-        if service == Service::Out {
+        if service == Service::Out || engine.has_lost_program() {
             return Readiness::Unready;
         }
         let (up, need) = (engine.reals_up(pool), pool.vip().min_healthy);
@@ -233,6 +272,191 @@ fn wait(child: &mut Child) -> Result<Option<std::process::ExitStatus>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::VipConfig;
+    use crate::fake::FakePlane;
+    use crate::serve_tests::shared;
+    use crate::tests::{WEB, config};
+
+    /// A balancer with a VIP that is ready. Its `birdc` does its work, and fails while there is
+    /// a file `broken`.
+    struct Stage {
+        dir: tempfile::TempDir,
+        plane: FakePlane,
+        shared: Arc<Shared>,
+        herald: Herald,
+    }
+
+    impl Stage {
+        fn new(on_stop: &str) -> Self {
+            let plane = FakePlane::default();
+            let stage = Self {
+                dir: tempfile::tempdir().unwrap(),
+                shared: shared(&plane),
+                plane,
+                herald: Herald::default(),
+            };
+            stage.reload(&stage.announce("bird.conf", on_stop));
+            stage
+        }
+
+        fn announce(&self, file: &str, on_stop: &str) -> String {
+            let dir = self.dir.path().display();
+            format!(
+                "[announce]\nbird = \"{dir}/{file}\"\ndelay = \"0s\"\non_stop = \"{on_stop}\"\n\
+                 configure = [\"sh\", \"-c\", \"test ! -e {dir}/broken\"]\n"
+            )
+        }
+
+        fn reload(&self, announce: &str) {
+            let config = config(&format!("{announce}{WEB}"));
+            self.shared.engine().reload(config).unwrap();
+        }
+
+        fn set_ready(&self, ready: bool) {
+            let mut engine = self.shared.engine();
+            let drain = |vip: &mut VipConfig| {
+                vip.reals.iter_mut().for_each(|real| real.drain = !ready);
+                Ok(())
+            };
+            engine.change_vip("web", drain).unwrap();
+        }
+
+        fn set_broken(&self, broken: bool) {
+            let file = self.dir.path().join("broken");
+            match broken {
+                true => fs::write(file, "").unwrap(),
+                false => fs::remove_file(file).unwrap(),
+            }
+        }
+
+        fn look(&mut self) {
+            self.herald.look(&self.shared);
+        }
+
+        /// Looks when it is time to try again.
+        fn look_later(&mut self) {
+            self.herald.failed = Instant::now().checked_sub(AGAIN_AFTER);
+            self.look();
+        }
+
+        /// Whether BIRD's file offers anything after a stop.
+        fn stop(self) -> bool {
+            self.herald.run(&self.shared, &AtomicBool::new(true));
+            offers(self.dir.path(), "bird.conf")
+        }
+
+        fn offers(&self, file: &str) -> bool {
+            offers(self.dir.path(), file)
+        }
+
+        fn announce_up(&self) -> Option<bool> {
+            self.shared.engine().announce_up()
+        }
+    }
+
+    fn offers(dir: &Path, file: &str) -> bool {
+        let text = fs::read_to_string(dir.join(file)).unwrap();
+        !offered_in(&text).is_empty()
+    }
+
+    #[test]
+    fn bird_is_told_again_though_what_it_had_is_wanted_again() {
+        for ready in [true, false] {
+            let mut stage = Stage::new("keep");
+            stage.set_ready(ready);
+            stage.look();
+            assert_eq!(
+                (stage.offers("bird.conf"), stage.announce_up()),
+                (ready, Some(true))
+            );
+            stage.set_broken(true);
+            stage.set_ready(!ready);
+            stage.look();
+            assert_eq!(
+                (stage.offers("bird.conf"), stage.announce_up()),
+                (!ready, Some(false))
+            );
+            stage.set_broken(false);
+            stage.set_ready(ready);
+            stage.look();
+            assert_eq!(stage.announce_up(), Some(false), "it waits");
+            stage.look_later();
+            assert_eq!(
+                (stage.offers("bird.conf"), stage.announce_up()),
+                (ready, Some(true))
+            );
+            assert_eq!(stage.herald.failed, None);
+        }
+    }
+
+    #[test]
+    fn a_stop_withdraws_what_a_command_that_failed_may_have_announced() {
+        for (on_stop, offered) in [("withdraw", false), ("keep", true)] {
+            let mut stage = Stage::new(on_stop);
+            stage.set_broken(true);
+            stage.look();
+            assert_eq!(stage.announce_up(), Some(false));
+            assert!(stage.offers("bird.conf"));
+            assert_eq!(stage.stop(), offered);
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_in_force_any_more_are_emptied() {
+        let mut stage = Stage::new("keep");
+        stage.look();
+        stage.reload(&stage.announce("other.conf", "keep"));
+        stage.look();
+        assert_eq!(
+            ["bird.conf", "other.conf"].map(|file| stage.offers(file)),
+            [false, true]
+        );
+        // The key is gone from the file.
+        stage.set_broken(true);
+        stage.reload("");
+        stage.look();
+        assert_eq!(
+            (stage.offers("other.conf"), stage.announce_up()),
+            (false, None)
+        );
+        assert!(stage.herald.failed.is_some());
+        stage.set_broken(false);
+        stage.look_later();
+        assert_eq!(stage.herald.failed, None);
+        assert!(stage.herald.by.is_empty());
+    }
+
+    #[test]
+    fn a_vip_is_withdrawn_while_the_program_is_on_no_interface() {
+        let mut stage = Stage::new("keep");
+        let plane = stage.plane.clone();
+        let mut looks = || {
+            [(); 3].map(|()| {
+                stage.shared.engine().mend();
+                stage.look();
+                let told = stage.shared.engine().hold_error().map(str::to_owned);
+                (stage.offers("bird.conf"), told)
+            })
+        };
+        let told = |text: &str| Some(text.to_owned());
+        // Without its pins it forwards on.
+        plane.state().hold_fault = told("no pins");
+        assert_eq!(looks(), [(); 3].map(|()| (true, told("no pins"))));
+        plane.state().hold_fault = told("eth0 is gone");
+        plane.state().is_lost = true;
+        let withdrawn = told("eth0 is gone; no VIP is announced until the program is attached");
+        assert_eq!(
+            looks(),
+            [
+                (true, told("eth0 is gone")),
+                (false, withdrawn.clone()),
+                (false, withdrawn)
+            ]
+        );
+        plane.state().hold_fault = None;
+        plane.state().is_lost = false;
+        assert_eq!(looks(), [(); 3].map(|()| (true, None::<String>)));
+    }
 
     #[test]
     fn the_file_is_replaced_and_the_command_is_heard() {

@@ -93,6 +93,8 @@ pub struct Engine {
     pub(super) held_vips: Vec<HeldVip>,
     /// What is wrong with the data plane's hold in the kernel.
     pub(super) hold_error: Option<String>,
+    /// Looks in succession that have found its program on no interface.
+    pub(super) looks_lost: u32,
     /// A way that the next change may want.
     pub(super) offered: Option<Way>,
     /// What the last change has left to do, and why it is not done.
@@ -191,6 +193,7 @@ impl Engine {
             on_link: HashSet::new(),
             held_vips: Vec::new(),
             hold_error: None,
+            looks_lost: 0,
             offered: None,
             gone: HashSet::new(),
             gone_reals: HashSet::new(),

@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub refuse_rings: usize,
     /// What is wrong with its hold in the kernel.
     pub hold_fault: Option<String>,
+    /// Whether its program is on no interface.
+    pub is_lost: bool,
     /// Whether the sending of probes cannot be prepared.
     pub refuse_probes: bool,
     /// Removals of reals that fail from now on.
@@ -471,6 +473,10 @@ impl DataPlane for FakePlane {
             Some(fault) => bail!("{fault}"),
             None => Ok(HoldChanges::default()),
         }
+    }
+
+    fn is_attached(&self) -> anyhow::Result<bool> {
+        Ok(!self.state().is_lost)
     }
 
     fn prepare_probes(&mut self) -> anyhow::Result<()> {

@@ -6,6 +6,10 @@ use tracing::{info, warn};
 
 use super::engine::Engine;
 
+/// Looks, every two seconds, that find no program before its loss counts: an interface that is made
+/// anew gets it at the next.
+const LOST_AFTER: u32 = 2;
+
 impl Engine {
     /// Has the data plane repair what it can, and logs what it cannot.
     pub(super) fn mend(&mut self) {
@@ -23,9 +27,22 @@ impl Engine {
                         changes.pinned
                     );
                 }
+                self.looks_lost = 0;
                 None
             }
-            Err(error) => Some(format!("{error:#}")),
+            Err(error) => {
+                // What the kernel does not say is as it was.
+                match self.plane.is_attached() {
+                    Ok(true) => self.looks_lost = 0,
+                    Ok(false) => self.looks_lost = self.looks_lost.saturating_add(1),
+                    Err(_) => {}
+                }
+                let withdrawn = match self.has_lost_program() && self.config.announce.is_some() {
+                    true => "; no VIP is announced until the program is attached",
+                    false => "",
+                };
+                Some(format!("{error:#}{withdrawn}"))
+            }
         };
         if fault != self.hold_error {
             match &fault {
@@ -39,5 +56,11 @@ impl Engine {
     /// What is wrong with the data plane's hold in the kernel.
     pub(super) fn hold_error(&self) -> Option<&str> {
         self.hold_error.as_deref()
+    }
+
+    /// Whether the program has been on no interface for some seconds: who announces VIPs then has
+    /// their packets lost.
+    pub(super) fn has_lost_program(&self) -> bool {
+        self.looks_lost >= LOST_AFTER
     }
 }

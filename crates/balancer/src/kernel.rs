@@ -268,6 +268,10 @@ impl DataPlane for KernelPlane {
         Ok(changes?)
     }
 
+    fn is_attached(&self) -> anyhow::Result<bool> {
+        Ok(self.balancer.is_attached()?)
+    }
+
     fn prepare_probes(&mut self) -> anyhow::Result<()> {
         if self.probes.is_none() {
             self.probes = Some(ProbeEgress::start(

@@ -107,6 +107,8 @@ pub trait DataPlane: CookiePlane + Send {
     fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()>;
     /// Checks that the kernel still holds the data plane as it should, and repairs what can be.
     fn mend(&mut self) -> anyhow::Result<HoldChanges>;
+    /// Whether its program is on an interface.
+    fn is_attached(&self) -> anyhow::Result<bool>;
     /// Prepares the sending of health probes; may be called again.
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// Ends flows that have been silent for long: a share of them, for the time since the

@@ -389,6 +389,12 @@ impl LoadBalancer {
         self.plane.mend()
     }
 
+    /// Whether the program is on an interface of this network namespace, also on one that has
+    /// another name now.
+    pub fn is_attached(&self) -> Result<bool> {
+        self.plane.is_attached()
+    }
+
     /// Sets where encapsulated packets go. Until then they are dropped and counted
     /// as `no_next_hop`.
     pub fn set_next_hop(&self, next_hop: &NextHop) -> Result<()> {

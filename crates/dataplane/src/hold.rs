@@ -116,6 +116,11 @@ impl Hold {
         Ok(Some(interface))
     }
 
+    /// Whether the program is on an interface here, also on one that has another name now.
+    pub(crate) fn is_attached(&self) -> Result<bool> {
+        Ok(!matches!(self.place()?, Place::Lost))
+    }
+
     /// Whether packets can come and go.
     fn check_link(&self) -> Result<()> {
         let gone = || DataPlaneError::InterfaceGone(self.interface.clone());

@@ -414,6 +414,11 @@ impl Plane {
         self.hold().mend()
     }
 
+    /// Whether the program is on an interface.
+    pub(crate) fn is_attached(&self) -> Result<bool> {
+        self.hold().is_attached()
+    }
+
     /// Id of the link that holds the program.
     pub(crate) fn link_id(&self) -> Result<u32> {
         Ok(self.hold().link.info()?.id)

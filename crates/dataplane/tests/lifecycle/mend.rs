@@ -15,6 +15,10 @@ fn unmended(lb: &LoadBalancer) -> String {
     lb.mend().expect_err("something is wrong").to_string()
 }
 
+fn is_attached(lb: &LoadBalancer) -> bool {
+    lb.is_attached().expect("the link's state")
+}
+
 #[test]
 fn an_interface_that_is_made_anew_gets_the_program() {
     Sandbox::run(|sandbox| {
@@ -27,8 +31,19 @@ fn an_interface_that_is_made_anew_gets_the_program() {
         drop(peer);
         let said = unmended(&lb);
         assert!(said.contains("interface lb0 is gone"), "{said}");
+        assert!(!is_attached(&lb));
         let peer = veth();
+        let intruder = attach_pass("lb0", c"intruder");
+        let said = unmended(&lb);
+        assert!(said.contains("XDP program intruder"), "{said}");
+        assert!(!is_attached(&lb));
+        drop(intruder);
+        // Another test's child may hold a copy of the descriptor until it runs its program.
+        wait_for("the end of the intruder", || {
+            !run("ip", "link show lb0").contains("xdp")
+        });
         assert_eq!(mended(&lb), (Some("lb0".to_owned()), 0));
+        assert!(is_attached(&lb));
         assert_eq!(mended(&lb), (None, 0));
         let before = packets(&lb);
         peer.run(|| knock("10.7.0.1", 1));
@@ -60,6 +75,7 @@ fn an_interface_with_another_name_keeps_the_program() {
         ip("link set other0 up");
         let said = unmended(&lb);
         assert!(said.contains("lb0 is called other0 now"), "{said}");
+        assert!(is_attached(&lb));
         // One that has the name now is another.
         ip("link add lb0 type veth peer name peer1");
         assert_eq!(unmended(&lb), said);
@@ -80,6 +96,7 @@ fn an_interface_that_has_left_the_namespace_is_followed_by_one_of_its_name() {
         ip(&format!("link set lb0 netns {}", elsewhere.path()));
         let said = unmended(&lb);
         assert!(said.contains("interface lb0 is gone"), "{said}");
+        assert!(!is_attached(&lb));
         ip("link add lb0 type veth peer name peer1");
         assert_eq!(mended(&lb), (Some("lb0".to_owned()), 0));
         let there = elsewhere.run(|| run("ip", "-d link show lb0"));
