@@ -125,7 +125,8 @@ pub struct NextHopView {
     /// `ipv4` or `ipv6`: of the reals' addresses.
     pub family: String,
     /// `reachable`, `configured` (its MAC address is), `shared` (the other family's gateway),
-    /// `silent` (packets go to the last MAC address), `none` (no route has a gateway).
+    /// `silent` (packets go to the last MAC address), `none` (no route has a gateway),
+    /// `no_source` (there is no outer source address, and packets are dropped).
     pub state: String,
     /// The gateway's address, if one is looked for.
     pub gateway: Option<String>,
@@ -143,7 +144,7 @@ pub struct NextHopView {
 impl NextHopView {
     /// Whether packets can be expected to arrive.
     pub fn is_up(&self) -> bool {
-        !matches!(self.state.as_str(), "silent" | "none")
+        !matches!(self.state.as_str(), "silent" | "none" | "no_source")
     }
 }
 

@@ -289,6 +289,14 @@ fn look(bench: &mut Bench) {
     bench.engine.take_look(&route, &reals, found, bench.now);
 }
 
+/// A bench whose interface has an address of each family.
+fn addressed(text: &str) -> Bench {
+    let bench = Bench::new(text);
+    let v6 = "fd00::fd".parse().unwrap();
+    bench.plane.state().sources = (Some([10, 0, 0, 253].into()), Some(v6));
+    bench
+}
+
 /// Family and state of each next hop.
 fn next_hops(bench: &Bench) -> Vec<String> {
     let views = bench.engine.next_hops().iter();
@@ -299,7 +307,7 @@ fn next_hops(bench: &Bench) -> Vec<String> {
 
 #[test]
 fn the_gateway_is_followed_and_its_silence_borne_and_told() {
-    let mut bench = Bench::new(WEB);
+    let mut bench = addressed(WEB);
     let mac = |bench: &Bench| bench.plane.state().next_hop.unwrap().gateway_mac[5];
     look(&mut bench);
     assert_eq!(next_hops(&bench), ["ipv4 reachable"]);
@@ -345,7 +353,7 @@ fn reals_on_the_link_are_told_to_go_by_the_gateway() {
 #[test]
 fn each_family_has_its_own_next_hop() {
     let text = WEB.replace("10.0.0.4", "fd00::4");
-    let mut bench = Bench::new(&text);
+    let mut bench = addressed(&text);
     let macs = |bench: &Bench| {
         let hop = bench.plane.state().next_hop.unwrap();
         (hop.gateway_mac[5], hop.gateway6_mac[5])
@@ -371,6 +379,29 @@ fn each_family_has_its_own_next_hop() {
     look(&mut bench);
     assert_eq!(macs(&bench), (1, 6));
     assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 silent"]);
+}
+
+#[test]
+fn a_family_without_a_source_is_not_up() {
+    let mut bench = addressed(&WEB.replace("10.0.0.4", "fd00::4"));
+    look(&mut bench);
+    assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 shared"]);
+    let v6 = bench.plane.state().sources.1.take();
+    look(&mut bench);
+    assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 no_source"]);
+    let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
+    assert!(
+        page.contains("causeway_next_hop_up{family=\"ipv6\"} 0.0"),
+        "{page}"
+    );
+    // That the gateway is silent is the lesser trouble.
+    bench.plane.state().gateway = None;
+    look(&mut bench);
+    assert_eq!(next_hops(&bench), ["ipv4 silent", "ipv6 no_source"]);
+    bench.plane.state().gateway = Some(MacAddress([2, 0, 0, 0, 0, 1]));
+    bench.plane.state().sources.1 = v6;
+    look(&mut bench);
+    assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 shared"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! test writes into it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use causeway_dataplane::{
     CookieTotals, FlowIdle, FlowTotals, HoldChanges, LoadTerms, Picking, Real, RealId, RealStats,
     SourceRing, Vip, VipId, VipOptions, VipRings,
 };
-use causeway_netio::{Gateway, Gateways, NextHop};
+use causeway_netio::{Gateway, Gateways, NextHop, OuterSource};
 
 use super::cookies::{CookiePlane, Ids};
 use super::plane::{DataPlane, Found, Resolve, Route};
@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub gateway: Option<MacAddress>,
     /// That of IPv6, if it has one.
     pub gateway6: Option<causeway_netio::Gateway>,
+    /// The interface's addresses.
+    pub sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     pub vips: BTreeMap<VipId, Vip>,
     pub reals: BTreeMap<RealId, Real>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
@@ -192,12 +194,13 @@ impl Resolve for FakePlane {
             }
         };
         let silent = gateways.v4.is_some() && macs == [[0; 6]; 2];
+        let sources = self.state().sources;
         let next_hop = (!silent).then_some(NextHop {
             gateway_mac: macs[0],
             gateway6_mac: macs[1],
             mtu: route.encap.mtu.unwrap_or(1500),
-            source_v4: None,
-            source_v6: None,
+            source_v4: sources.0.map(OuterSource::whole),
+            source_v6: sources.1.map(OuterSource::whole),
             gue: causeway_netio::Gue::default(),
         });
         Ok(Found {

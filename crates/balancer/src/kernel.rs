@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,6 +19,7 @@ use causeway_dataplane::{
     RealStats, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
+use tracing::{info, warn};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::plane::{DataPlane, Found, Resolve, Route};
@@ -39,14 +40,16 @@ impl KernelPlane {
     /// Loads the data plane, or takes over the running one.
     pub fn start(config: &BalancerConfig) -> anyhow::Result<(Self, Started)> {
         // Before anything is attached: what cannot forward must not start.
-        let resolver = Resolver {
+        let mut resolver = Resolver {
             interface: config.interface.clone(),
+            in_use: Mutex::default(),
         };
         let reals = config.encapsulated_reals();
         resolver
             .look(&Route::of(config), &reals, GATEWAY_PATIENCE)?
             .next_hop?;
         let (balancer, started) = LoadBalancer::start(&config.data_plane())?;
+        resolver.in_use = Mutex::new(balancer.outer_sources()?);
         choose_hash_key(&balancer, config.hash_key)?;
         balancer.set_token_sources(
             config.stateful.token_source_v4,
@@ -82,6 +85,14 @@ impl KernelPlane {
 /// Reads the kernel's tables about one interface.
 struct Resolver {
     interface: String,
+    /// The outer sources that the data plane has.
+    in_use: Mutex<Vec<IpAddr>>,
+}
+
+impl Resolver {
+    fn in_use(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Resolve for Resolver {
@@ -107,7 +118,7 @@ impl Resolve for Resolver {
                 }
             }
         };
-        let mut next_hop = info.next_hop(macs[0], macs[1]);
+        let mut next_hop = info.next_hop(macs[0], macs[1], &self.in_use());
         next_hop.gue = causeway_netio::Gue {
             port: encap.gue_port,
             checksum_v4: encap.gue_checksum == GueChecksum::Full,
@@ -163,7 +174,15 @@ impl DataPlane for KernelPlane {
     }
 
     fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()> {
-        Ok(self.balancer.set_next_hop(next_hop)?)
+        self.balancer.set_next_hop(next_hop)?;
+        let sources = next_hop.sources();
+        let mut in_use = self.resolver.in_use();
+        // Without a gateway nothing is encapsulated.
+        if [next_hop.gateway_mac, next_hop.gateway6_mac] != [[0; 6]; 2] {
+            tell_sources(&in_use, &sources);
+        }
+        *in_use = sources;
+        Ok(())
     }
 
     fn vips(&self) -> anyhow::Result<Vec<(VipId, Vip)>> {
@@ -324,6 +343,25 @@ impl DataPlane for KernelPlane {
 
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {
         Ok(self.balancer.real_histogram(id)?)
+    }
+}
+
+/// Says which outer sources have changed: servers may take tunnels from the former ones alone.
+fn tell_sources(former: &[IpAddr], now: &[IpAddr]) {
+    for is_of in [IpAddr::is_ipv4 as fn(&IpAddr) -> bool, IpAddr::is_ipv6] {
+        let of = |sources: &[IpAddr]| sources.iter().copied().find(is_of);
+        match (of(former), of(now)) {
+            (Some(former), Some(now)) if former != now => warn!(
+                "the outer source address is now {now}, and was {former}: agents that list this balancer in `balancers` need the new one"
+            ),
+            (Some(former), None) => {
+                warn!(
+                    "the outer source address {former} is gone, and the interface has no other of its family"
+                );
+            }
+            (None, Some(now)) => info!("the outer source address is {now}"),
+            _ => {}
+        }
     }
 }
 

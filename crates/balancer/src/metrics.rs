@@ -174,7 +174,7 @@ impl Page {
         for (name, help, unit, value) in of_daemon {
             gauge(encoder, name, help, unit.as_ref(), value)?;
         }
-        let help = "Whether the next hop of a family of reals answers, or needs not be asked";
+        let help = "Whether the next hop of a family of reals answers, or needs not be asked, and there is an outer source";
         let hops = self.stats.next_hop.iter();
         let hops = hops.map(|hop| ([("family", hop.family.as_str())], flag(hop.is_up())));
         gauges(encoder, "next_hop_up", help, None, hops)

@@ -105,14 +105,24 @@ impl Engine {
         ];
         let views = families.into_iter().filter_map(|(family, is_of)| {
             reals.iter().find(|real| is_of(real))?;
-            let (own, other, mac) = match family {
-                "ipv4" => (gateways.v4, gateways.v6, way_hop.gateway_mac),
-                _ => (gateways.v6, gateways.v4, way_hop.gateway6_mac),
+            let (own, other, mac, has_source) = match family {
+                "ipv4" => {
+                    let has_source = way_hop.source_v4.is_some();
+                    (gateways.v4, gateways.v6, way_hop.gateway_mac, has_source)
+                }
+                _ => {
+                    let has_source = way_hop.source_v6.is_some();
+                    (gateways.v6, gateways.v4, way_hop.gateway6_mac, has_source)
+                }
+            };
+            let state = match has_source {
+                true => state(own, other, looked_for),
+                false => "no_source",
             };
             let gateway = own.or(other);
             Some(NextHopView {
                 family: family.to_owned(),
-                state: state(own, other, looked_for).to_owned(),
+                state: state.to_owned(),
                 gateway: gateway.map(|gateway| gateway.address.to_string()),
                 mac: (mac != [0; 6]).then(|| MacAddress(mac).to_string()),
                 other_routes: own.map_or(0, |own| own.others),
@@ -163,6 +173,9 @@ fn tell(former: Option<&NextHopView>, now: &NextHopView, fault: Option<&str>) {
     let family = &now.family;
     if former.is_none_or(|former| former.state != now.state) {
         match (now.is_up(), former) {
+            (false, _) if now.state == "no_source" => warn!(
+                "the next hop of {family} reals is of no use, as there is no source address, and their packets are dropped: give the interface one of global scope, or set `source` or `source6` of [encap]"
+            ),
             (false, _) => warn!(
                 "the next hop of {family} reals is {}, and their packets go to its last MAC address, {}{}",
                 now.state,
@@ -171,7 +184,10 @@ fn tell(former: Option<&NextHopView>, now: &NextHopView, fault: Option<&str>) {
                     .unwrap_or("which is unknown, so they are dropped"),
                 fault.map_or(String::new(), |fault| format!(": {fault}")),
             ),
-            (true, Some(_)) => info!("the next hop of {family} reals is {} again", now.state),
+            (true, Some(former)) => {
+                let again = if former.is_up() { "" } else { " again" };
+                info!("the next hop of {family} reals is {}{again}", now.state);
+            }
             (true, None) => {}
         }
     }

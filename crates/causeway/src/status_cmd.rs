@@ -191,6 +191,10 @@ fn of_balancer(status: &Status, stats: &Stats) -> Condition {
     }));
     for hop in stats.next_hop.iter().filter(|hop| !hop.is_up()) {
         let text = match &hop.gateway {
+            _ if hop.state == "no_source" => format!(
+                "there is no source address for packets to {} reals, which are dropped: give the interface one of global scope, or set `source` or `source6` of [encap]",
+                hop.family
+            ),
             Some(gateway) => format!(
                 "the next hop of {} reals, {gateway}, is silent: packets go to its last MAC address",
                 hop.family
@@ -733,6 +737,16 @@ mod tests {
                     .unwrap();
                 }),
                 "the next hop of ipv4 reals, 10.0.0.254, is silent",
+            ),
+            (
+                stats(|s| {
+                    s.next_hop = serde_json::from_value(json!([
+                        { "family": "ipv6", "state": "no_source", "gateway": "fe80::1", "mac": null,
+                          "other_routes": 0, "since_monotonic_ns": 0 },
+                    ]))
+                    .unwrap();
+                }),
+                "no source address for packets to ipv6 reals",
             ),
         ] {
             told(&status(), &stats, expected);

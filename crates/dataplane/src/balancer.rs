@@ -404,6 +404,12 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
+    /// The outer sources in use; a predecessor's until a next hop is set.
+    pub fn outer_sources(&self) -> Result<Vec<IpAddr>> {
+        let ctl = self.ctl.get(&0)?.unwrap_or_default();
+        Ok(next_hop::sources(&ctl))
+    }
+
     /// The key of the hash that picks a slot of a ring; zero until it is set.
     pub fn hash_key(&self) -> Result<[u64; 2]> {
         Ok(self.ctl.get(&0)?.unwrap_or_default().hash_key)

@@ -102,7 +102,7 @@ pub struct InterfaceInfo {
     pub mac: Mac,
     /// Its MTU, bytes.
     pub mtu: u32,
-    /// Its addresses of global scope, as the kernel lists them.
+    /// Its addresses of global scope that can be outer sources, the best of each family first.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -190,13 +190,13 @@ pub enum NextHopError {
 type Result<T> = std::result::Result<T, NextHopError>;
 
 /// The interface's gateway, MTU and addresses, put together. Sources have no
-/// entropy; the first address of each family is taken. Waits up to `patience` for the gateway to
+/// entropy; the best address of each family is taken. Waits up to `patience` for the gateway to
 /// answer with its MAC address.
 pub fn resolve_next_hop(interface: &str, patience: Duration) -> Result<NextHop> {
     let info = interface_info(interface)?;
     let gateways = find_gateways(&info, &[], patience)?;
     let [v4, v6] = gateways.answering(interface, patience)?;
-    Ok(info.next_hop(v4, v6))
+    Ok(info.next_hop(v4, v6, &[]))
 }
 
 /// Looks an interface up by name.
@@ -216,10 +216,12 @@ pub fn interface_info(name: &str) -> Result<InterfaceInfo> {
         RouteNetlinkMessage::NewAddress(address) => global_address(&address, info.index),
         _ => None,
     });
-    info.addresses = addresses.map_err(|cause| NextHopError::Netlink {
-        table: "address",
-        cause,
-    })?;
+    info.addresses = addresses
+        .map(by_preference)
+        .map_err(|cause| NextHopError::Netlink {
+            table: "address",
+            cause,
+        })?;
     Ok(info)
 }
 
@@ -340,13 +342,16 @@ pub fn on_link(interface: &InterfaceInfo, address: IpAddr, patience: Duration) -
 }
 
 impl InterfaceInfo {
-    /// The next hop by these gateways, with this interface's MTU and addresses.
-    pub fn next_hop(&self, gateway_mac: Mac, gateway6_mac: Mac) -> NextHop {
-        let v4 = self.addresses.iter().find_map(|a| match a {
+    /// The next hop by these gateways, with this interface's MTU and addresses. A source that is
+    /// `in_use` stays while the interface has it: servers may take tunnels from no other.
+    pub fn next_hop(&self, gateway_mac: Mac, gateway6_mac: Mac, in_use: &[IpAddr]) -> NextHop {
+        let kept = self.addresses.iter().filter(|held| in_use.contains(held));
+        let by_choice: Vec<IpAddr> = kept.chain(&self.addresses).copied().collect();
+        let v4 = by_choice.iter().find_map(|a| match a {
             IpAddr::V4(v4) => Some(*v4),
             IpAddr::V6(_) => None,
         });
-        let v6 = self.addresses.iter().find_map(|a| match a {
+        let v6 = by_choice.iter().find_map(|a| match a {
             IpAddr::V4(_) => None,
             IpAddr::V6(v6) => Some(*v6),
         });
@@ -358,6 +363,15 @@ impl InterfaceInfo {
             source_v6: v6.map(OuterSource::whole),
             gue: Gue::default(),
         }
+    }
+}
+
+impl NextHop {
+    /// The addresses of its outer sources.
+    pub fn sources(&self) -> Vec<IpAddr> {
+        let v4 = self.source_v4.map(|source| IpAddr::V4(source.address));
+        let v6 = self.source_v6.map(|source| IpAddr::V6(source.address));
+        v4.into_iter().chain(v6).collect()
     }
 }
 
@@ -404,25 +418,35 @@ fn link_facts(link: &LinkMessage, name: &str) -> Option<InterfaceInfo> {
     is_it.then_some(info)
 }
 
-fn global_address(message: &AddressMessage, index: u32) -> Option<IpAddr> {
+/// An address that may be an outer source, and whether it is deprecated.
+fn global_address(message: &AddressMessage, index: u32) -> Option<(IpAddr, bool)> {
     if message.header.index != index || message.header.scope != AddressScope::Universe {
         return None;
     }
-    // An outer source has to last: one that is not ours yet, goes away soon, or is there for
-    // privacy (which IPv6 marks as secondary) does not.
-    let fleeting = AddressFlags::Tentative | AddressFlags::Deprecated | AddressFlags::Dadfailed;
+    // An outer source has to last: one that is not ours yet, or is there for privacy (which
+    // IPv6 marks as secondary) does not.
+    let fleeting = AddressFlags::Tentative | AddressFlags::Dadfailed;
     let fleeting = match message.header.family {
         AddressFamily::Inet6 => fleeting | AddressFlags::Secondary,
         _ => fleeting,
     };
-    let lasts = |attribute: &AddressAttribute| match attribute {
-        AddressAttribute::Flags(flags) => !flags.intersects(fleeting),
-        _ => true,
+    let is_any = |wanted: AddressFlags| {
+        let mut attributes = message.attributes.iter();
+        attributes.any(|a| matches!(a, AddressAttribute::Flags(flags) if flags.intersects(wanted)))
     };
-    if !message.attributes.iter().all(lasts) {
+    if is_any(fleeting) {
         return None;
     }
-    local(message)
+    Some((local(message)?, is_any(AddressFlags::Deprecated)))
+}
+
+/// Deprecated addresses last, and of the others the oldest first, so that a new one changes
+/// nothing. The kernel lists the newest first of IPv6, the oldest first of IPv4.
+fn by_preference(listed: Vec<(IpAddr, bool)>) -> Vec<IpAddr> {
+    let (v4, v6): (Vec<_>, Vec<_>) = listed.into_iter().partition(|(a, _)| a.is_ipv4());
+    let mut found: Vec<(IpAddr, bool)> = v4.into_iter().chain(v6.into_iter().rev()).collect();
+    found.sort_by_key(|(_, deprecated)| *deprecated);
+    found.into_iter().map(|(address, _)| address).collect()
 }
 
 /// The host's own end of what an address message describes: on a point-to-point link `Address` is
@@ -657,5 +681,58 @@ mod tests {
         assert_eq!(mask(16), 0xffff);
         assert_eq!(mask(32), u32::MAX);
         assert_eq!(mask(255), u32::MAX);
+    }
+
+    fn parsed(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn the_oldest_address_comes_first_and_a_deprecated_one_last() {
+        let listed = [
+            ("192.0.2.9", true),
+            ("192.0.2.2", false),
+            ("192.0.2.1", false),
+            ("fd77::abcd", false),
+            ("fd77::2", false),
+            ("fd77::1", true),
+        ];
+        let listed = listed.map(|(address, deprecated)| (parsed(address), deprecated));
+        let expected = [
+            "192.0.2.2",
+            "192.0.2.1",
+            "fd77::2",
+            "fd77::abcd",
+            "192.0.2.9",
+            "fd77::1",
+        ];
+        assert_eq!(by_preference(listed.to_vec()), expected.map(parsed));
+        assert_eq!(
+            by_preference(vec![(parsed("fd77::1"), true)]),
+            [parsed("fd77::1")]
+        );
+    }
+
+    #[test]
+    fn a_source_in_use_stays_while_the_interface_has_it() {
+        let info = InterfaceInfo {
+            name: "eth0".to_owned(),
+            index: 2,
+            mac: [2; 6],
+            mtu: 1500,
+            addresses: ["192.0.2.1", "192.0.2.2", "fd77::abcd", "fd77::2"]
+                .map(parsed)
+                .to_vec(),
+        };
+        let sources = |in_use: &[&str]| {
+            let in_use: Vec<IpAddr> = in_use.iter().copied().map(parsed).collect();
+            info.next_hop([9; 6], [9; 6], &in_use).sources()
+        };
+        assert_eq!(sources(&[]), ["192.0.2.1", "fd77::abcd"].map(parsed));
+        assert_eq!(sources(&["fd77::2"]), ["192.0.2.1", "fd77::2"].map(parsed));
+        let both = ["192.0.2.2", "fd77::2"];
+        assert_eq!(sources(&both), both.map(parsed));
+        let gone = ["192.0.2.3", "fd77::3"];
+        assert_eq!(sources(&gone), ["192.0.2.1", "fd77::abcd"].map(parsed));
     }
 }

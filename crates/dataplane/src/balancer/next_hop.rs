@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The next hop in the control block.
 
+use std::net::IpAddr;
+
 use causeway_netio::NextHop;
 
 use crate::abi;
@@ -18,6 +20,14 @@ pub(crate) fn store_next_hop(hop: &NextHop, ctl: &mut abi::Ctl) {
     let flag = |on: bool, flag: u8| if on { flag } else { 0 };
     ctl.gue_checksum = flag(hop.gue.checksum_v4, abi::GUE_CHECKSUM_4)
         | flag(hop.gue.checksum_v6, abi::GUE_CHECKSUM_6);
+}
+
+/// The outer sources that the control block has.
+pub(crate) fn sources(ctl: &abi::Ctl) -> Vec<IpAddr> {
+    let both = [IpAddr::from(ctl.outer4_be), IpAddr::from(ctl.outer6_be)];
+    both.into_iter()
+        .filter(|source| !source.is_unspecified())
+        .collect()
 }
 
 #[cfg(test)]
@@ -39,12 +49,16 @@ mod tests {
             hash_key: [3, 4],
             ..Default::default()
         };
-        store_next_hop(&info.next_hop([9; 6], [8; 6]), &mut ctl);
+        store_next_hop(&info.next_hop([9; 6], [8; 6], &[]), &mut ctl);
         assert_eq!(ctl.hash_key, [3, 4]);
         assert_eq!((ctl.gateway_mac, ctl.gateway6_mac), ([9; 6], [8; 6]));
         assert_eq!(ctl.mtu, u16::MAX);
         assert_eq!(ctl.outer4_be, [192, 0, 2, 7]);
         assert_eq!(ctl.outer6_be[..4], [0x20, 0x01, 0x0d, 0xb8]);
         assert_eq!(ctl.outer4_entropy_be, [0; 4]);
+        let mut expected = info.addresses;
+        expected.reverse();
+        assert_eq!(sources(&ctl), expected);
+        assert!(sources(&abi::Ctl::default()).is_empty());
     }
 }

@@ -211,6 +211,11 @@ fn the_next_hop_is_found_on_the_wire() {
         let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
         lb.set_next_hop(&NextHop { mtu: 1600, ..hop })
             .expect("a next hop");
+        // Who takes over reads it.
+        drop(lb);
+        let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
+        let in_use = lb.outer_sources().expect("the control block");
+        assert_eq!(in_use, [IpAddr::V4(ours)]);
         // By IPv6, too: the gateway is link-local there.
         ip("route del default via 10.7.0.2 dev lb0 metric 20");
         ip("route del default via 10.7.0.9 dev lb0 metric 50");
@@ -229,11 +234,16 @@ fn an_outer_source_is_an_address_that_lasts() {
     Sandbox::run(|_| {
         let _peer = veth();
         ip("-6 addr add fd00:7::1/64 dev lb0 preferred_lft 0 nodad");
+        let listed = || {
+            let found = causeway_netio::interface_info("lb0").expect("the interface");
+            let addresses = found.addresses.iter();
+            addresses.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(), ["10.7.0.1", "fd00:7::1"]);
         ip("-6 addr add fd00:7::2/64 dev lb0 nodad");
-        let found = causeway_netio::interface_info("lb0").expect("the interface");
-        let expected: [IpAddr; 2] =
-            ["10.7.0.1", "fd00:7::2"].map(|address| address.parse().expect("one"));
-        assert_eq!(found.addresses, expected);
+        ip("-6 addr add fd00:7::3/64 dev lb0 nodad");
+        let oldest_first = ["10.7.0.1", "fd00:7::2", "fd00:7::3", "fd00:7::1"];
+        assert_eq!(listed(), oldest_first);
     });
 }
 
