@@ -712,7 +712,7 @@ async fn change_vip(State(shared): Api, Path(name): Path<String>, body: String) 
 async fn accept_found(State(shared): Api, Path(name): Path<String>) -> Answer<VipView> {
     let accepted = blocking(move || {
         let mut engine = shared.engine();
-        engine.accept_found(Moment::now().realtime_ns, &name)?;
+        engine.accept_found(Moment::now(), &name)?;
         view(&engine, &name)
     });
     Ok(Json(accepted.await?))
