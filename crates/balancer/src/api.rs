@@ -187,7 +187,7 @@ async fn status(State(shared): Api) -> Json<Status> {
 #[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 struct StatsQuery {
-    /// All reals of VIPs that are not ready; of the others only those that are not active.
+    /// All reals of VIPs that are not ready; of the others only those that are not active or could not be probed.
     brief: bool,
     /// A part of the VIPs: from this one on, those that have 4,096 reals together.
     from: Option<usize>,
@@ -712,7 +712,7 @@ async fn change_vip(State(shared): Api, Path(name): Path<String>, body: String) 
 async fn accept_found(State(shared): Api, Path(name): Path<String>) -> Answer<VipView> {
     let accepted = blocking(move || {
         let mut engine = shared.engine();
-        engine.accept_found(Moment::now().realtime_ns, &name)?;
+        engine.accept_found(Moment::now(), &name)?;
         view(&engine, &name)
     });
     Ok(Json(accepted.await?))

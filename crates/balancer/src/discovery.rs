@@ -66,21 +66,33 @@ fn put(vip: &mut VipConfig, found: Option<&FoundReals>) {
 }
 
 /// What a former daemon knew, of the VIPs that the file still has asked for.
-pub(super) fn resume(file: &BalancerConfig, kept: Vec<KeptReal>) -> HashMap<String, FoundReals> {
+pub(super) fn resume(
+    file: &BalancerConfig,
+    kept: Vec<KeptReal>,
+    now: Moment,
+) -> HashMap<String, FoundReals> {
     let mut by_vip: HashMap<String, Vec<FoundReal>> = HashMap::new();
     for kept in kept {
         let mut vips = file.vips.iter();
-        let is_it = |vip: &&SharedVip| vip.discover.is_some() && vip.endpoint() == kept.vip;
+        let is_it = |vip: &&SharedVip| vip.endpoint() == kept.vip;
         let Some(vip) = vips.find(is_it) else {
             continue;
         };
+        let Some(rules) = &vip.discover else {
+            continue;
+        };
+        let drain_ns = u64::try_from(rules.drain.as_nanos()).unwrap_or(u64::MAX);
+        // The clock may have been set since: a drain began neither in time to come nor longer ago
+        // than it lasts.
+        let gone =
+            |since_ns: u64| now.before(now.realtime_ns.saturating_sub(since_ns).min(drain_ns));
         match config::reals_from_json(vip, vec![kept.real]) {
             Ok(reals) => by_vip
                 .entry(kept.vip)
                 .or_default()
                 .extend(reals.into_iter().map(|real| FoundReal {
                     real,
-                    gone_ns: kept.gone_ns,
+                    gone: kept.gone_ns.map(gone),
                 })),
             Err(error) => warn!(
                 "{}: a real that was found before is left out: {error}",
@@ -104,13 +116,13 @@ impl Engine {
     /// Takes an answer about the reals of a VIP, by its address, port and protocol.
     pub fn handle_found(
         &mut self,
-        now_ns: u64,
+        now: Moment,
         vip: &str,
         answer: Result<Vec<RealConfig>, String>,
     ) -> Result<(), EngineError> {
         self.change_found(vip, |found, rules, named, name| {
             let (held, error) = (found.held(), found.error().map(str::to_owned));
-            let changed = found.handle_answer(now_ns, answer, rules, named);
+            let changed = found.handle_answer(now, answer, rules, named);
             if found.error() != error.as_deref() {
                 match found.error() {
                     Some(error) => warn!("{name}: its reals stay as they are: {error}"),
@@ -125,7 +137,7 @@ impl Engine {
     }
 
     /// Takes the answer that is held for a VIP.
-    pub fn accept_found(&mut self, now_ns: u64, vip: &str) -> Result<(), EngineError> {
+    pub fn accept_found(&mut self, now: Moment, vip: &str) -> Result<(), EngineError> {
         let vip = &self.config.vips[self.find_vip(vip)?];
         let (name, endpoint) = (vip.name.clone(), vip.endpoint());
         let held = self.found.get(&endpoint).and_then(FoundReals::held);
@@ -134,20 +146,20 @@ impl Engine {
                 "no answer is held for vip {name}"
             )));
         }
-        self.change_found(&endpoint, |found, _, _, _| {
-            found.accept(now_ns) == Some(true)
-        })
+        self.change_found(&endpoint, |found, _, _, _| found.accept(now) == Some(true))
     }
 
-    /// Lets reals go whose time is over.
-    pub fn expire_found(&mut self, now_ns: u64) -> Result<(), EngineError> {
+    /// Lets reals go whose time is over at `now_ns`, CLOCK_MONOTONIC; and why those of some VIPs
+    /// stay.
+    pub fn expire_found(&mut self, now_ns: u64) -> Vec<String> {
         let vips: Vec<String> = self.found.keys().cloned().collect();
-        for vip in vips {
-            self.change_found(&vip, |found, rules, _, _| {
+        let expire = |vip: String| {
+            let expired = self.change_found(&vip, |found, rules, _, _| {
                 found.handle_timeout(now_ns, rules)
-            })?;
-        }
-        Ok(())
+            });
+            expired.err().map(|error| format!("{vip}: {error}"))
+        };
+        vips.into_iter().filter_map(expire).collect()
     }
 
     /// Changes what was found of a VIP, and brings it into force; or leaves all as it was.
@@ -224,7 +236,7 @@ impl Engine {
                 found.reals().iter().map(move |found| KeptReal {
                     vip: vip.clone(),
                     real: config::real_to_json(&found.real),
-                    gone_ns: found.gone_ns,
+                    gone_ns: found.gone.map(|gone| gone.realtime_ns),
                 })
             })
             .collect();
@@ -236,7 +248,7 @@ impl Engine {
     pub(super) fn discovery(&self, vip: &VipConfig) -> Option<DiscoveryView> {
         let discover = vip.discover.as_ref()?;
         let found = self.found.get(&vip.endpoint()).cloned().unwrap_or_default();
-        let gone = found.reals().iter().filter(|found| found.gone_ns.is_some());
+        let gone = found.reals().iter().filter(|found| found.gone.is_some());
         let draining = gone.count();
         Some(DiscoveryView {
             origin: origin(discover),
@@ -268,7 +280,7 @@ struct Asking {
 pub(crate) async fn run(shared: Arc<Shared>) {
     let (done, mut answers) = mpsc::unbounded_channel();
     let mut asking: HashMap<String, Asking> = HashMap::new();
-    let mut left = None;
+    let mut left: Vec<String> = Vec::new();
     loop {
         let vips = shared.engine().asked_for();
         asking.retain(|known, _| vips.iter().any(|vip| vip.endpoint() == *known));
@@ -317,13 +329,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 bring(&shared, &vip, answer.map(|(reals, _)| reals)).await;
             }
         }
-        let now_ns = Moment::now().realtime_ns;
-        let error = shared.engine().expire_found(now_ns).err();
-        let error = error.map(|error| error.to_string());
-        if let Some(error) = error.as_ref().filter(|_| error != left) {
+        let now_ns = Moment::now().monotonic_ns;
+        let errors = shared.engine().expire_found(now_ns);
+        for error in errors.iter().filter(|error| !left.contains(*error)) {
             warn!("cannot remove reals that are no longer in the answers: {error}");
         }
-        left = error;
+        left = errors;
     }
 }
 
@@ -336,8 +347,8 @@ async fn bring(shared: &Arc<Shared>, vip: &str, answer: Result<Vec<RealConfig>, 
             let addresses: Vec<_> = reals.iter().map(|real| real.address).collect();
             shared.find_way(|| addresses, Route::of)?;
         }
-        let now_ns = Moment::now().realtime_ns;
-        shared.engine().handle_found(now_ns, &of, answer)
+        let now = Moment::now();
+        shared.engine().handle_found(now, &of, answer)
     });
     match brought.await {
         Ok(Ok(())) => {}

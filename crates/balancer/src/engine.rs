@@ -162,7 +162,7 @@ impl Engine {
         fleet: Option<Membership>,
         now: Moment,
     ) -> anyhow::Result<Self> {
-        let found = discovery::resume(&file, kept.found);
+        let found = discovery::resume(&file, kept.found, now);
         let file = discovery::over(file, &found);
         by_hand::tell_gone(&file, &kept.by_hand);
         let mut engine = Self {

@@ -118,6 +118,13 @@ impl Engine {
         }
     }
 
+    /// Takes that a probe could not be sent, and why: this host is to blame, and not the real.
+    pub fn probe_unsent(&mut self, real: RealId, number: u64, reason: &str) {
+        if let Some(check) = self.checks.get_mut(&real) {
+            check.handle_unsent(number, reason);
+        }
+    }
+
     /// Takes the weight that a real's answer says, if its VIP goes by that.
     pub fn handle_weight(&mut self, real: RealId, told: Option<u32>) {
         let changed = self.pools.iter_mut().any(|pool| pool.set_told(real, told));

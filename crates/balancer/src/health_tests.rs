@@ -5,6 +5,7 @@ use causeway_core::health::HealthState;
 use causeway_dataplane::RealId;
 
 use super::engine::Engine;
+use super::report;
 use super::state_dir::KeptState;
 use super::tests::{Bench, MS, WEB, config};
 
@@ -150,6 +151,34 @@ fn without_slow_start_a_real_returns_at_once() {
     assert_eq!(shares(&bench)[0], 0.0);
     probes(&mut bench, 2, &[], &[]);
     assert_eq!(shares(&bench), [0.25; 4]);
+}
+
+#[test]
+fn reals_stay_as_they_are_while_this_host_cannot_probe() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[1], &[]);
+    let before = (states(&bench), shares(&bench));
+    let amiss = |bench: &Bench| {
+        let vips = report::vips_of(&bench.engine, 0..1, report::Listed::Amiss).unwrap();
+        vips[0].reals.len()
+    };
+    assert_eq!(amiss(&bench), 1, "the one that is down");
+    for _ in 0..200 {
+        bench.now.monotonic_ns += 50 * MS;
+        let (orders, _) = bench.engine.poll_health(bench.now.monotonic_ns);
+        for order in orders {
+            let number = order.number;
+            bench.engine.probe_unsent(order.real, number, "no port");
+        }
+    }
+    assert_eq!((states(&bench), shares(&bench)), before);
+    for real in [0, 1] {
+        let reason = bench.engine.check(real).unwrap().reason();
+        assert_eq!(reason, "this host could not send it: no port");
+    }
+    assert_eq!(amiss(&bench), 4, "`causeway status` is to tell of them");
+    probes(&mut bench, 3, &[], &[]);
+    assert_eq!((states(&bench), amiss(&bench)), ([HealthState::Up; 4], 0));
 }
 
 /// A successor over the same data plane.

@@ -2,16 +2,20 @@
 //! Sends health probes: ordinary sockets to the VIP, whose packets the data plane sends
 //! to one real.
 
+use std::error::Error;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_dataplane::RealId;
 use causeway_dataplane::probe::aim_at;
+use causeway_dataplane::{DataPlaneError, RealId};
+use nix::errno::Errno;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
+use tracing::warn;
 
 use super::health::ProbeOrder;
 use super::shared::Shared;
@@ -28,8 +32,10 @@ pub(crate) mod tls;
 
 /// Longest sleep: how late a new configuration is noticed.
 const NAP: Duration = Duration::from_millis(100);
+/// How often the log has that probes cannot be sent, at most: what is wrong is wrong for all reals.
+const WARN_EVERY_NS: u64 = 60_000_000_000;
 
-type Outcome = Result<Seen, String>;
+type Outcome = anyhow::Result<Seen>;
 
 /// What a probe that succeeded saw.
 #[derive(Debug)]
@@ -43,11 +49,12 @@ struct Seen {
 /// Probes for as long as it is polled; it never ends by itself.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let (done, mut outcomes) = mpsc::unbounded_channel();
+    let mut warned_ns = None;
     loop {
         // What has come in counts before what is overdue: the task that waited for the
         // engine was late, not the real.
         while let Ok((real, number, outcome)) = outcomes.try_recv() {
-            take(&shared, real, number, outcome);
+            take(&shared, &mut warned_ns, real, number, outcome);
         }
         let now_ns = Moment::now().monotonic_ns;
         let (orders, next_ns) = shared.engine().poll_health(now_ns);
@@ -65,19 +72,56 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         tokio::select! {
             () = sleep(nap) => {}
             Some((real, number, outcome)) = outcomes.recv() => {
-                take(&shared, real, number, outcome);
+                take(&shared, &mut warned_ns, real, number, outcome);
             }
         }
     }
 }
 
-fn take(shared: &Shared, real: RealId, number: u64, outcome: Outcome) {
+fn take(shared: &Shared, warned_ns: &mut Option<u64>, real: RealId, number: u64, outcome: Outcome) {
     let now_ns = Moment::now().monotonic_ns;
+    let outcome = match outcome {
+        Err(error) if is_of_this_host(&error) => {
+            let reason = format!("{error:#}");
+            if warned_ns.is_none_or(|warned| now_ns.saturating_sub(warned) >= WARN_EVERY_NS) {
+                warn!("a health probe could not be sent, and its real stays as it is: {reason}");
+                *warned_ns = Some(now_ns);
+            }
+            return shared.engine().probe_unsent(real, number, &reason);
+        }
+        outcome => outcome.map_err(|error| format!("{error:#}")),
+    };
     let mut engine = shared.engine();
     if let Ok(seen) = &outcome {
         engine.handle_weight(real, seen.weight);
     }
     engine.health_outcome(now_ns, real, number, outcome.map(|seen| seen.reason));
+}
+
+/// Whether a probe has failed by what this host lacks: ports, descriptors, memory, a right. No
+/// packet of a server or a router has these errors come up.
+fn is_of_this_host(error: &anyhow::Error) -> bool {
+    let errno = |error: &(dyn Error + 'static)| {
+        let cause = match error.downcast_ref::<DataPlaneError>() {
+            Some(DataPlaneError::Bpf { cause, .. }) => Some(cause),
+            _ => error.downcast_ref::<io::Error>(),
+        };
+        let code = cause.and_then(io::Error::raw_os_error);
+        code.map(Errno::from_raw)
+    };
+    error.chain().filter_map(errno).any(|errno| {
+        matches!(
+            errno,
+            Errno::EADDRINUSE
+                | Errno::EADDRNOTAVAIL
+                | Errno::EAGAIN
+                | Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::ENOBUFS
+                | Errno::ENOMEM
+                | Errno::EPERM
+        )
+    })
 }
 
 async fn send(order: &ProbeOrder) -> Outcome {
@@ -114,8 +158,7 @@ async fn send(order: &ProbeOrder) -> Outcome {
         ProbeConfig::Icmp => icmp::echo(order).await,
         ProbeConfig::Script { command } => script::run(order, command).await,
     };
-    let seen = outcome.map(|reason| Seen { reason, weight });
-    seen.map_err(|error| format!("{error:#}"))
+    outcome.map(|reason| Seen { reason, weight })
 }
 
 async fn connect(order: &ProbeOrder) -> anyhow::Result<TcpStream> {
@@ -126,6 +169,9 @@ async fn connect(order: &ProbeOrder) -> anyhow::Result<TcpStream> {
     if order.to == ProbeTo::Vip {
         aim_at(&socket, order.real)?;
     }
+    // It ends by a reset. Closed in order, it would keep a port for a minute, and all reals of a VIP
+    // share the ports: the mark is not part of a connection's tuple. The answer is in by then.
+    socket.set_zero_linger()?;
     // The reason is the kernel's word alone: refused, unreachable.
     Ok(socket.connect(order.target).await?)
 }

@@ -9,6 +9,7 @@ use causeway_api::balancer::{
     PartView, RealHistory, RealTimeline, RealView, SourceView, Stats, Timeline, VipReal, VipView,
 };
 use causeway_api::{Moment, VerdictView};
+use causeway_core::health::Check;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::PacketsBytes;
 use causeway_dataplane::{CookieTotals, RealStats, VipId};
@@ -64,7 +65,8 @@ fn flow_table(engine: &Engine) -> FlowTableView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listed {
     All,
-    /// All of VIPs that are not ready, of the others those that are not active.
+    /// All of VIPs that are not ready, of the others those that are not active or could not be
+    /// probed.
     Amiss,
     None,
 }
@@ -135,12 +137,13 @@ fn vip(
     let vip = pool.vip();
     let is_active =
         |(config, member): (&RealConfig, &PoolMember)| pool::state(config, member) == "active";
+    let is_unsent = |member: &PoolMember| engine.check(member.id).is_some_and(Check::is_unsent);
     let reals_up = engine.reals_up(pool);
     let ready = reals_up >= vip.min_healthy;
     let members = pool.members().enumerate();
     let listed = members.filter(|(_, of)| match listed {
         Listed::All => true,
-        Listed::Amiss => !ready || !is_active(*of),
+        Listed::Amiss => !ready || !is_active(*of) || is_unsent(of.1),
         Listed::None => false,
     });
     VipView {

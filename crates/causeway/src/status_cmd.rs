@@ -11,7 +11,7 @@ use causeway_api::agent::{AgentStats, AgentStatus};
 use causeway_api::balancer::{NextHopView, RealView, Stats, Status, VipView};
 use causeway_api::fleet::FleetView;
 use causeway_api::tunnel::{PathView, TunnelStatus};
-use causeway_core::health::FIRST_PROBE_OUT;
+use causeway_core::health::{FIRST_PROBE_OUT, PROBE_UNSENT};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::plural;
 use serde::Serialize;
@@ -360,6 +360,15 @@ fn of_vip(vip: &VipView, next_hops: &[NextHopView], troubles: &mut Vec<Trouble>)
                 plural(*reals, "real")
             ))
         }));
+    }
+    let last_probes = vip.reals.iter().filter_map(|real| real.health.as_ref());
+    let mut unsent = last_probes.filter_map(|health| health.reason.strip_prefix(PROBE_UNSENT));
+    if let Some(why) = unsent.next() {
+        let text = format!(
+            "this host could not send the last probe of {} of {name}, whose state stays as it is: {why}",
+            plural(1 + unsent.count(), "real"),
+        );
+        troubles.push(Trouble::of_vip("probe_unsent", name, text));
     }
     for real in vip.reals.iter().filter(|real| real.state == "down") {
         let mut text = format!("{} of {name} is down", real.address);
@@ -836,6 +845,24 @@ mod tests {
             assert_eq!(troubles.len(), 1, "{troubles:?}");
             assert!(troubles[0].text.ends_with(expected), "{troubles:?}");
         }
+    }
+
+    #[test]
+    fn a_probe_that_could_not_be_sent_is_a_trouble() {
+        let stats = stats(|stats| {
+            stats.vips[0].reals[0].health = serde_json::from_value(json!({
+                "state": "up", "since_monotonic_ns": 0, "succeeded": 9, "failed": 0,
+                "reason": format!("{PROBE_UNSENT}Cannot assign requested address"),
+            }))
+            .unwrap();
+        });
+        let troubles = of_balancer(&status(), &stats).troubles;
+        assert_eq!(troubles.len(), 1, "{troubles:?}");
+        assert_eq!(troubles[0].kind, "probe_unsent");
+        assert_eq!(
+            troubles[0].text,
+            "this host could not send the last probe of 1 real of web, whose state stays as it is: Cannot assign requested address"
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! A [`Check`] is the state machine of one real. Its owner asks
 //! [`poll_probe`](Check::poll_probe) when it is time, sends what that says, and reports the outcome
 //! by [`handle_outcome`](Check::handle_outcome); a probe without outcome
-//! fails at its deadline, which [`handle_timeout`](Check::handle_timeout) looks after.
+//! fails at its deadline, which [`handle_timeout`](Check::handle_timeout) looks after. One that could
+//! not be sent says nothing of the real: [`handle_unsent`](Check::handle_unsent).
 //! [`poll_timeout`](Check::poll_timeout) gives the next moment at which there is
 //! something to do, [`poll_event`](Check::poll_event) what has changed.
 //!
@@ -126,6 +127,8 @@ pub struct Check {
 
 /// What is said of the last probe while the first is out.
 pub const FIRST_PROBE_OUT: &str = "the first probe is not answered yet";
+/// How it begins what is said of a probe that could not be sent.
+pub const PROBE_UNSENT: &str = "this host could not send it: ";
 /// What is said of it before there was one.
 const NOT_PROBED: &str = "not probed yet";
 
@@ -196,6 +199,11 @@ impl Check {
         &self.reason
     }
 
+    /// Whether the last probe could not be sent.
+    pub fn is_unsent(&self) -> bool {
+        self.reason.starts_with(PROBE_UNSENT)
+    }
+
     /// Probes that succeeded and failed so far.
     pub fn counts(&self) -> (u64, u64) {
         (self.succeeded, self.failed)
@@ -254,6 +262,14 @@ impl Check {
             return;
         }
         self.conclude(now_ns, outcome);
+    }
+
+    /// Takes that a probe could not be sent, by no fault of the real: it counts neither way, and
+    /// what is known stays.
+    pub fn handle_unsent(&mut self, number: u64, reason: &str) {
+        if self.out.take_if(|probe| probe.number == number).is_some() {
+            self.reason = format!("{PROBE_UNSENT}{reason}");
+        }
     }
 
     /// Fails the probe that is out if its time is over.
@@ -394,6 +410,32 @@ mod tests {
         check.handle_outcome(2 * S, first.number, Ok("very late".into()));
         check.handle_outcome(2 * S, second.number, Ok("fine".into()));
         assert_eq!(check.counts(), (1, 1));
+    }
+
+    #[test]
+    fn a_probe_that_is_not_sent_counts_neither_way() {
+        let mut check = check();
+        for _ in 0..2 {
+            probe(&mut check, false);
+        }
+        for _ in 0..9 {
+            let now = check.poll_timeout();
+            let number = check.poll_probe(now).expect("it is time").number;
+            check.handle_unsent(number - 1, "of another");
+            assert!(!check.reason().contains("another"));
+            check.handle_unsent(number, "no port");
+            assert_eq!(check.poll_timeout(), now + 2 * S);
+            check.handle_timeout(now + S);
+        }
+        assert_eq!(
+            (check.state(), check.counts()),
+            (HealthState::Unknown, (0, 2))
+        );
+        assert_eq!(check.reason(), "this host could not send it: no port");
+        assert!(check.is_unsent());
+        probe(&mut check, false);
+        assert_eq!(check.state(), HealthState::Down);
+        assert!(!check.is_unsent());
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 use std::net::IpAddr;
 
+use causeway_api::Moment;
+
 use crate::config::{Discover, RealConfig};
 
 /// A real that was discovered.
@@ -13,8 +15,9 @@ use crate::config::{Discover, RealConfig};
 pub(crate) struct FoundReal {
     /// As the answer had it.
     pub(crate) real: RealConfig,
-    /// When it was no longer in the answers, nanoseconds since 1970.
-    pub(crate) gone_ns: Option<u64>,
+    /// When it was no longer in the answers. It drains by the monotonic clock, as the other may be
+    /// set; the next daemon, maybe after a boot, knows the other alone.
+    pub(crate) gone: Option<Moment>,
 }
 
 /// The reals of one VIP.
@@ -49,7 +52,7 @@ impl FoundReals {
             .filter(|found| !is_named(found.real.address));
         found
             .map(|found| RealConfig {
-                drain: found.real.drain || found.gone_ns.is_some(),
+                drain: found.real.drain || found.gone.is_some(),
                 ..found.real.clone()
             })
             .collect()
@@ -72,14 +75,14 @@ impl FoundReals {
     }
 
     fn present(&self) -> impl Iterator<Item = &FoundReal> {
-        self.reals.iter().filter(|found| found.gone_ns.is_none())
+        self.reals.iter().filter(|found| found.gone.is_none())
     }
 
-    /// Takes an answer at `now_ns`, for a VIP that has `named` reals in the file; whether reals
+    /// Takes an answer at `now`, for a VIP that has `named` reals in the file; whether reals
     /// have changed by it. A failure changes none.
     pub(crate) fn handle_answer(
         &mut self,
-        now_ns: u64,
+        now: Moment,
         answer: Result<Vec<RealConfig>, String>,
         rules: &Discover,
         named: usize,
@@ -99,55 +102,49 @@ impl FoundReals {
                 return false;
             }
         };
-        (self.error, self.last_ns) = (None, Some(now_ns));
+        (self.error, self.last_ns) = (None, Some(now.realtime_ns));
         let present = self.present().count();
         let removed = self.present().filter(|found| !has(&reals, found)).count();
         if removed as f64 > rules.max_removed * (present + named) as f64 {
             self.held = Some(reals);
             return false;
         }
-        self.take(now_ns, reals)
+        self.take(now, reals)
     }
 
     /// Takes the answer that is held; `None` if none is.
-    pub(crate) fn accept(&mut self, now_ns: u64) -> Option<bool> {
+    pub(crate) fn accept(&mut self, now: Moment) -> Option<bool> {
         let held = self.held.take()?;
-        Some(self.take(now_ns, held))
+        Some(self.take(now, held))
     }
 
-    fn take(&mut self, now_ns: u64, reals: Vec<RealConfig>) -> bool {
+    fn take(&mut self, now: Moment, reals: Vec<RealConfig>) -> bool {
         let before = self.reals.clone();
         self.held = None;
         for found in &mut self.reals {
             if !has(&reals, found) {
-                found.gone_ns.get_or_insert(now_ns);
+                found.gone.get_or_insert(now);
             }
         }
         for real in reals {
             let known = |found: &&mut FoundReal| found.real.address == real.address;
             match self.reals.iter_mut().find(known) {
                 Some(found) => {
-                    *found = FoundReal {
-                        real,
-                        gone_ns: None,
-                    }
+                    *found = FoundReal { real, gone: None };
                 }
-                None => self.reals.push(FoundReal {
-                    real,
-                    gone_ns: None,
-                }),
+                None => self.reals.push(FoundReal { real, gone: None }),
             }
         }
         self.reals != before
     }
 
-    /// Lets reals go whose time is over; whether there were some.
+    /// Lets reals go whose time is over at `now_ns`, CLOCK_MONOTONIC; whether there were some.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, rules: &Discover) -> bool {
         let before = self.reals.len();
         let drain_ns = u64::try_from(rules.drain.as_nanos()).unwrap_or(u64::MAX);
         self.reals.retain(|found| {
-            let over = |gone: u64| now_ns.saturating_sub(gone) >= drain_ns;
-            !found.gone_ns.is_some_and(over)
+            let over = |gone: Moment| now_ns.saturating_sub(gone.monotonic_ns) >= drain_ns;
+            !found.gone.is_some_and(over)
         });
         self.reals.len() != before
     }

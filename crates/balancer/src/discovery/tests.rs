@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
 use crate::state_dir::KeptState;
-use crate::tests::{Bench, WEB, config};
+use crate::tests::{Bench, START, WEB, config};
 
 const SECOND: u64 = 1_000_000_000;
 const FILE: &str = "discover = { file = \"/nowhere\", max_reals = 6, drain = \"60s\" }";
@@ -32,12 +32,19 @@ fn reals(engine: &Engine, last: &[u8]) -> Vec<RealConfig> {
     config::reals_from_json(vip, reals.collect()).expect("reals")
 }
 
+fn at(s: u64) -> Moment {
+    Moment {
+        monotonic_ns: s * SECOND,
+        realtime_ns: START.realtime_ns + s * SECOND,
+    }
+}
+
 fn tell(bench: &mut Bench, at_s: u64, last: &[u8]) {
     let answer = Ok(reals(&bench.engine, last));
     let vip = bench.engine.config().vips[0].endpoint();
     bench
         .engine
-        .handle_found(at_s * SECOND, &vip, answer)
+        .handle_found(at(at_s), &vip, answer)
         .expect("in force");
 }
 
@@ -70,16 +77,16 @@ fn reals_come_and_drain_before_they_go() {
     let told = view(&bench);
     assert_eq!(
         (told.found, told.draining, told.last_answer_ns),
-        (3, 1, Some(10 * SECOND))
+        (3, 1, Some(at(10).realtime_ns))
     );
-    bench.engine.expire_found(69 * SECOND).unwrap();
+    assert!(bench.engine.expire_found(69 * SECOND).is_empty());
     assert_eq!(in_force(&bench).len(), 4);
-    bench.engine.expire_found(70 * SECOND).unwrap();
+    assert!(bench.engine.expire_found(70 * SECOND).is_empty());
     assert_eq!(in_force(&bench), [(1, false), (3, false), (4, false)]);
     // One that is in the answers again no longer drains.
     tell(&mut bench, 80, &[1, 3]);
     tell(&mut bench, 90, &[1, 3, 4]);
-    bench.engine.expire_found(1000 * SECOND).unwrap();
+    assert!(bench.engine.expire_found(1000 * SECOND).is_empty());
     assert_eq!(in_force(&bench), [(1, false), (3, false), (4, false)]);
 }
 
@@ -100,9 +107,9 @@ fn what_takes_away_more_than_half_is_held() {
     );
     tell(&mut bench, 4, &[]);
     assert_eq!((view(&bench).held, in_force(&bench).len()), (Some(2), 4));
-    bench.engine.accept_found(5 * SECOND, "web").unwrap();
+    bench.engine.accept_found(at(5), "web").unwrap();
     assert!(in_force(&bench).iter().all(|(_, drains)| *drains));
-    let again = bench.engine.accept_found(5 * SECOND, "web").unwrap_err();
+    let again = bench.engine.accept_found(at(5), "web").unwrap_err();
     assert_eq!(again.to_string(), "no answer is held for vip web");
 }
 
@@ -113,7 +120,7 @@ fn a_failure_or_too_long_an_answer_changes_nothing() {
     let vip = bench.engine.config().vips[0].endpoint();
     bench
         .engine
-        .handle_found(2, &vip, Err("no answer".to_owned()))
+        .handle_found(at(2), &vip, Err("no answer".to_owned()))
         .unwrap();
     assert_eq!(
         (in_force(&bench).len(), view(&bench).error.as_deref()),
@@ -128,7 +135,7 @@ fn a_failure_or_too_long_an_answer_changes_nothing() {
     // Of a VIP that is not there any more.
     bench
         .engine
-        .handle_found(5, "192.0.2.9:1/tcp", Ok(Vec::new()))
+        .handle_found(at(5), "192.0.2.9:1/tcp", Ok(Vec::new()))
         .unwrap();
 }
 
@@ -181,10 +188,10 @@ fn the_next_daemon_begins_with_the_reals_that_this_one_knew() {
     let kept = bench.engine.kept();
     let before = bench.plane.state().share(0, 1);
     let plane = Box::new(bench.plane.clone());
-    bench.engine = Engine::succeed(plane, config(&text("")), kept, None, bench.now).unwrap();
+    bench.engine = Engine::succeed(plane, config(&text("")), kept, None, at(30)).unwrap();
     assert_eq!(in_force(&bench), [(1, false), (2, false), (3, true)]);
     assert_eq!(bench.plane.state().share(0, 1), before);
-    bench.engine.expire_found(70 * SECOND).unwrap();
+    assert!(bench.engine.expire_found(70 * SECOND).is_empty());
     assert_eq!(in_force(&bench), [(1, false), (2, false)]);
     // One whose file has no `discover` any more.
     let kept: KeptState = bench.engine.kept();
@@ -192,6 +199,64 @@ fn the_next_daemon_begins_with_the_reals_that_this_one_knew() {
     let named = config(&text("real = [{ address = \"10.0.0.1\" }]").replace(FILE, ""));
     bench.engine = Engine::succeed(plane, named, kept, None, bench.now).unwrap();
     assert_eq!(in_force(&bench), [(1, false)]);
+}
+
+/// Within a daemon that clock is not asked.
+#[test]
+fn a_clock_that_was_set_between_daemons_lengthens_no_drain_beyond_one() {
+    for (set_s, over_s) in [(0, 1070), (-86_400, 1090), (86_400, 1030)] {
+        let mut bench = Bench::new(&text(""));
+        tell(&mut bench, 1001, &[1, 2, 3]);
+        tell(&mut bench, 1010, &[1, 2]);
+        let kept = bench.engine.kept();
+        let mut now = at(1030);
+        now.realtime_ns = now.realtime_ns.wrapping_add_signed(set_s * SECOND as i64);
+        let plane = Box::new(bench.plane.clone());
+        bench.engine = Engine::succeed(plane, config(&text("")), kept, None, now).unwrap();
+        assert!(bench.engine.expire_found(over_s * SECOND - 1).is_empty());
+        assert_eq!(in_force(&bench).len(), 3, "{set_s}");
+        assert!(bench.engine.expire_found(over_s * SECOND).is_empty());
+        assert_eq!(in_force(&bench), [(1, false), (2, false)], "{set_s}");
+    }
+}
+
+#[test]
+fn a_vip_whose_reals_cannot_go_keeps_those_of_no_other() {
+    let web = text("health = { interval = \"2s\" }");
+    let other = web
+        .replace("192.0.2.1", "192.0.2.2")
+        .replace("\"web\"", "\"other\"");
+    let mut bench = Bench::new(&[web, other].concat());
+    let vips: Vec<String> = bench
+        .engine
+        .asked_for()
+        .iter()
+        .map(|vip| vip.endpoint())
+        .collect();
+    for (at_s, last) in [(1, &[1, 2, 3][..]), (2, &[1, 2][..])] {
+        for vip in &vips {
+            let answer = Ok(reals(&bench.engine, last));
+            bench
+                .engine
+                .handle_found(at(at_s), vip, answer)
+                .expect("in force");
+        }
+    }
+    let counts = |bench: &Bench| {
+        let vips = bench.engine.config().vips.iter();
+        vips.map(|vip| vip.reals.len()).collect::<Vec<_>>()
+    };
+    bench.plane.state().refuse_probes = true;
+    let mut errors = bench.engine.expire_found(62 * SECOND);
+    errors.sort();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    for (vip, error) in vips.iter().zip(&errors) {
+        assert!(error.starts_with(&format!("{vip}: ")), "{errors:?}");
+    }
+    assert_eq!(counts(&bench), [3, 3]);
+    bench.plane.state().refuse_probes = false;
+    assert!(bench.engine.expire_found(62 * SECOND).is_empty());
+    assert_eq!(counts(&bench), [2, 2]);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use causeway_dataplane::DataPlaneError;
+use nix::errno::Errno;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -15,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{ProbeOrder, send};
+use super::{Outcome, ProbeOrder, is_of_this_host, send};
 use crate::config::{Authorities, Beside, ProbeConfig, ProbeTo, Protocol, vip_from_json};
 use crate::serve_tests::address_of_its_own;
 
@@ -38,7 +40,12 @@ fn order(target: SocketAddr, probe: ProbeConfig) -> ProbeOrder {
 async fn probe(target: SocketAddr, probe: ProbeConfig) -> Result<String, String> {
     let order = order(target, probe);
     let outcome = tokio::time::timeout(PATIENCE, send(&order)).await;
-    outcome.expect("an outcome").map(|seen| seen.reason)
+    text(outcome.expect("an outcome"))
+}
+
+fn text(outcome: Outcome) -> Result<String, String> {
+    let reason = outcome.map(|seen| seen.reason);
+    reason.map_err(|error| format!("{error:#}"))
 }
 
 /// A probe by its keys in the file.
@@ -111,6 +118,56 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// So that none of its ports waits for packets of a connection that is over.
+#[tokio::test]
+async fn a_connection_ends_by_a_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let target = listener.local_addr().expect("its address");
+    assert_eq!(
+        probe(target, ProbeConfig::Tcp).await,
+        Ok("connected".to_owned())
+    );
+    let (mut stream, _) = listener.accept().await.expect("a connection");
+    let error = stream.read(&mut [0; 1]).await.expect_err("no end in order");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn what_this_host_lacks_is_no_outcome() {
+    let of = |errno: Errno| anyhow::Error::from(std::io::Error::from(errno));
+    for errno in [
+        Errno::EADDRINUSE,
+        Errno::EADDRNOTAVAIL,
+        Errno::EAGAIN,
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::ENOBUFS,
+        Errno::ENOMEM,
+        Errno::EPERM,
+    ] {
+        assert!(is_of_this_host(&of(errno)), "{errno}");
+        assert!(
+            is_of_this_host(&of(errno).context("no raw socket")),
+            "{errno}"
+        );
+    }
+    let marking = DataPlaneError::Bpf {
+        doing: "mark socket 7".to_owned(),
+        cause: Errno::EPERM.into(),
+    };
+    assert!(is_of_this_host(&marking.into()));
+    for errno in [
+        Errno::ECONNREFUSED,
+        Errno::ECONNRESET,
+        Errno::EHOSTUNREACH,
+        Errno::ENETUNREACH,
+        Errno::ETIMEDOUT,
+    ] {
+        assert!(!is_of_this_host(&of(errno)), "{errno}");
+    }
+    assert!(!is_of_this_host(&anyhow::anyhow!("status 500")));
 }
 
 /// As kube-proxy has it: the number of a Service's endpoints on its node.
@@ -774,7 +831,7 @@ async fn dnsmasq_answers_by_both_protocols() {
         let mut order = order(server.target, keys(of));
         order.protocol = protocol;
         let outcome = tokio::time::timeout(PATIENCE, send(&order)).await;
-        let outcome = outcome.expect("an outcome").map(|seen| seen.reason);
+        let outcome = text(outcome.expect("an outcome"));
         let expected = expected.map(str::to_owned).map_err(str::to_owned);
         assert_eq!(outcome, expected, "{protocol} {name}");
     }
