@@ -293,7 +293,7 @@ fn look(bench: &mut Bench) {
 fn addressed(text: &str) -> Bench {
     let bench = Bench::new(text);
     let v6 = "fd00::fd".parse().unwrap();
-    bench.plane.state().sources = (Some([10, 0, 0, 253].into()), Some(v6));
+    bench.plane.state().outer_sources = (Some([10, 0, 0, 253].into()), Some(v6));
     bench
 }
 
@@ -386,7 +386,7 @@ fn a_family_without_a_source_is_not_up() {
     let mut bench = addressed(&WEB.replace("10.0.0.4", "fd00::4"));
     look(&mut bench);
     assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 shared"]);
-    let v6 = bench.plane.state().sources.1.take();
+    let v6 = bench.plane.state().outer_sources.1.take();
     look(&mut bench);
     assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 no_source"]);
     let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
@@ -399,7 +399,7 @@ fn a_family_without_a_source_is_not_up() {
     look(&mut bench);
     assert_eq!(next_hops(&bench), ["ipv4 silent", "ipv6 no_source"]);
     bench.plane.state().gateway = Some(MacAddress([2, 0, 0, 0, 0, 1]));
-    bench.plane.state().sources.1 = v6;
+    bench.plane.state().outer_sources.1 = v6;
     look(&mut bench);
     assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 shared"]);
 }

@@ -34,7 +34,7 @@ pub(crate) struct State {
     /// That of IPv6, if it has one.
     pub gateway6: Option<causeway_netio::Gateway>,
     /// The interface's addresses.
-    pub sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    pub outer_sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     pub vips: BTreeMap<VipId, Vip>,
     pub reals: BTreeMap<RealId, Real>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
@@ -194,7 +194,7 @@ impl Resolve for FakePlane {
             }
         };
         let silent = gateways.v4.is_some() && macs == [[0; 6]; 2];
-        let sources = self.state().sources;
+        let sources = self.state().outer_sources;
         let next_hop = (!silent).then_some(NextHop {
             gateway_mac: macs[0],
             gateway6_mac: macs[1],

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Probes that ask by HTTP: for a page, and for a service's state by grpc.health.v1.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
 use causeway_core::health::{endpoint_weight, grpc_request, grpc_serves};
 use http_body_util::{BodyExt as _, Empty, Full, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, TE, USER_AGENT};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::{connect, tls};
 use crate::config::{Authorities, StatusRanges};
@@ -19,6 +23,8 @@ use crate::health::ProbeOrder;
 /// Most of a head that is read, and of a page or a message.
 const HEAD_MAX: usize = 16 << 10;
 const BODY_MAX: usize = 64 << 10;
+/// How long a server may still write a page that no part of is asked for.
+const REST_MAX: Duration = Duration::from_secs(1);
 /// As the reason of a failure, what a server says of itself.
 const WORDS_MAX: usize = 100;
 const AGENT: &str = "causeway";
@@ -78,6 +84,7 @@ async fn get(
         page.status
     );
     let Some(wanted) = page.body else {
+        tokio::spawn(read_on(answer.into_body(), driver));
         return Ok(format!("status {got}"));
     };
     ensure!(
@@ -88,8 +95,15 @@ async fn get(
     Ok(format!("status {got}, and the page has `{wanted}`"))
 }
 
+/// Reads the rest of an answer that is good: the reset at the end would be an error to a server
+/// that still writes.
+async fn read_on(body: Incoming, driver: JoinSet<hyper::Result<()>>) {
+    let _ = timeout(REST_MAX, Limited::new(body, BODY_MAX).collect()).await;
+    drop(driver);
+}
+
 /// Whether the beginning of a page has these octets.
-async fn has(answer: Response<hyper::body::Incoming>, wanted: &[u8]) -> Result<bool> {
+async fn has(answer: Response<Incoming>, wanted: &[u8]) -> Result<bool> {
     let mut body = answer.into_body();
     let mut page: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -134,6 +134,25 @@ async fn a_connection_ends_by_a_reset() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
+#[tokio::test]
+async fn a_server_meets_no_reset_while_it_writes_its_page() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let target = listener.local_addr().expect("its address");
+    let served = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let _ = stream.read(&mut [0; 1024]).await;
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n";
+        stream.write_all(head).await.expect("the head");
+        for half in [b"all ", b"well"] {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            stream.write_all(half).await.expect("a half of the page");
+        }
+    });
+    let http = keys(serde_json::json!({ "probe": "http" }));
+    assert_eq!(probe(target, http).await, Ok("status 200".to_owned()));
+    served.await.expect("no error");
+}
+
 #[test]
 fn what_this_host_lacks_is_no_outcome() {
     let of = |errno: Errno| anyhow::Error::from(std::io::Error::from(errno));
