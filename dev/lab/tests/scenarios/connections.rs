@@ -169,13 +169,12 @@ fn cookies_alone_keep_every_connection() {
     // A handshake that is under way when the balancer is swapped may be lost.
     assert!(broken("cookie-stateful") < 0.02, "{runs:?}");
     let stateful = runs.iter().find(|run| run["name"] == "cookie-stateful");
-    let places = |key: &str| {
-        stateful.map_or(-1.0, |run| {
-            number(run, &format!("/places_of_last_balancer/{key}"))
-        })
-    };
+    let stateful = stateful.expect("cookie-stateful");
+    let places = |key: &str| number(stateful, &format!("/places_of_last_balancer/{key}"));
     assert!(places("learned") > 0.0 && places("ended") > 0.0, "{runs:?}");
-    assert_eq!(places("open"), 0.0, "all ends were told: {runs:?}");
+    // All ends were told, but of what broke: its server never knew the slot.
+    let lost = number(stateful, "/broken_connections");
+    assert!(places("open") <= lost, "{runs:?}");
     for name in ["daisy-chain", "second-chance"] {
         let chain = runs.iter().find(|run| run["name"] == name);
         assert!(chain.is_some_and(|run| number(run, "/packets_passed_on") > 0.0));
