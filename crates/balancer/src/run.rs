@@ -204,16 +204,17 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
         config.http,
         config.api.as_ref(),
     )?;
-    let (plane, started) = match KernelPlane::start(&config) {
-        Ok(started) => started,
-        Err(error) => return Ok(Outcome::Refused(process, error)),
-    };
+    // Before anything is attached: the next start would take over what has learnt nothing.
     let reports = config.agent_reports.as_ref();
     let reports = reports.map(|reports| ReportListener::bind(reports.listen));
     let reports = reports.transpose()?;
     let peers = config.peers.as_ref();
     let peers = peers.map(|peers| PeerSocket::bind(peers.listen));
     let peers = peers.transpose()?;
+    let (plane, started) = match KernelPlane::start(&config) {
+        Ok(started) => started,
+        Err(error) => return Ok(Outcome::Refused(process, error)),
+    };
     // Only an empty balancer has something to learn, and only of agents.
     let learning = match started.took_over || reports.is_none() {
         true => Duration::ZERO,
