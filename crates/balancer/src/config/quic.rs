@@ -6,7 +6,9 @@ use std::path::Path;
 use causeway_core::cookie::IDS;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
-use causeway_service::config::{Faults, SecretValue, Spanned, Words, read_secrets, secret, text};
+use causeway_service::config::{
+    Faults, SecretValue, Spanned, Words, or_made_by, read_secrets, secret, text,
+};
 
 use super::raw::{RawQuicCid, RawVip};
 use super::words::QuicAlgorithm;
@@ -108,9 +110,10 @@ fn read_key(path: &str) -> Result<CidKey, String> {
             "`{path}` is not an absolute path; begin it with `/`"
         ));
     }
-    let text = read_secrets(Path::new(path)).map_err(|error| match Path::new(path).exists() {
-        true => format!("key file {path}: {error}"),
-        false => format!("key file {path} {error}; make one with `openssl rand -hex 16`"),
+    let makes = "make one with `openssl rand -hex 16`";
+    let text = read_secrets(Path::new(path)).map_err(|error| {
+        let error = or_made_by(Path::new(path), error, makes);
+        format!("key file {path}: {error}")
     })?;
     text.trim()
         .parse()

@@ -456,14 +456,7 @@ fn what_prevents_a_start_is_one_sentence() {
         assert!(!machine.path("bpf/other").exists());
 
         // Before anything is attached, or the next start would take over what has learnt nothing.
-        let keys = machine.path("reports.keys");
-        let key = "7".repeat(32);
-        fs::write(
-            &keys,
-            format!("current = 0\nkey0 = \"{key}\"\nreports0 = \"{key}\"\n"),
-        )
-        .expect("write");
-        fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).expect("keep them");
+        let keys = machine.write_keys();
         let reports = format!(
             "[agent_reports]\nlisten = \"198.51.100.1:9472\"\nkeys = \"{}\"\n[[vip]]\n",
             keys.display()

@@ -88,6 +88,16 @@ impl Machine {
         fs::write(self.config(), text).expect("write the configuration");
     }
 
+    /// Writes a keys file for cookies and reports.
+    fn write_keys(&self) -> PathBuf {
+        let file = self.path("lb.keys");
+        let key = "7".repeat(32);
+        let text = format!("current = 0\nkey0 = \"{key}\"\nreports0 = \"{key}\"\n");
+        fs::write(&file, text).expect("write the keys");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("keep them");
+        file
+    }
+
     /// Starts the daemon and waits until it answers.
     fn start(&self) -> Daemon {
         self.start_by(Command::new(BINARY))

@@ -34,14 +34,7 @@ impl End {
 /// Writes the configuration of a member, by whose clients it is known which real they are on.
 fn configure(machine: &Machine, own: &str) {
     machine.write_config("");
-    let keys = machine.path("fleet.keys");
-    let key = "7".repeat(32);
-    fs::write(
-        &keys,
-        format!("current = 0\nkey0 = \"{key}\"\nreports0 = \"{key}\"\n"),
-    )
-    .expect("write the keys");
-    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).expect("keep them");
+    let keys = machine.write_keys();
     let text = fs::read_to_string(machine.config()).expect("the configuration");
     let text = format!(
         "{text}latency = \"response\"\n\

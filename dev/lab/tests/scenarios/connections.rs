@@ -172,7 +172,7 @@ fn cookies_alone_keep_every_connection() {
     let stateful = stateful.expect("cookie-stateful");
     let places = |key: &str| number(stateful, &format!("/places_of_last_balancer/{key}"));
     assert!(places("learned") > 0.0 && places("ended") > 0.0, "{runs:?}");
-    // All ends were told, but of what broke: its server never knew the slot.
+    // All ends were told, but at most of what broke.
     let lost = number(stateful, "/broken_connections");
     assert!(places("open") <= lost, "{runs:?}");
     for name in ["daisy-chain", "second-chance"] {
