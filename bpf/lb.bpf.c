@@ -74,15 +74,16 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 
 /*
  * The packet is of a known flow, whose real this sets as its route. NULL if that real is
- * gone, or if the packet opens another connection. A retransmitted SYN tells the
- * server its token again, too, and what was adopted may still be the former owner's.
+ * gone, or if the packet opens another connection, or the same one on a real that is down.
+ * A retransmitted SYN tells the server its token again, too, and what was adopted may still
+ * be the former owner's.
  */
 static __always_inline struct real *
 follow(const struct packet *pkt, const int family, const struct flow *flow, struct route *route)
 {
 	struct real *real = flow_real(flow);
 
-	if (!real || (is_syn(pkt) && flow->isn != pkt->est.seq))
+	if (!real || (is_syn(pkt) && ((flow->isn ^ pkt->est.seq) | (real->flags & REAL_DOWN))))
 		return NULL;
 	route->real_id = flow->real;
 	route->vip_id = flow->vip;
@@ -332,6 +333,23 @@ CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 	return 0;
 }
 
+/*
+ * What is sent comes from the interface, in the place of whom it came to. A switch floods what
+ * it has forgotten the port of, and with the address that such a frame is for it would learn
+ * here where another host is.
+ */
+CW_GLOBAL int set_sender(struct xdp_md *ctx, u32 verdict)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ctl *control = get_ctl();
+
+	if (verdict >= V_COUNT || lb_actions[verdict] != XDP_TX || !control || data + ETH_HLEN > end)
+		return 0;
+	if (is_mac(control->own_mac))
+		copy_mac(data + ETH_ALEN, control->own_mac);
+	return 1;
+}
+
 SEC("xdp") /* takes frames of several buffers where the loader says so */
 int causeway_lb(struct xdp_md *ctx)
 {
@@ -347,6 +365,7 @@ int causeway_lb(struct xdp_md *ctx)
 	if (!cfg_dry && is_mirrored())
 		mirror_before(ctx);
 	verdict = handle(ctx, &pkt);
+	set_sender(ctx, verdict);
 	/* Asked again: to remember it would have every path verified twice. */
 	if (!cfg_dry && is_mirrored())
 		mirror_after(ctx, verdict);

@@ -2,8 +2,8 @@
 /*
  * SYN accounting on a server: which attempts to connect came, which were answered,
  * when connections were done. Two traffic control programs, one for each direction,
- * that look on and change nothing; they run behind the decapsulation and behind the
- * cookie programs, if there are any, and do not depend on them.
+ * that look on and change nothing; they run behind the decapsulation and beside the
+ * cookie programs, if there are any, before or behind them.
  *
  * A packet costs one look into one table: what comes in without payload can only matter to an
  * attempt that is not connected, unless it ends a connection; what goes out and what asks can

@@ -275,11 +275,17 @@ static __always_inline bool is_scheduled(const struct packet *pkt, const struct 
  * with another sequence number must not take that to another server. The new
  * connection is served there as well as elsewhere. A drained real may so get one
  * more connection; that takes a client that reuses a port without FIN or RST, and
- * is the smaller evil: connections on a drained real want protection too.
+ * is the smaller evil: connections on a drained real want protection too. A real that
+ * is down has none to protect.
  */
 static __always_inline bool keeps_real(const struct packet *pkt, const struct flow *flow, const struct vip *vip)
 {
-	return is_syn(pkt) && !(flow->bits & FLOW_CLOSED) && flow->vip == vip->id && flow_real(flow);
+	struct real *real;
+
+	if (!is_syn(pkt) || flow->bits & FLOW_CLOSED || flow->vip != vip->id)
+		return false;
+	real = flow_real(flow);
+	return real && !(real->flags & REAL_DOWN);
 }
 
 /* Whether the packet may open a flow: such a one is limited, scheduled, and adds to the load. */

@@ -292,15 +292,18 @@ update_age_class(const struct flow *flow, u32 *tag, u32 seen, const struct packe
 }
 
 /*
- * Whether the flow is a datagrams' one that has ended by silence: user space says so
- * (crates/dataplane/src/balancer/sweep.rs), and its next datagram is a first one. A TCP connection whose
- * slot is offered to others in the same way lives on.
+ * Whether the packet opens its flow anew, which the client has reset, or which has ended by
+ * silence: user space says so (crates/dataplane/src/balancer/sweep.rs). A datagram and a SYN do. To other
+ * segments a TCP connection whose slot is offered to others in the same way lives on.
  */
-static __always_inline bool has_expired(u32 seen, const struct packet *pkt, const int family)
+static __always_inline u32 has_expired(u32 seen, const struct packet *pkt, const int family)
 {
-	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
+	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto, flags = pkt->est.tcp_flags;
+	/* Arithmetic alone: the verifier would try all that follows once more for each branch. */
+	u32 opens = proto == IPPROTO_UDP ? 1 : flags / EST_TCP_SYN & ~(flags / EST_TCP_ACK) & 1;
 
-	return proto == IPPROTO_UDP && (seen & AGE_MASK) == AGE_GONE;
+	_Static_assert(AGE_GONE == 0, "it alone falls below 0");
+	return ((seen & AGE_MASK) - 1) & (0 - opens) & 1u << 31;
 }
 
 /* Has a cache line fetched that is needed later, while others are waited for. */
@@ -364,7 +367,7 @@ static __always_inline struct flow *find_flow(const struct packet *pkt, const in
 		touch_chain(flow);
 	tag = &bucket->tag[CW_MASKED(index, FLOW_WAYS - 1)];
 	seen = *(volatile u32 *)tag;
-	if ((seen ^ spot.fingerprint) & ~AGE_MASK || has_expired(seen, pkt, family))
+	if (((seen ^ spot.fingerprint) & ~AGE_MASK) | has_expired(seen, pkt, family))
 		return NULL;
 	update_age_class(flow, tag, seen, pkt, family);
 	return ((*(volatile u32 *)tag ^ seen) & ~AGE_MASK) ? NULL : flow;

@@ -35,8 +35,8 @@ static __always_inline bool is_entry_of(const struct syn_cache_entry *entry, u64
 	return entry->syn >> 32 == hash >> 32 && entry->where >> 32 == (u32)hash;
 }
 
-/* The entry of the tuple with this hash; false without one, or if its real is gone. */
-static __always_inline MUST_USE bool
+/* The real in the entry of the tuple with this hash; NULL without one, or if the real is gone. */
+static __always_inline struct real *
 find_entry(struct syn_cache_bucket *bucket, u64 hash, u32 *real_id, u32 *isn)
 {
 #pragma unroll
@@ -53,21 +53,24 @@ find_entry(struct syn_cache_bucket *bucket, u64 hash, u32 *real_id, u32 *isn)
 			continue;
 		*real_id = id;
 		*isn = (u32)entry->syn;
-		return true;
+		return real;
 	}
-	return false;
+	return NULL;
 }
 
-/* Where the SYN of the packet's connection went; of a SYN, where it went before. */
+/*
+ * Where the SYN of the packet's connection went; of a SYN, where it went before, unless that
+ * real is down now.
+ */
 static __always_inline MUST_USE bool
 find_cached_syn(const struct packet *pkt, const int family, const struct vip *vip, u64 hash, struct route *route)
 {
 	struct syn_cache_bucket *bucket = syn_cache_bucket(hash);
+	struct real *real;
 	u32 isn;
 
-	if (!bucket || !find_entry(bucket, hash, &route->real_id, &isn))
-		return false;
-	if (is_syn(pkt) && isn != pkt->est.seq)
+	real = bucket ? find_entry(bucket, hash, &route->real_id, &isn) : NULL;
+	if (!real || (is_syn(pkt) && ((isn ^ pkt->est.seq) | (real->flags & REAL_DOWN))))
 		return false;
 	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : sent_as(pkt, family, V_ESTABLISHED);
 	count_cookie(vip, is_syn(pkt) ? CR_SYN_AGAIN : CR_SYN_CACHE);

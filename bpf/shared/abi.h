@@ -449,6 +449,7 @@ enum real_flags {
 	REAL_PRESENT = 1 << 0, /* the slot is in use */
 	REAL_L2 = 1 << 1,      /* forward by rewriting the MAC addresses */
 	REAL_GUE = 1 << 2,     /* forward in UDP (GUE); with neither flag, IP in IP */
+	REAL_DOWN = 1 << 3,    /* health finds it down while others serve: it keeps no SYN */
 };
 
 /*
@@ -536,8 +537,9 @@ struct ctl {
 	u32 tunnel4_be;
 	u32 tunnel6_be[4];
 	u8 gateway6_mac[6]; /* of outer IPv6; all zero: gateway_mac */
-	u8 pass_unserved; /* what is for a VIP's address and no VIP goes to the kernel */
-	u8 pad3[13];
+	u8 own_mac[6];      /* of the interface, source of all frames; all zero: the one that they came to */
+	u8 pass_unserved;   /* what is for a VIP's address and no VIP goes to the kernel */
+	u8 pad3[7];
 };
 ABI_SIZE(struct ctl, 128);
 

@@ -15,6 +15,10 @@
  * the first transaction: the handshake is waited for, and asks for nothing by itself. A
  * connection that asked nothing is UNUSED, however it ended.
  *
+ * A client of TLS 1.3 asks before the server has had its Finished, and the server's tickets leave
+ * behind the request. A silence behind so little as they are ends nothing: the server may be at
+ * work still. What comes then is the response, but for so little as an alert.
+ *
  * What the server took for a transaction runs from its first request to its last new data:
  * neither the path to the client nor what the network lost is in it. It is known where the
  * client asks for one thing at a time. A request that acknowledges less than was sent left
@@ -67,6 +71,11 @@
 #define SYN_SHORT_BYTES 48
 /* A packet of HTTP/2 so long holds more than one request. */
 #define SYN_STREAMS_BYTES 248
+
+/* What a server says first within TLS may be tickets, if it is no more: OpenSSL's two take 510. */
+#define SYN_TICKETS_BYTES 640
+/* So little may be its goodbye: an alert of TLS 1.2 with the longest of its hashes, or GOAWAY. */
+#define SYN_GOODBYE_BYTES 85
 
 /* No client gives up sooner; a flood repeats its tuples sooner. */
 #define SYN_FORMER_NS (250 * CW_MS_NS)
@@ -129,6 +138,8 @@ enum syn_count {
 #define SYN_MARK_TLS 128u     /* the connection began with a handshake of TLS */
 #define SYN_MARK_WAS_SHORT 256u /* some request was a SHORT one */
 #define SYN_MARK_WAS_LONG 512u  /* some request was a LONG one */
+#define SYN_MARK_SAID 65536u    /* a byte of what the server has said behind requests, in the upper
+				 * half; counted until it is more than SYN_TICKETS_BYTES */
 #define SYN_MARK_STREAMS (SYN_MARK_TLS | SYN_MARK_WAS_SHORT | SYN_MARK_WAS_LONG)
 
 struct syn_conn {
@@ -319,6 +330,20 @@ CW_INLINE bool syn_track_is_idle(const struct syn_conn *c)
 	return marks == SYN_MARK_LATER;
 }
 
+/* Whether all that the server has said behind the request may be tickets. */
+CW_INLINE bool syn_track_may_be_tickets(const struct syn_conn *c)
+{
+	return (c->marks & (SYN_MARK_TLS | SYN_MARK_LATER)) == SYN_MARK_TLS &&
+	       c->marks / SYN_MARK_SAID <= SYN_TICKETS_BYTES;
+}
+
+/* The server has said so much more behind the request. */
+CW_INLINE void syn_track_said(struct syn_conn *c, u32 bytes)
+{
+	if (c->marks / SYN_MARK_SAID <= SYN_TICKETS_BYTES)
+		__sync_fetch_and_add(&c->marks, CW_MIN(bytes, SYN_TICKETS_BYTES + 1u) * SYN_MARK_SAID);
+}
+
 CW_INLINE bool syn_track_was_silent(const struct syn_conn *c, u64 now_ns)
 {
 	return (c->marks & SYN_MARK_ASKED) && c->last_data_ns &&
@@ -327,19 +352,23 @@ CW_INLINE bool syn_track_was_silent(const struct syn_conn *c, u64 now_ns)
 
 CW_INLINE void syn_track_data(struct syn_conn *c, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
-	bool new = (s32)(seq - c->sent) > 0;
+	bool was_silent = syn_track_was_silent(c, now_ns);
+	s32 bytes = (s32)(seq - c->sent);
 	u64 took_ns;
 
 	syn_track_sent(c, seq);
 	if (c->state == SYN_STATE_ESTABLISHED) {
 		syn_track_served(c, out);
-		if (syn_track_was_silent(c, now_ns))
+		if (was_silent && (!syn_track_may_be_tickets(c) || (bytes > 0 && bytes <= SYN_GOODBYE_BYTES)))
 			syn_track_idle(c, now_ns, out);
 		if (syn_track_is_idle(c))
 			return;
 		took_ns = now_ns - c->asked_ns;
-		if (new && c->asked_ns && (s64)took_ns > 0)
+		if (bytes > 0 && c->asked_ns && (s64)took_ns > 0) {
 			c->took_us = CW_MAX(cw_sat32(took_ns / CW_US_NS), 1u);
+			/* Behind a silence it is no ticket. */
+			syn_track_said(c, was_silent ? SYN_TICKETS_BYTES + 1 : (u32)bytes);
+		}
 	} else if (c->state != SYN_STATE_CLOSED || !c->last_data_ns) {
 		return;
 	} else if (now_ns - c->last_data_ns > SYN_RESENT_MAX_NS) {
@@ -559,7 +588,8 @@ CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, str
 		syn_track_request(c, event, seq, now_ns, out);
 		break;
 	case SYN_EVENT_SILENCE:
-		if (c->state == SYN_STATE_ESTABLISHED && syn_track_was_silent(c, now_ns))
+		if (c->state == SYN_STATE_ESTABLISHED && syn_track_was_silent(c, now_ns) &&
+		    !syn_track_may_be_tickets(c))
 			syn_track_idle(c, now_ns, out);
 		break;
 	default:

@@ -66,6 +66,7 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("PROBE_MARK", "u32"),
     ("PROBE_REAL_MASK", "u32"),
     ("QUIC_CODEPOINTS", "u32"),
+    ("REAL_DOWN", "u8"),
     ("REAL_GUE", "u8"),
     ("REAL_L2", "u8"),
     ("REAL_PRESENT", "u8"),

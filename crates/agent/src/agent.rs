@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent on a server: owns the decapsulation and shows what it counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -54,6 +54,8 @@ struct Running {
     file: AgentConfig,
     /// What was received of the fleet's book.
     heard: HeardBook,
+    /// The last of it that QUIC programs have, too: what balancers are told.
+    acknowledged: HeardBook,
     /// The file as the book has it.
     config: AgentConfig,
 }
@@ -91,7 +93,6 @@ impl Agent {
             }),
             false => HeardBook::default(),
         };
-        heard.give_quic_ids(&from)?;
         let config = heard.over(&from);
         let options = DecapsulatorOptions {
             interface: config.interface.clone(),
@@ -132,6 +133,7 @@ impl Agent {
                 )
             })
             .transpose()?;
+        take_down_the_unwanted(&config)?;
         let status = AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             interface: config.interface.clone(),
@@ -144,6 +146,7 @@ impl Agent {
             config_file: file.display().to_string(),
             last_reload_error: None,
             data_plane_error: None,
+            quic_ids_error: None,
             vips_missing: Vec::new(),
         };
         let agent = Self {
@@ -153,6 +156,7 @@ impl Agent {
             running: Mutex::new(Running {
                 file: from,
                 heard,
+                acknowledged: HeardBook::default(),
                 config,
             }),
             status: Mutex::new(status),
@@ -161,6 +165,7 @@ impl Agent {
             file,
             doors,
         };
+        agent.give_quic_ids(&mut lock(&agent.running));
         Ok((agent, started))
     }
 
@@ -186,8 +191,6 @@ impl Agent {
                 "`{key}` cannot change while the agent runs; {mend}"
             ));
         }
-        let given = running.heard.give_quic_ids(&wanted);
-        given.map_err(|error| format!("{error:#}"))?;
         let config = running.heard.over(&wanted);
         if let Some(decapsulator) = &self.decapsulator {
             apply(decapsulator, &config).map_err(|error| error.to_string())?;
@@ -196,6 +199,7 @@ impl Agent {
         warn_of_missing_timestamps(&config);
         warn_of_balancers_keys(&config);
         (running.file, running.config) = (wanted, config);
+        self.give_quic_ids(&mut running);
         self.doors.renew(
             running.file.socket_group.as_ref(),
             running.file.api.as_ref(),
@@ -203,8 +207,8 @@ impl Agent {
         Ok(running.config.summary())
     }
 
-    /// Takes what a balancer sends of the fleet's book: on disk first, then to QUIC programs and
-    /// into the data plane; what is acknowledged is in all of them. Says whether anything is new.
+    /// Takes what a balancer sends of the fleet's book: on disk first, then into the data plane and
+    /// to QUIC programs; what is acknowledged is in all of them. Says whether anything is new.
     pub(crate) fn hear(&self, server: IpAddr, orders: AgentOrders) -> anyhow::Result<bool> {
         let mut running = lock(&self.running);
         let mut heard = running.heard.clone();
@@ -215,7 +219,6 @@ impl Agent {
         heard
             .save(dir)
             .with_context(|| format!("cannot write {}", crate::book::kept_in(dir).display()))?;
-        heard.give_quic_ids(&running.file)?;
         let config = heard.over(&running.file);
         if let Some(decapsulator) = &self.decapsulator {
             apply(decapsulator, &config)?;
@@ -224,12 +227,31 @@ impl Agent {
             warn_of_missing_vips(&config);
         }
         (running.heard, running.config) = (heard, config);
+        self.give_quic_ids(&mut running);
         Ok(true)
+    }
+
+    /// Has QUIC programs issue connection ids by what was heard. Where that fails the rest of the
+    /// book holds, and is not acknowledged.
+    fn give_quic_ids(&self, running: &mut Running) {
+        let given = running.heard.give_quic_ids(&running.file);
+        let fault = given.err().map(|error| format!("{error:#}"));
+        if fault.is_none() {
+            running.acknowledged.clone_from(&running.heard);
+        }
+        let mut status = lock(&self.status);
+        if fault != status.quic_ids_error {
+            match &fault {
+                Some(fault) => warn!("{fault}; the fleet is told that this server lags"),
+                None => info!("QUIC programs issue connection ids by the fleet's book again"),
+            }
+            status.quic_ids_error = fault;
+        }
     }
 
     /// What is acknowledged of the fleet's book in a server's name.
     pub(crate) fn follows(&self, server: IpAddr) -> Option<AgentFollows> {
-        lock(&self.running).heard.follows(server)
+        lock(&self.running).acknowledged.follows(server)
     }
 
     /// What it takes to report connections.
@@ -337,13 +359,16 @@ impl Agent {
     }
 
     /// Watches what keeps the data plane in the kernel until `stopped`: repairs what can be
-    /// repaired, and logs what cannot.
+    /// repaired, and logs what cannot. What QUIC programs lack it tries to write again.
     pub fn hold(&self, stopped: &AtomicBool) {
         let Some(decapsulator) = &self.decapsulator else {
             return;
         };
         while !stopped.load(Ordering::Relaxed) {
             thread::park_timeout(MEND_EVERY);
+            if lock(&self.status).quic_ids_error.is_some() {
+                self.give_quic_ids(&mut lock(&self.running));
+            }
             let fault = match decapsulator.mend() {
                 Ok(changes) => {
                     tell_of_mending(&changes);
@@ -401,16 +426,25 @@ fn tell_of_mending(changes: &HoldChanges) {
     }
 }
 
+/// What the file has no more would go on in the kernel by what it was last told.
+fn take_down_the_unwanted(config: &AgentConfig) -> anyhow::Result<()> {
+    if !config.decapsulates() && Decapsulator::retire(&config.pin_dir)? {
+        info!("the file has no tunnels and no cookies any more: their programs are taken down");
+    }
+    if config.clients.is_none() && Clients::detach(&config.pin_dir)?.was_attached {
+        info!("the file has no [agent.clients] any more: the programs that counted are taken down");
+    }
+    Ok(())
+}
+
 /// Makes the data plane follow the configuration. Keys come before the VIPs whose
 /// connections need them.
 fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_dataplane::Result<()> {
     decapsulator.set_tunnel_sources(&config.tunnel_sources())?;
     decapsulator.set_addresses(&config.addresses, &config.tunnelled_vips())?;
-    if let Some(cookies) = &config.cookies {
-        decapsulator.set_cookie_keys(Some(&cookies.keys.cookies))?;
-        decapsulator.set_cookie_vips(&cookies.vips)?;
-    }
-    Ok(())
+    let cookies = config.cookies.as_ref();
+    decapsulator.set_cookie_keys(cookies.map(|of| &of.keys.cookies))?;
+    decapsulator.set_cookie_vips(cookies.map_or(&BTreeMap::new(), |of| &of.vips))
 }
 
 /// What the locks guard is whole after every statement.
@@ -550,4 +584,68 @@ async fn metrics_page(State(agent): Api, headers: HeaderMap) -> Answer<Response>
 
 fn failed(error: anyhow::Error) -> Response {
     problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use causeway_service::process::Listeners;
+    use serde_json::json;
+
+    use super::*;
+    use crate::book::tests::{file, orders, server};
+
+    /// One without a data plane.
+    fn agent(dir: &Path, file: AgentConfig) -> Agent {
+        let socket = dir.join("agent.sock");
+        let listeners = Listeners::bind((&socket, None), None, None);
+        let status = json!({
+            "version": "0.1.0", "interface": "eth0", "mode": "none", "took_over": false, "pid": 8,
+            "started": Moment::default(), "config_file": "agent.toml", "last_reload_error": null,
+        });
+        Agent {
+            decapsulator: None,
+            clients: None,
+            running: Mutex::new(Running {
+                heard: HeardBook::default(),
+                acknowledged: HeardBook::default(),
+                config: file.clone(),
+                file,
+            }),
+            reloading: Mutex::default(),
+            status: Mutex::new(serde_json::from_value(status).expect("a status")),
+            load: Mutex::default(),
+            latencies: LatencySlot::default(),
+            file: dir.join("agent.toml"),
+            doors: listeners.expect("a socket").doors(),
+        }
+    }
+
+    #[test]
+    fn what_quic_programs_cannot_be_given_withholds_the_acknowledgement_and_nothing_else() {
+        let (dir, mut file) = (tempfile::tempdir().expect("a directory"), file());
+        file.state_dir = dir.path().to_owned();
+        // A directory is in its place.
+        let path = dir.path().join("quic-ids.json");
+        fs::create_dir(&path).expect("a directory");
+        file.quic.file.clone_from(&path);
+        let agent = agent(dir.path(), file);
+        let fault = || lock(&agent.status).quic_ids_error.clone();
+        for revision in [4, 5] {
+            let is_new = agent.hear(server(), orders(revision, 2, &[2]));
+            assert!(is_new.expect("heard"));
+            let vip = "192.0.2.1:80".parse().expect("a VIP");
+            assert_eq!(agent.id_in(vip), Some(5), "the book's");
+            assert_eq!(agent.follows(server()), None);
+            assert!(fault().expect("a fault").contains("[agent.quic] file"));
+        }
+        fs::remove_dir(&path).expect("room");
+        agent.give_quic_ids(&mut lock(&agent.running));
+        assert_eq!(fault(), None);
+        assert!(path.exists());
+        let follows = agent.follows(server()).expect("the book");
+        assert_eq!(follows.position.revision, 5);
+    }
 }

@@ -134,7 +134,7 @@ impl HeardBook {
         let written = replace(path, ids.to_text().as_bytes(), file.quic.owner);
         written.with_context(|| {
             format!(
-                "cannot write {} ([agent.quic] file), by which QUIC programs issue connection ids",
+                "cannot write {} ([agent.quic] file), by which QUIC programs issue connection ids; systemd's unit needs its directory in ReadWritePaths",
                 path.display()
             )
         })
@@ -416,7 +416,7 @@ pub(crate) fn kept_in(dir: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::Write as _;
 
     use causeway_quic_lb::{Algorithm, CidKey};
@@ -427,7 +427,7 @@ mod tests {
         [agent.cookie]\nkeys = \"KEYS\"\n\
         [agent.report]\nto = [\"10.0.0.254:9472\"]\nbook = true\n";
 
-    fn file() -> AgentConfig {
+    pub(crate) fn file() -> AgentConfig {
         let mut keys = tempfile::NamedTempFile::new().expect("a file");
         let key = "7".repeat(32);
         let text =
@@ -441,7 +441,7 @@ mod tests {
         CookieKey::from_bytes([byte; 16])
     }
 
-    fn server() -> IpAddr {
+    pub(crate) fn server() -> IpAddr {
         IpAddr::from([10, 0, 0, 1])
     }
 
@@ -457,7 +457,7 @@ mod tests {
         }
     }
 
-    fn orders(revision: u64, issued: KeyNumber, keys: &[KeyNumber]) -> AgentOrders {
+    pub(crate) fn orders(revision: u64, issued: KeyNumber, keys: &[KeyNumber]) -> AgentOrders {
         let layout = CookieLayout::default_of(CookieMode::Timestamp);
         let vip = IpAddr::from([192, 0, 2, 1]);
         AgentOrders {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use causeway_api::agent::{CategoryView, ClientsView};
+use causeway_api::agent::{CategoryView, ClientsView, HistogramView};
 use causeway_service::metrics::{counters, gauge, gauges};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -142,18 +142,34 @@ impl Collector for ClientsPage {
             let rows = categories().filter_map(|(of, labels)| Some((labels, value(of)?)));
             gauges(&mut encoder, name, help, Some(&Unit::Seconds), rows)?;
         }
-        let help = "Client response times: completed, stalled and given up";
-        let seconds = Some(&Unit::Seconds);
-        let mut family =
-            encoder.encode_descriptor("response", help, seconds, MetricType::Histogram)?;
-        for (of, labels) in categories() {
-            let bounds_s = of.responses.bounds_s.iter().copied().chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> =
-                bounds_s.zip(of.responses.counts.iter().copied()).collect();
-            let count = of.responses.counts.iter().sum();
-            family
-                .encode_family(&labels)?
-                .encode_histogram::<NoLabelSet>(of.responses.sum_s, count, &buckets, None)?;
+        // Families of their own, as the one begins anew with the kernel's counts and the other
+        // with each agent.
+        type Times = fn(&CategoryView) -> &HistogramView;
+        let histograms: [(&str, &str, Times); 2] = [
+            (
+                "response",
+                "Client response times: completed and stalled",
+                |of| &of.responses,
+            ),
+            (
+                "gave_up",
+                "How long clients waited that gave up before they were connected",
+                |of| &of.gave_up,
+            ),
+        ];
+        for (name, help, times) in histograms {
+            let seconds = Some(&Unit::Seconds);
+            let mut family =
+                encoder.encode_descriptor(name, help, seconds, MetricType::Histogram)?;
+            for (of, labels) in categories() {
+                let times = times(of);
+                let bounds_s = times.bounds_s.iter().copied().chain([f64::INFINITY]);
+                let buckets: Vec<(f64, u64)> = bounds_s.zip(times.counts.iter().copied()).collect();
+                let count = times.counts.iter().sum();
+                family
+                    .encode_family(&labels)?
+                    .encode_histogram::<NoLabelSet>(times.sum_s, count, &buckets, None)?;
+            }
         }
         let help = "Transactions of the last seconds, which the means are of";
         let transactions = categories().map(|(of, labels)| (labels, of.exact.transactions));

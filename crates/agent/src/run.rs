@@ -60,11 +60,12 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
         rules: Rules::PLAIN,
     };
     let stopped = AtomicBool::new(false);
+    let reloaded = Arc::clone(&agent);
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| agent.measure(&stopped));
         let holding = scope.spawn(|| agent.hold(&stopped));
         let work = Work {
-            reload: || agent.reload(),
+            reload: move || reloaded.reload(),
             works: || !agent.measures_clients() || !measuring.is_finished(),
             failed: std::future::pending(),
         };

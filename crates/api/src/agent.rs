@@ -33,6 +33,10 @@ pub struct AgentStatus {
     /// is gone or renamed, or pins cannot be made again.
     #[serde(default)]
     pub data_plane_error: Option<String>,
+    /// Why QUIC programs do not issue connection ids by the fleet's book, if they do not: what
+    /// was received of it holds else, and is not acknowledged.
+    #[serde(default)]
+    pub quic_ids_error: Option<String>,
     /// VIPs that this server does not hold: its kernel drops their packets.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
@@ -123,6 +127,12 @@ pub struct ClientsView {
     /// The last second of the monotonic clock that is in the history; null without one.
     #[serde(default)]
     pub recorded_s: Option<u64>,
+    /// Why nothing is written to the history now, if nothing is: it is kept and written later.
+    #[serde(default)]
+    pub history_error: Option<String>,
+    /// Seconds that could not be kept so long: the history lacks them, since the agent started.
+    #[serde(default)]
+    pub history_lost_s: u64,
     /// What the kernel sets aside for tables and rings, bytes.
     pub memory_bytes: u64,
     /// The clients as the model takes them now.
@@ -181,9 +191,12 @@ pub struct CategoryView {
     pub flood_share: f64,
     /// SYNs that are expected as retries in the next second.
     pub forecast_retries: f64,
-    /// How long transactions took, since the kernel counts.
+    /// How long transactions took, completed and stalled, since the kernel counts.
     #[serde(default)]
     pub responses: HistogramView,
+    /// How long clients waited that gave up, since the agent counts.
+    #[serde(default)]
+    pub gave_up: HistogramView,
     /// What the server took, in the window.
     #[serde(default)]
     pub server: ServerTimeView,

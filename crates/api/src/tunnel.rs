@@ -87,8 +87,10 @@ pub struct PathView {
     pub local: String,
     /// Address and first port there.
     pub remote: String,
-    /// `alive`, `dead`, `probing`, `down`, or `partly` where threads differ.
+    /// `alive`, `dead`, `probing`, `down` (not open), or `partly` where threads differ.
     pub state: String,
+    /// Why its sockets cannot be opened, if they cannot; they are tried again.
+    pub open_error: Option<String>,
     /// Largest IP packet in use.
     pub mtu: u16,
     /// Smoothed RTT, mean over the threads that have one.

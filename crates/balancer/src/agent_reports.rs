@@ -202,15 +202,14 @@ impl ReportListener {
     }
 
     /// Listens from now on, on a thread that ends with the process. What is said of
-    /// connections goes to `slots`; for the first `learning`, agents are asked which are
-    /// open.
+    /// connections goes to `slots`; while they learn, agents are asked which are open.
     pub(crate) fn serve(
         self,
         reports: AgentReports,
         slots: Option<ConnectionSlots>,
-        learning: Duration,
     ) -> std::io::Result<()> {
-        let until = Instant::now() + learning;
+        let learning = slots.as_ref().map(ConnectionSlots::learning);
+        let until = Instant::now() + learning.unwrap_or_default();
         thread::Builder::new()
             .name("reports".to_owned())
             .spawn(move || self.run(&reports, slots.as_ref(), until))?;

@@ -332,7 +332,7 @@ async fn fleet(State(shared): Api) -> Answer<FleetView> {
     Ok(Json(fleet.view.clone()))
 }
 
-/// Founds the fleet with what runs here, or puts its book back into a store that has none
+/// Founds the fleet with what runs here, or puts its book back into a store that has lost it
 #[utoipa::path(
     post, path = "/v1/fleet/found",
     responses((status = 200, body = String, content_type = "application/json")),

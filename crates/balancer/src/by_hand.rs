@@ -102,12 +102,18 @@ impl Engine {
     /// What is set by hand and differs from the file.
     pub fn overrides(&self) -> Vec<Override> {
         let rows = self.by_hand.iter().flat_map(|set| {
-            let (vip, real) = indices_of(&self.file, set)?;
-            let own = &self.file.vips[vip];
-            let file = &own.reals[real];
+            let mut vips = self.file.vips.iter();
+            let own = vips.find(|vip| vip.endpoint() == set.vip);
+            let name = own.map_or(&set.vip, |own| &own.name);
+            // A fleet's book has it, too, of a real that this file lacks and another has.
+            let mut reals = own.into_iter().flat_map(|own| &own.reals);
+            let file = reals.find(|real| real.address == set.real);
+            let (weight, drain, maintenance) = file.map_or((1, false, false), |file| {
+                (file.weight, file.drain, file.maintenance)
+            });
             let row = |key: &str, value: Option<Value>, file: Value| {
                 value.filter(|value| *value != file).map(|value| Override {
-                    vip: own.name.clone(),
+                    vip: name.clone(),
                     real: set.real.to_string(),
                     key: key.to_owned(),
                     value,
@@ -115,21 +121,17 @@ impl Engine {
                     since_ns: set.since_ns,
                 })
             };
-            Some([
-                row(
-                    "weight",
-                    set.set.weight.map(Value::from),
-                    json!(file.weight),
-                ),
-                row("drain", set.set.drain.map(Value::from), json!(file.drain)),
+            [
+                row("weight", set.set.weight.map(Value::from), json!(weight)),
+                row("drain", set.set.drain.map(Value::from), json!(drain)),
                 row(
                     "maintenance",
                     set.set.maintenance.map(Value::from),
-                    json!(file.maintenance),
+                    json!(maintenance),
                 ),
-            ])
+            ]
         });
-        rows.flatten().flatten().collect()
+        rows.flatten().collect()
     }
 
     /// Has the file's settings hold again: for one real, for the reals of one VIP, or for
@@ -142,7 +144,10 @@ impl Engine {
         let vip = vip.map(|vip| self.find_vip(vip)).transpose()?;
         let vip = vip.map(|index| &self.config.vips[index]);
         let real = match (vip, real) {
-            (Some(vip), Some(real)) => Some(vip.reals[find_real(vip, real)?].address),
+            (Some(vip), Some(real)) => Some(match self.set_of(vip, real) {
+                Some(set) => set.real,
+                None => vip.reals[find_real(vip, real)?].address,
+            }),
             (None, Some(_)) => {
                 return Err(EngineError::Invalid(
                     "a real is named without its vip".to_owned(),
@@ -184,6 +189,13 @@ impl Engine {
             .collect())
     }
 
+    /// What is set by hand for a real, which need not be in force.
+    fn set_of(&self, vip: &VipConfig, real: &str) -> Option<&SetByHand> {
+        let (vip, real): (_, IpAddr) = (vip.endpoint(), real.parse().ok()?);
+        let mut sets = self.by_hand.iter();
+        sets.find(|set| set.vip == vip && set.real == real)
+    }
+
     /// What the next daemon is to know.
     pub fn kept(&self) -> KeptState {
         KeptState {
@@ -219,9 +231,14 @@ pub(super) fn over(
     (config, left)
 }
 
-/// Logs what was set by hand for reals that are no longer in the file.
-pub(super) fn tell_gone(file: &BalancerConfig, by_hand: &[SetByHand]) {
-    for set in by_hand.iter().filter(|set| indices_of(file, set).is_none()) {
+/// Logs what was set by hand for reals that are no longer in the file, where it is not `left`.
+pub(super) fn tell_gone(file: &BalancerConfig, by_hand: &[SetByHand], left: &[SetByHand]) {
+    let is_left = |set: &SetByHand| {
+        let mut left = left.iter();
+        left.any(|of| of.vip == set.vip && of.real == set.real)
+    };
+    let gone = |set: &&SetByHand| indices_of(file, set).is_none() && !is_left(set);
+    for set in by_hand.iter().filter(gone) {
         info!(
             "{} {} is gone: what was set by hand is dropped",
             set.vip, set.real

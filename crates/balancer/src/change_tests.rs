@@ -3,12 +3,15 @@
 //! an accepted one must not touch.
 
 use super::engine::Engine;
+use std::path::Path;
 use std::time::Duration;
 
 use causeway_netio::Gateway;
 
 use super::fake::FakePlane;
 use super::plane::{DataPlane, Resolve, Route};
+use super::run::load;
+use super::state_dir::StateDir;
 use super::tests::{Bench, START, WEB, config};
 use crate::config::MacAddress;
 
@@ -95,6 +98,29 @@ fn a_file_that_has_lost_its_vips_is_refused() {
     bench.engine.remove_vip("web").unwrap();
     bench.engine.reload(empty).unwrap();
     bench.engine.reload(config(WEB)).unwrap();
+}
+
+#[test]
+fn a_file_that_means_to_have_no_vips_is_taken() {
+    let mut bench = Bench::new(WEB);
+    let meant = config("[reload]\nallow_empty = true\n");
+    bench.engine.check_reload(&meant).unwrap();
+    bench.engine.reload(meant).unwrap();
+    assert_eq!(bench.plane.state().vips.len(), 0);
+    // A start takes it, too.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lb.toml");
+    let state_dir = dir.path().display();
+    let text = |rest: &str| format!("interface = \"eth0\"\nstate_dir = \"{state_dir}\"\n{rest}");
+    let kept = StateDir::new(dir.path(), Path::new("/pins"));
+    kept.save_config(&file, &text(WEB)).unwrap();
+    let refused = |rest: &str| {
+        std::fs::write(&file, text(rest)).unwrap();
+        load(&file).unwrap().refused()
+    };
+    let why = refused("").unwrap();
+    assert!(why.contains("set allow_empty = true"), "{why}");
+    assert_eq!(refused("[reload]\nallow_empty = true\n"), None);
 }
 
 #[test]

@@ -159,12 +159,15 @@ impl Engine {
         plane: Box<dyn DataPlane>,
         file: BalancerConfig,
         kept: KeptState,
-        fleet: Option<Membership>,
+        mut fleet: Option<Membership>,
         now: Moment,
     ) -> anyhow::Result<Self> {
-        let found = discovery::resume(&file, kept.found, now);
+        let found = match &mut fleet {
+            Some(fleet) => fleet.with_told(kept.found),
+            None => kept.found,
+        };
+        let found = discovery::resume(&file, found, now);
         let file = discovery::over(file, &found);
-        by_hand::tell_gone(&file, &kept.by_hand);
         let mut engine = Self {
             plane,
             config: file.clone(),
@@ -211,6 +214,7 @@ impl Engine {
             last_step_ns: None,
         };
         let (config, by_hand) = engine.in_force(&engine.file, &engine.by_hand)?;
+        by_hand::tell_gone(&engine.file, &engine.by_hand, &by_hand);
         (engine.config, engine.by_hand) = (config.clone(), by_hand);
         engine.sync(config, Some(now.monotonic_ns))?;
         engine.former_down.clear();
@@ -351,7 +355,7 @@ impl Engine {
         let changes = in_force.changes(&self.config);
         self.replace(in_force)?;
         log_changes(&changes);
-        by_hand::tell_gone(&config, &self.by_hand);
+        by_hand::tell_gone(&config, &self.by_hand, &by_hand);
         (self.file, self.by_hand) = (config, by_hand);
         let asked: HashSet<String> = self.asked_for().iter().map(|vip| vip.endpoint()).collect();
         self.found.retain(|vip, _| asked.contains(vip));
@@ -375,13 +379,12 @@ impl Engine {
     fn leaves_a_vip(&self, config: &BalancerConfig) -> Result<(), EngineError> {
         let serves = self.config.vips.len();
         let loses = config.vips.is_empty() && !self.file.vips.is_empty() && serves > 0;
-        if !loses || self.file.fleet.is_some() {
+        if !loses || config.allow_empty || self.file.fleet.is_some() {
             return Ok(());
         }
         Err(EngineError::Conflict(format!(
-            "the file has no [[vip]], and {} would go: remove {} first if that is meant (`causeway vip remove`)",
+            "the file has no [[vip]], and {} would go: if that is meant, set allow_empty = true under [reload]",
             plural(serves, "VIP"),
-            if serves == 1 { "it" } else { "them" }
         )))
     }
 

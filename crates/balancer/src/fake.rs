@@ -2,7 +2,7 @@
 //! A data plane in memory, for tests: keeps what is written to it, and counts what a
 //! test writes into it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +21,7 @@ use causeway_dataplane::{
 use causeway_netio::{Gateway, Gateways, NextHop, OuterSource};
 
 use super::cookies::{CookiePlane, Ids};
-use super::plane::{DataPlane, Found, Resolve, Route};
+use super::plane::{DataPlane, Draining, Found, Resolve, Route};
 use crate::config::{HashKey, MacAddress};
 
 /// What the fake holds; tests read and write it while the engine runs.
@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub outer_sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     pub vips: BTreeMap<VipId, Vip>,
     pub reals: BTreeMap<RealId, Real>,
+    /// Those that no SYN stays on.
+    pub down: HashSet<RealId>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
     /// Those of configured weights.
     pub plain_rings: BTreeMap<VipId, Vec<RealId>>,
@@ -84,8 +86,8 @@ pub(crate) struct State {
     pub max_reals: Option<usize>,
     /// Rings of client prefixes.
     pub sources: BTreeMap<VipId, Vec<SourceRing>>,
-    /// When flows were swept, and which reals drained then.
-    pub swept: Vec<(u64, Vec<RealId>)>,
+    /// When flows were swept, and which reals they were to leave, after what time.
+    pub swept: Vec<(u64, Vec<Draining>)>,
     /// Connections that the next sweep finds ended without a packet.
     pub unheard: HashMap<RealId, u64>,
     pub cookie_keys: Option<Keys>,
@@ -196,6 +198,7 @@ impl Resolve for FakePlane {
         let silent = gateways.v4.is_some() && macs == [[0; 6]; 2];
         let sources = self.state().outer_sources;
         let next_hop = (!silent).then_some(NextHop {
+            mac: [2; 6],
             gateway_mac: macs[0],
             gateway6_mac: macs[1],
             mtu: route.encap.mtu.unwrap_or(1500),
@@ -392,6 +395,11 @@ impl DataPlane for FakePlane {
             .ok_or_else(|| anyhow::anyhow!("no such real"))
     }
 
+    fn set_down(&mut self, down: &HashSet<RealId>) -> anyhow::Result<()> {
+        self.state().down.clone_from(down);
+        Ok(())
+    }
+
     fn set_rings(&mut self, rings: &[VipRings]) -> anyhow::Result<()> {
         let mut state = self.state();
         if state.refuse_rings > 0 {
@@ -502,7 +510,7 @@ impl DataPlane for FakePlane {
         &mut self,
         now_ns: u64,
         _idle: &FlowIdle,
-        draining: &[RealId],
+        draining: &[Draining],
     ) -> HashMap<RealId, u64> {
         let mut state = self.state();
         state.swept.push((now_ns, draining.to_vec()));

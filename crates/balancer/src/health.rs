@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::engine::Engine;
 use super::loads;
-use super::pool::Pool;
+use super::pool::{Pool, configured};
 use super::state_dir::Down;
 use crate::config::{Health, ProbeConfig, ProbeTo, Protocol, RealConfig, RealRole};
 
@@ -127,8 +127,16 @@ impl Engine {
 
     /// Takes the weight that a real's answer says, if its VIP goes by that.
     pub fn handle_weight(&mut self, real: RealId, told: Option<u32>) {
-        let changed = self.pools.iter_mut().any(|pool| pool.set_told(real, told));
-        if changed && let Err(error) = self.set_rings() {
+        let mut pools = self.pools.iter_mut();
+        let Some(pool) = pools.find_map(|pool| pool.set_told(real, told).then_some(pool)) else {
+            return;
+        };
+        if pool.counts_connections()
+            && let Err(error) = loads::weigh_connections(self.plane.as_mut(), pool)
+        {
+            warn!("the loads do not follow the weights that reals say yet: {error:#}");
+        }
+        if let Err(error) = self.set_rings() {
             warn!("the rings do not follow the weights that reals say yet: {error:#}");
         }
     }
@@ -256,6 +264,9 @@ impl Engine {
                 warn!("the loads do not follow the reals' health yet: {error:#}");
             }
         }
+        if let Err(error) = self.plane.set_down(&down_beside_others(&self.pools)) {
+            warn!("SYNs that are sent again still go to reals that are down: {error:#}");
+        }
         if !changed {
             return;
         }
@@ -273,6 +284,22 @@ pub(super) fn is_probed(real: &RealConfig) -> bool {
 /// Whether a real counts for what its VIP needs, when it is up.
 pub(super) fn is_counted(real: &RealConfig) -> bool {
     real.is_wanted() && real.weight > 0 && real.role != RealRole::Sorry
+}
+
+/// Whether a pool has a real that is not down and takes what those leave that are. Where none does,
+/// all are tried.
+pub(super) fn serves(pool: &Pool) -> bool {
+    let takes = |real: &RealConfig| configured(real) > 0.0 && !pool.vip().is_reserved(real);
+    let mut members = pool.members();
+    members.any(|(real, member)| member.fit && takes(real))
+}
+
+/// The reals that are down while others of their VIPs get new connections.
+fn down_beside_others(pools: &[Pool]) -> HashSet<RealId> {
+    let pools = pools.iter();
+    let pools = pools.filter(|pool| !pool.all_fit() && serves(pool));
+    let down = pools.flat_map(Pool::members).filter(|(_, of)| !of.fit);
+    down.map(|(_, member)| member.id).collect()
 }
 
 /// The reals that their checks find to be down.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The reals' health in the engine, on a clock of the test's own.
 
+use std::time::Duration;
+
 use causeway_core::health::HealthState;
-use causeway_dataplane::RealId;
+use causeway_dataplane::{RealId, UDP_DOWN};
 
 use super::engine::Engine;
 use super::report;
@@ -47,6 +49,12 @@ fn states(bench: &Bench) -> [HealthState; 4] {
 
 fn shares(bench: &Bench) -> [f64; 4] {
     [0, 1, 2, 3].map(|real| (bench.plane.state().share(0, real) * 100.0).round() / 100.0)
+}
+
+/// What loads are compared with.
+fn weights(bench: &Bench) -> [u32; 4] {
+    let state = bench.plane.state();
+    [0, 1, 2, 3].map(|real| state.terms[&real].weight)
 }
 
 fn up(bench: &Bench) -> usize {
@@ -119,10 +127,6 @@ fn a_real_that_returns_gets_its_weight_back_in_tenths() {
 #[test]
 fn loads_are_compared_with_the_weight_that_a_real_has_so_far() {
     let mut bench = Bench::new(&text("p2c"));
-    let weights = |bench: &Bench| {
-        let state = bench.plane.state();
-        [0, 1, 2, 3].map(|real| state.terms[&real].weight)
-    };
     assert_eq!(weights(&bench), [1; 4]);
     probes(&mut bench, 3, &[0], &[]);
     probes(&mut bench, 2, &[], &[]);
@@ -251,6 +255,103 @@ fn if_all_fail_all_are_tried() {
     assert_eq!((shares(&bench), up(&bench)), ([0.25; 4], 0));
     probes(&mut bench, 2, &[0, 1, 2], &[]);
     assert_eq!(shares(&bench), [0.0, 0.0, 0.0, 1.0]);
+}
+
+/// The reals that an interval has UDP flows leave.
+fn left_by_flows(bench: &mut Bench) -> Vec<RealId> {
+    let left = left_after(bench).into_iter();
+    left.map(|(real, _)| real).collect()
+}
+
+/// The same, and after what time.
+fn left_after(bench: &mut Bench) -> Vec<(RealId, Option<Duration>)> {
+    bench.run(1, &[]);
+    let state = bench.plane.state();
+    state.swept.last().unwrap().1.clone()
+}
+
+#[test]
+fn udp_flows_are_to_leave_a_real_that_is_down_while_another_is_up() {
+    let mut bench = Bench::new(&text("maglev"));
+    assert!(
+        left_by_flows(&mut bench).is_empty(),
+        "who is not known takes part"
+    );
+    probes(&mut bench, 3, &[1, 2], &[]);
+    assert_eq!(left_by_flows(&mut bench), [1, 2]);
+    probes(&mut bench, 3, &[0, 1, 2, 3], &[]);
+    assert!(left_by_flows(&mut bench).is_empty(), "all are tried");
+    probes(&mut bench, 3, &[0, 1, 2], &[]);
+    assert_eq!(left_by_flows(&mut bench), [0, 1, 2]);
+    let drain = |vip: &mut crate::config::VipConfig| {
+        vip.reals[3].drain = true;
+        Ok(())
+    };
+    bench.engine.change_vip("web", drain).unwrap();
+    assert_eq!(
+        left_by_flows(&mut bench),
+        [3],
+        "the one that is up takes none"
+    );
+    probes(&mut bench, 3, &[1], &[]);
+    assert_eq!(
+        left_after(&mut bench),
+        [(1, Some(UDP_DOWN)), (3, None)],
+        "a drain without `udp_drain` lasts as long as its flows"
+    );
+    let sooner = text("maglev") + "\n[flow_table]\nudp_drain = \"3s\"";
+    bench.engine.reload(config(&sooner)).unwrap();
+    let after = Some(Duration::from_secs(3));
+    assert_eq!(left_after(&mut bench), [(1, after)]);
+}
+
+#[test]
+fn a_real_that_is_for_some_clients_alone_takes_no_flows_of_those_that_are_down() {
+    let source =
+        "source = [{ from = [\"10.1.0.0/16\"], reals = [\"10.0.0.4\"], exclusive = true }]";
+    let mut bench = Bench::new(&(text("maglev") + source));
+    probes(&mut bench, 3, &[0, 1, 2], &[]);
+    assert!(left_by_flows(&mut bench).is_empty());
+    probes(&mut bench, 3, &[0, 1], &[]);
+    assert_eq!(left_by_flows(&mut bench), [0, 1]);
+}
+
+#[test]
+fn a_real_that_has_the_id_of_one_that_is_gone_has_a_check_of_its_own() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[3], &[]);
+    assert_eq!(states(&bench)[3], HealthState::Down);
+    // A probe of the former one is out.
+    bench.now.monotonic_ns += 1000 * MS;
+    let now_ns = bench.now.monotonic_ns;
+    let of_fourth = |orders: Vec<super::health::ProbeOrder>| {
+        let mut orders = orders.into_iter();
+        orders.find(|order| order.real == 3).expect("a probe")
+    };
+    let former = of_fourth(bench.engine.poll_health(now_ns).0);
+    let remove = |vip: &mut crate::config::VipConfig| {
+        vip.reals.pop();
+        Ok(())
+    };
+    let add = |vip: &mut crate::config::VipConfig| {
+        let mut real = vip.reals[0].clone();
+        real.address = [10, 0, 0, 5].into();
+        vip.reals.push(real);
+        Ok(())
+    };
+    bench.engine.change_vip("web", remove).unwrap();
+    bench.engine.change_vip("web", add).unwrap();
+    assert_eq!(bench.plane.state().real("10.0.0.5"), 3);
+    bench.engine.apply_health();
+    assert_eq!(state_of(&bench, 3), "waiting");
+    let first = of_fourth(bench.engine.poll_health(now_ns).0);
+    let mut answer = |number: u64| {
+        let outcome = Ok("connected".to_owned());
+        bench.engine.health_outcome(now_ns, 3, number, outcome);
+        state_of(&bench, 3)
+    };
+    assert_eq!(answer(former.number), "waiting");
+    assert_eq!(answer(first.number), "active");
 }
 
 #[test]
@@ -453,13 +554,45 @@ fn a_vip_has_someone_who_does_not_wait() {
     assert_eq!(without.vips[0].min_healthy, 0);
 }
 
+/// A VIP whose reals say which weights they should have.
+fn taking_weights(scheduler: &str) -> String {
+    text(scheduler).replace(
+        "health = {",
+        "health = { probe = \"http\", to = \"real\", port = 30256, take_weight = true,",
+    )
+}
+
+#[test]
+fn loads_are_compared_with_the_weights_that_reals_say() {
+    let mut bench = Bench::new(&taking_weights("p2c"));
+    assert_eq!(weights(&bench), [1; 4]);
+    for (real, told) in [(0, Some(5)), (1, Some(3)), (2, Some(2)), (3, Some(0))] {
+        bench.engine.handle_weight(real, told);
+    }
+    assert_eq!(shares(&bench), [0.5, 0.3, 0.2, 0.0]);
+    assert_eq!(weights(&bench), [5, 3, 2, 0]);
+    bench.engine.handle_weight(0, None);
+    assert_eq!(weights(&bench), [1, 3, 2, 0]);
+}
+
+/// 65,535 times 1000 is 15 times what the ring's unit has room for.
+#[test]
+fn the_highest_weights_that_reals_are_given_and_say_are_told_apart() {
+    for scheduler in ["maglev", "weighted-round-robin"] {
+        let heavy = taking_weights(scheduler).replace("\" }", "\", weight = 65535 }");
+        let mut bench = Bench::new(&heavy);
+        assert_eq!(shares(&bench), [0.25; 4], "{scheduler}");
+        for (real, told) in [(0, 1000), (1, 600), (2, 300), (3, 100)] {
+            bench.engine.handle_weight(real, Some(told));
+        }
+        assert_eq!(shares(&bench), [0.5, 0.3, 0.15, 0.05], "{scheduler}");
+    }
+}
+
 #[test]
 fn reals_have_the_weights_that_they_say() {
     for scheduler in ["maglev", "latency"] {
-        let takes = text(scheduler).replace(
-            "health = {",
-            "health = { probe = \"http\", to = \"real\", port = 30256, take_weight = true,",
-        );
+        let takes = taking_weights(scheduler);
         let mut bench = Bench::new(&takes);
         bench.now.monotonic_ns += 1000 * MS;
         let (orders, _) = bench.engine.poll_health(bench.now.monotonic_ns);
@@ -603,4 +736,60 @@ fn a_daemon_that_takes_over_has_the_reals_wait_that_its_file_adds() {
     assert!(share_of(&bench, 0) > 0.2);
     probes(&mut bench, 1, &[], &[]);
     assert!(share_of(&bench, 4) > 0.15);
+}
+
+/// The reals that no SYN stays on, also none that is sent again.
+fn led_away_from(bench: &mut Bench) -> Vec<RealId> {
+    bench.engine.poll_health(bench.now.monotonic_ns);
+    let mut down: Vec<RealId> = bench.plane.state().down.iter().copied().collect();
+    down.sort_unstable();
+    down
+}
+
+#[test]
+fn no_syn_stays_on_a_real_that_is_down_while_others_serve() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[1], &[]);
+    assert_eq!(led_away_from(&mut bench), [1]);
+    probes(&mut bench, 2, &[], &[]);
+    assert!(led_away_from(&mut bench).is_empty(), "it is back");
+    probes(&mut bench, 3, &[0, 1, 2, 3], &[]);
+    assert!(led_away_from(&mut bench).is_empty(), "all are tried");
+    probes(&mut bench, 2, &[0, 1, 2], &[]);
+    assert_eq!(led_away_from(&mut bench), [0, 1, 2]);
+    // The only one that is up drains: its clients' SYNs stay on it, and the others are tried.
+    let drain = |on| {
+        move |vip: &mut crate::config::VipConfig| {
+            vip.reals[3].drain = on;
+            Ok(())
+        }
+    };
+    bench.engine.change_vip("web", drain(true)).unwrap();
+    assert!(led_away_from(&mut bench).is_empty());
+    bench.engine.change_vip("web", drain(false)).unwrap();
+    assert_eq!(led_away_from(&mut bench), [0, 1, 2]);
+}
+
+#[test]
+fn syns_leave_primaries_that_are_down_for_a_backup() {
+    let roles = with_roles(["primary", "primary", "backup", "backup"]);
+    let mut bench = Bench::new(&roles);
+    probes(&mut bench, 3, &[0, 1], &[]);
+    assert_eq!(led_away_from(&mut bench), [0, 1]);
+    probes(&mut bench, 3, &[0, 1, 2, 3], &[]);
+    assert!(led_away_from(&mut bench).is_empty());
+}
+
+#[test]
+fn a_restart_knows_which_reals_keep_no_syn_and_forgets_those_that_nobody_probes() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[1], &[]);
+    restart(&mut bench, &text("maglev"), KeptState::default());
+    assert_eq!(led_away_from(&mut bench), [1]);
+    restart(
+        &mut bench,
+        &text("maglev").replace(CHECK, ""),
+        KeptState::default(),
+    );
+    assert!(led_away_from(&mut bench).is_empty());
 }

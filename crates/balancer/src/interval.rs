@@ -7,16 +7,17 @@ use causeway_api::Moment;
 use causeway_api::balancer::Move;
 use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
-use causeway_dataplane::{RealId, RealStats};
+use causeway_dataplane::{RealId, RealStats, UDP_DOWN};
 use tracing::{debug, info};
 
 use super::engine::Engine;
+use super::plane::Draining;
 use super::pool::{self, Pool};
 use super::pool_member::Epoch;
 use super::real_counters::{self, RealCounters};
 use super::timeline::{STEP_NS, Standing};
 use super::visits::Looks;
-use super::{latency_source, loads, rings, timeline};
+use super::{health, latency_source, loads, rings, timeline};
 use crate::config::Control;
 
 /// Changes of weight that are remembered.
@@ -114,13 +115,11 @@ impl Engine {
     }
 
     fn sweep_flows(&mut self, now_ns: u64) {
-        let draining = self.pools.iter().filter(|pool| pool.has_draining());
-        let members = draining.flat_map(Pool::members);
-        let draining: Vec<RealId> = members
-            .filter(|(real, _)| !real.is_wanted())
-            .map(|(_, member)| member.id)
-            .collect();
+        let not_all_take = |pool: &&Pool| pool.has_draining() || !pool.all_fit();
+        let pools = self.pools.iter().filter(not_all_take);
         let idle = &self.config.flow_idle;
+        let draining = pools.flat_map(|pool| left_by_flows(pool, idle.udp_drain));
+        let draining: Vec<Draining> = draining.collect();
         let unheard = self.plane.sweep_flows(now_ns, idle, &draining);
         for (real, connections) in unheard {
             if let Some(counters) = self.counters.get_mut(real) {
@@ -310,6 +309,21 @@ impl Engine {
             }
         }
     }
+}
+
+/// The reals that UDP flows are to leave, and after what time: those that an operator drains, and
+/// those that are down while others serve.
+fn left_by_flows(pool: &Pool, udp_drain: Option<Duration>) -> impl Iterator<Item = Draining> {
+    let serves = health::serves(pool);
+    let udp_down = udp_drain.map_or(UDP_DOWN, |drain| drain.min(UDP_DOWN));
+    pool.members().filter_map(move |(real, member)| {
+        let after = match serves && !member.fit {
+            true => Some(udp_down),
+            false if real.is_wanted() => return None,
+            false => udp_drain,
+        };
+        Some((member.id, after))
+    })
 }
 
 /// The words of the last decision, by real.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's data plane behind [`DataPlane`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,7 +22,7 @@ use causeway_netio::{Gateways, NextHop, OuterSource};
 use tracing::{info, warn};
 
 use super::engine::GATEWAY_PATIENCE;
-use super::plane::{DataPlane, Found, Resolve, Route};
+use super::plane::{DataPlane, Draining, Found, Resolve, Route};
 use super::slots::ConnectionSlots;
 use crate::config::{BalancerConfig, GueChecksum, HashKey};
 
@@ -65,8 +65,8 @@ impl KernelPlane {
         Ok((plane, started))
     }
 
-    /// Keeps the slots of stateful VIPs' connections, if there are any. None is given
-    /// out for the first `learning`.
+    /// Keeps the slots of stateful VIPs' connections, if there are any; see
+    /// [`ConnectionSlots::keep`].
     pub fn keep_slots(
         &self,
         idle: Duration,
@@ -231,6 +231,10 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.remove_real(id)?)
     }
 
+    fn set_down(&mut self, down: &HashSet<RealId>) -> anyhow::Result<()> {
+        Ok(self.balancer.set_down(down)?)
+    }
+
     fn set_rings(&mut self, rings: &[VipRings]) -> anyhow::Result<()> {
         Ok(self.balancer.set_rings(rings)?)
     }
@@ -305,7 +309,7 @@ impl DataPlane for KernelPlane {
         &mut self,
         now_ns: u64,
         idle: &FlowIdle,
-        draining: &[RealId],
+        draining: &[Draining],
     ) -> HashMap<RealId, u64> {
         let now = Duration::from_nanos(now_ns);
         self.sweep.step(now, idle, draining);

@@ -4,7 +4,7 @@
 //! The engine is written against [`DataPlane`], so that its tests run without
 //! a kernel; `kernel.rs` puts the real one behind it. Both speak the types of `causeway_dataplane`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +56,9 @@ impl Route {
     }
 }
 
+/// A real that UDP flows are to leave, and after what time, if at all.
+pub(crate) type Draining = (RealId, Option<Duration>);
+
 /// A loaded data plane. Errors are sentences for the operator.
 pub trait DataPlane: CookiePlane + Send {
     /// What finds next hops for it, without a need to hold it.
@@ -80,6 +83,9 @@ pub trait DataPlane: CookiePlane + Send {
     fn set_real(&mut self, real: Real) -> anyhow::Result<RealId>;
     /// Removes a real, which must not be in a ring; its flows are picked again.
     fn remove_real(&mut self, id: RealId) -> anyhow::Result<()>;
+    /// Sets which reals are down while others of their VIPs serve: no SYN stays on these, and on
+    /// all others. A repeated call does nothing.
+    fn set_down(&mut self, down: &HashSet<RealId>) -> anyhow::Result<()>;
     /// Replaces the rings of VIPs; each at once, none of them empty for a moment.
     /// A VIP with an empty ring takes no new connections.
     fn set_rings(&mut self, rings: &[VipRings]) -> anyhow::Result<()>;
@@ -112,13 +118,13 @@ pub trait DataPlane: CookiePlane + Send {
     /// Prepares the sending of health probes; may be called again.
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// Ends flows that have been silent for long: a share of them, for the time since the
-    /// last call. `draining` are the reals that take no new flows.
+    /// last call. `draining` are the reals that UDP flows are to leave, and after what time.
     /// Gives the connections that have ended so without a packet that ended them, by real.
     fn sweep_flows(
         &mut self,
         now_ns: u64,
         idle: &FlowIdle,
-        draining: &[RealId],
+        draining: &[Draining],
     ) -> HashMap<RealId, u64>;
     /// What the flow table holds, and what became of flows.
     fn flow_totals(&self) -> FlowTotals;

@@ -10,7 +10,8 @@ use super::plane::DataPlane;
 use super::pool::{self, Pool};
 use crate::config::{Affinity, Fragments, RealConfig, Scheduler, VipConfig};
 
-/// Rings take whole numbers: one unit of configured weight is this many.
+/// Rings take whole numbers: one unit of configured weight is this many, or fewer where the
+/// heaviest real would have too many.
 const RING_UNIT: f64 = 1000.0;
 
 /// Gives the data plane the rings that it lacks; how many there were, and their slots.
@@ -127,13 +128,17 @@ pub(crate) fn of_members(
 }
 
 fn members(vip: &VipConfig, reals: impl Iterator<Item = (u32, f64)>) -> Vec<select::RingMember> {
-    let reals = vip.reals.iter().zip(reals);
+    let reals: Vec<(&RealConfig, (u32, f64))> = vip.reals.iter().zip(reals).collect();
+    let heaviest = reals.iter().map(|(_, (_, weight))| *weight);
+    let heaviest = heaviest.fold(0.0, f64::max);
+    // Of the weights alone: balancers with the same ones have the same ring.
+    let unit = RING_UNIT.min(f64::from(u32::MAX) / heaviest);
     let member = |(real, (id, weight)): (&RealConfig, (u32, f64))| select::RingMember {
         key: RealKey::from(real.address),
         id,
-        weight: (weight * RING_UNIT).round() as u32,
+        weight: (weight * unit).round() as u32,
     };
-    reals.map(member).collect()
+    reals.into_iter().map(member).collect()
 }
 
 /// Bytes of the kernel's memory for a VIP's rings, as long as they are.

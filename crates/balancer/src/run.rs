@@ -78,7 +78,7 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
         }
         Ok(config) if loses_vips(file, &config) => ConfigErrors::of_file(
             file,
-            "the file has no [[vip]], and those that were in force would go: if that is meant, take them down (`causeway lb unload`)"
+            "the file has no [[vip]], and those that were in force would go: if that is meant, set allow_empty = true under [reload]"
                 .to_owned(),
         ),
         Ok(config) => {
@@ -106,6 +106,7 @@ pub fn in_force(file: &Path) -> Result<BalancerConfig, ConfigErrors> {
 /// VIPs, and so must a start.
 fn loses_vips(file: &Path, config: &BalancerConfig) -> bool {
     config.vips.is_empty()
+        && !config.allow_empty
         && config.fleet.is_none()
         && state_dir::last_good(&config.state_dir, file).is_some_and(|(path, copy)| {
             let of_copy = BalancerConfig::of_balancer(&path, &copy);
@@ -204,7 +205,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
         config.http,
         config.api.as_ref(),
     )?;
-    // Before anything is attached: the next start would take over what has learnt nothing.
+    // Before anything is attached: what prevents a start leaves nothing behind.
     let reports = config.agent_reports.as_ref();
     let reports = reports.map(|reports| ReportListener::bind(reports.listen));
     let reports = reports.transpose()?;
@@ -215,10 +216,10 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
         Ok(started) => started,
         Err(error) => return Ok(Outcome::Refused(process, error)),
     };
-    // Only an empty balancer has something to learn, and only of agents.
-    let learning = match started.took_over || reports.is_none() {
-        true => Duration::ZERO,
-        false => config.stateful.learn_period,
+    // Only of agents is there something to learn.
+    let learning = match reports {
+        Some(_) => config.stateful.learn_period,
+        None => Duration::ZERO,
     };
     let slots = plane.keep_slots(config.stateful.idle, learning)?;
     let mut status = status(file, &config, &started);
@@ -248,7 +249,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     started.log(&config.interface, config.xdp_mode, &config.summary());
     listeners.announce();
     if let Some(reports) = reports {
-        reports.serve(engine.reports().clone(), slots.clone(), learning)?;
+        reports.serve(engine.reports().clone(), slots.clone())?;
     }
     if let (Some(peers), Some(link)) = (peers, engine.peers().link()) {
         peers.serve(link)?;

@@ -25,6 +25,9 @@ use super::shared::Shared;
 
 /// How long what changes by itself may be unsaved.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
+/// How long a stop waits for what is being done: long enough for a gateway's answer and a slow
+/// disk, far below the 90 s after which systemd kills.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub(crate) fn serve(
@@ -53,7 +56,7 @@ pub(crate) fn serve(
     let probes_run = probe::run(Arc::clone(&shared));
     let discovery = discovery::run(Arc::clone(&shared));
     let failed = async {
-        // On its own: a reload keeps the task of the signals for as long as it takes.
+        // On the runtime's own threads.
         let mut probes = JoinSet::new();
         probes.spawn(probes_run);
         probes.spawn(discovery);
@@ -69,8 +72,9 @@ pub(crate) fn serve(
     };
     let mut seen = None;
     let rounds = Arc::clone(&control.rounds);
+    let reloaded = Arc::clone(&shared);
     let work = Work {
-        reload: || shared.reload(),
+        reload: move || reloaded.reload(),
         works: || {
             let now = Some(rounds.load(Ordering::Relaxed));
             std::mem::replace(&mut seen, now) != now
@@ -83,8 +87,8 @@ pub(crate) fn serve(
     }
     announcements.stop();
     control.stop();
-    keeper.stop();
-    watch.stop();
+    keeper.stop(STOP_PATIENCE);
+    watch.stop(STOP_PATIENCE);
     result
 }
 
@@ -161,9 +165,19 @@ impl Repeated {
         Ok(Self { thread, stop })
     }
 
-    fn stop(self) {
+    /// Waits for what it is doing, but not for a disk that has stopped answering.
+    fn stop(self, patience: Duration) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
+        let until = Instant::now() + patience;
+        while !self.thread.is_finished() {
+            if Instant::now() >= until {
+                let name = self.thread.thread().name().unwrap_or_default();
+                warn!("the work of the thread `{name}` is given up: it does not end");
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
         // A panic in it was reported; the daemon did without it.
         let _ = self.thread.join();
     }
@@ -202,5 +216,26 @@ fn run(shared: &Shared, stopped: &AtomicBool, rounds: &AtomicU64) {
             }
             last_error = error;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_stop_does_not_wait_for_what_hangs() {
+        let (begun, begins) = mpsc::channel();
+        let (_hangs, hung) = mpsc::channel::<()>();
+        let work = move || {
+            begun.send(()).unwrap();
+            let _ = hung.recv();
+        };
+        let repeated = Repeated::start("state", Duration::ZERO, work).unwrap();
+        begins.recv().unwrap();
+        repeated.stop(Duration::from_millis(10));
+        assert!(begins.try_recv().is_err(), "it hangs still");
     }
 }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -25,6 +25,9 @@ use super::shared::Shared;
 use super::tests::{MS, START, WEB, config};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A signal goes to all that listen for it in the process.
+static SIGNALS: Mutex<()> = Mutex::new(());
 
 /// Another one for each daemon of each test. A port that the kernel chose and that was given
 /// back might be another process's when the daemon binds it.
@@ -216,6 +219,7 @@ fn who_holds_connections_keeps_nobody_out() {
 
 #[test]
 fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
+    let _alone = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let listeners = Listeners::bind((&dir.path().join("lb.sock"), None), None, None).unwrap();
     let (tell, told) = mpsc::channel();
@@ -232,7 +236,7 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
             let _ = stop.recv().await;
             anyhow::anyhow!("the test is over")
         };
-        let reload = || reloaded.send(()).map(|()| String::new());
+        let reload = move || reloaded.send(()).map(|()| String::new());
         tell.send(process::serve_routers(
             process,
             routers,
@@ -242,6 +246,51 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
     });
     let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the test is over");
+}
+
+#[test]
+fn a_reload_that_hangs_holds_up_nothing_else_and_the_next_one_comes_after_it() {
+    let _alone = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let listeners = Listeners::bind((&dir.path().join("lb.sock"), None), None, None).unwrap();
+    let (begun, begins) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let goes_on = Mutex::new(goes_on);
+    let (end, mut ended) = tokio::sync::mpsc::unbounded_channel::<()>();
+    let (catch, caught) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let process = Process::begin().unwrap();
+        let routers = Routers {
+            unix: Router::new().route("/", get(async || "here")),
+            tcp: Router::new(),
+            rules: Rules::PLAIN,
+        };
+        let reload = move || {
+            begun.send(()).unwrap();
+            goes_on.lock().unwrap().recv().map(|()| String::new())
+        };
+        let failed = async {
+            let _ = ended.recv().await;
+            anyhow::anyhow!("the test is over")
+        };
+        catch.send(()).unwrap();
+        process::serve_routers(process, routers, &listeners, work(reload, failed))
+    });
+    caught.recv_timeout(PATIENCE).unwrap();
+    raise(Signal::SIGHUP).unwrap();
+    begins.recv_timeout(PATIENCE).unwrap();
+    // Two more, while it hangs: one reload for both.
+    raise(Signal::SIGHUP).unwrap();
+    raise(Signal::SIGHUP).unwrap();
+    assert!(ask(&dir.path().join("lb.sock")).ends_with("here"));
+    assert!(begins.try_recv().is_err(), "one at a time");
+    go_on.send(()).unwrap();
+    begins.recv_timeout(PATIENCE).unwrap();
+    end.send(()).unwrap();
+    let error = server.join().unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the test is over", "though one hangs");
+    drop(go_on);
+    assert!(begins.try_recv().is_err());
 }
 
 /// Work that goes on, and is over when `failed` says so.

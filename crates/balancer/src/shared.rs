@@ -238,6 +238,8 @@ impl Shared {
 
     /// Has the fleet have what it had at a revision, or says what that would change.
     pub(crate) fn rollback(&self, order: FleetRollback) -> Result<FleetPushed, EngineError> {
+        // It may be given twice before it is carried out once.
+        let order = self.engine().numbered(order)?;
         let preview = self.engine().preview_rollback(&order)?;
         if order.dry_run {
             return Ok(preview);

@@ -30,6 +30,7 @@ pub struct ConnectionSlots {
     directory: Arc<Directory>,
     /// Held by a request that reads all connections: each copies them.
     looking: Arc<Mutex<()>>,
+    learning: Duration,
 }
 
 struct Keeper {
@@ -38,8 +39,9 @@ struct Keeper {
 }
 
 impl ConnectionSlots {
-    /// Takes the table into care. For the first `learning` no slot is given out: those of
-    /// connections that agents report must be free.
+    /// Takes the table into care. If none of its slots has been given out yet, none is for the
+    /// first `learning`: those of connections that agents report must be free. So who was killed
+    /// while it learnt is followed by one that learns, too.
     pub fn keep(
         table: ConnTable,
         directory: Directory,
@@ -47,10 +49,15 @@ impl ConnectionSlots {
         learning: Duration,
     ) -> std::io::Result<Self> {
         let told = Notified::default();
+        let learning = match table.gives_out() {
+            true => Duration::ZERO,
+            false => learning,
+        };
         let slots = Self {
             keeper: Arc::new(Mutex::new(Keeper { table, told })),
             directory: Arc::new(directory),
             looking: Arc::default(),
+            learning,
         };
         let kept = slots.clone();
         let timeouts = ConnTimeouts {
@@ -59,17 +66,22 @@ impl ConnectionSlots {
         };
         thread::Builder::new()
             .name("slots".to_owned())
-            .spawn(move || kept.run(&timeouts, learning))?;
+            .spawn(move || kept.run(&timeouts))?;
         Ok(slots)
     }
 
-    fn run(&self, timeouts: &ConnTimeouts, learning: Duration) {
+    /// For how long after the start agents are asked which connections are open.
+    pub(crate) fn learning(&self) -> Duration {
+        self.learning
+    }
+
+    fn run(&self, timeouts: &ConnTimeouts) {
         let start = Instant::now();
         loop {
             let mut keeper = self.keeper();
             let share = keeper.table.slots().div_ceil(TICKS_OF_A_SWEEP);
             keeper.table.sweep(start.elapsed(), share, timeouts);
-            if start.elapsed() >= learning {
+            if start.elapsed() >= self.learning {
                 keeper.table.top_up();
             }
             drop(keeper);

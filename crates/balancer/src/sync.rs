@@ -408,6 +408,10 @@ impl Engine {
         }
         for id in real_ids(former.values()).chain(self.gone_reals.iter().copied()) {
             self.counters.remove(id);
+            // The next real may have the id before anybody asks whom to probe.
+            self.checks.remove(&id);
+            self.silences.remove(&id);
+            self.begin_down.remove(&id);
         }
         self.gone.extend(former.into_keys());
         for (id, counters) in staged.counters {

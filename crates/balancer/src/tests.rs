@@ -175,7 +175,11 @@ fn each_interval_ages_the_flow_table_and_tells_it_who_drains() {
     let at = |n: u64| START.monotonic_ns + 100 * n * MS;
     assert_eq!(
         swept,
-        [(at(1), vec![]), (at(2), vec![]), (at(3), vec![second])]
+        [
+            (at(1), vec![]),
+            (at(2), vec![]),
+            (at(3), vec![(second, None)])
+        ]
     );
     let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     for line in [

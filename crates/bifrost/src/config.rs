@@ -187,7 +187,11 @@ impl PathConfig {
         mtu - self.ip_overhead() - (DATA_HEADER_LEN + tag) as u16
     }
 
-    pub(crate) fn check(&self, id: PathId) -> Result<(), TransportConfigError> {
+    /// Whether an engine would take it as the path with this number.
+    ///
+    /// # Errors
+    /// The number is out of range, or the MTU is too small.
+    pub fn check(&self, id: PathId) -> Result<(), TransportConfigError> {
         if id.index() >= PathId::LIMIT {
             return Err(TransportConfigError::PathId(id.0));
         }

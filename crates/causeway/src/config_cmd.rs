@@ -532,7 +532,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, socket_group, http, api, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, limits, measure, control, cookie, agent_reports, fleet, peers, announce, history, defaults, pool, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, socket_group, http, api, reconcile, reload, hash_key, unserved, xdp, encap, flow_table, stateful, limits, measure, control, cookie, agent_reports, fleet, peers, announce, history, defaults, pool, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",

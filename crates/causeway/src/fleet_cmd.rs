@@ -42,7 +42,7 @@ enum Action {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Found the fleet with this balancer's configuration, or put its book back into an empty store
+    /// Found the fleet with this balancer's configuration, or put its book back into a store that has lost it
     Found,
     /// Come back into the fleet after `leave`
     Join,

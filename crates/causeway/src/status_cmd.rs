@@ -409,6 +409,7 @@ fn agent(status: &AgentStatus, stats: &AgentStats) -> Condition {
         .into_iter()
         .collect();
     troubles.extend(refused(&status.last_reload_error));
+    troubles.extend(told("quic_ids", &status.quic_ids_error));
     for vip in &status.vips_missing {
         let length = if vip.is_ipv4() { 32 } else { 128 };
         troubles.push(Trouble::of_vip("vip_missing", &vip.to_string(), format!(
@@ -423,6 +424,8 @@ fn agent(status: &AgentStatus, stats: &AgentStats) -> Condition {
         );
         troubles.push(Trouble::new("hooks_missing", text));
     }
+    let clients = stats.clients.iter();
+    troubles.extend(clients.filter_map(|of| told("history", &of.history_error)));
     let mut serves = Vec::new();
     if !stats.addresses.is_empty() {
         let addresses: Vec<String> = stats.addresses.iter().map(ToString::to_string).collect();
@@ -515,28 +518,30 @@ fn carries(path: &PathView) -> bool {
 }
 
 fn of_paths(sessions: u64, paths: &[PathView]) -> Vec<Trouble> {
-    if !paths.iter().any(carries) {
-        return vec![match sessions {
-            0 => Trouble::new(
-                "no_answer",
-                "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?",
-            ),
-            _ => Trouble::new(
-                "no_path",
-                "no path is alive: nothing is carried until the other end answers",
-            ),
-        }];
-    }
-    let troubled = paths.iter().filter(|path| path.state != "alive");
-    let text = |path: &PathView| {
-        format!(
+    let carried = paths.iter().any(carries);
+    let nothing = (!carried).then(|| match sessions {
+        0 => Trouble::new(
+            "no_answer",
+            "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?",
+        ),
+        _ => Trouble::new(
+            "no_path",
+            "no path is alive: nothing is carried until the other end answers",
+        ),
+    });
+    // Where nothing is carried, that a path does not answer is said.
+    let troubled = paths
+        .iter()
+        .filter(|path| path.state != "alive" && (carried || path.open_error.is_some()));
+    let text = |path: &PathView| match &path.open_error {
+        Some(error) => format!("path {} is {}: {error}", path.id, path.state),
+        None => format!(
             "path {} from {} to {} is {}",
             path.id, path.local, path.remote, path.state
-        )
+        ),
     };
-    troubled
-        .map(|path| Trouble::new("path_down", text(path)))
-        .collect()
+    let troubled = troubled.map(|path| Trouble::new("path_down", text(path)));
+    nothing.into_iter().chain(troubled).collect()
 }
 
 fn refused(last_reload_error: &Option<String>) -> Option<Trouble> {
@@ -881,6 +886,25 @@ mod tests {
         assert_eq!(told(1, ["alive", "alive"]), "");
         assert_eq!(told(1, ["dead", "alive"]), "path 0 from  to  is dead");
         assert_eq!(told(1, ["partly", "alive"]), "path 0 from  to  is partly");
+
+        let closed = PathView {
+            open_error: Some("path a to b: x".to_owned()),
+            ..path("down")
+        };
+        for (other, expected) in [
+            ("alive", vec!["path 0 is down: path a to b: x"]),
+            (
+                "dead",
+                vec![
+                    "no path is alive: nothing is carried until the other end answers",
+                    "path 0 is down: path a to b: x",
+                ],
+            ),
+        ] {
+            let troubles = of_paths(1, &[closed.clone(), path(other)]);
+            let texts: Vec<&str> = troubles.iter().map(|t| t.text.as_str()).collect();
+            assert_eq!(texts, expected);
+        }
     }
 
     #[test]
@@ -889,6 +913,7 @@ mod tests {
             "version": "0.1.0", "interface": "eth0", "mode": "native", "took_over": false,
             "pid": 8, "started": Moment::default(), "config_file": "agent.toml",
             "last_reload_error": "agent.toml:2: y", "vips_missing": ["2001:db8::1"],
+            "quic_ids_error": "cannot write ids",
         }))
         .unwrap();
         let stats: AgentStats = serde_json::from_value(json!({
@@ -901,6 +926,7 @@ mod tests {
             "agent 0.1.0 on eth0 in native mode, pid 8, runs for 1 min 1 s with agent.toml\n\
              tunnels end at 10.0.0.1\n\
              trouble: the last reload was refused, and what was before holds: agent.toml:2: y\n\
+             trouble: cannot write ids\n\
              trouble: this server does not hold the VIP 2001:db8::1, so the kernel drops its packets: `ip addr add 2001:db8::1/128 dev lo`\n"
         );
     }

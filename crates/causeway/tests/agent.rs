@@ -9,7 +9,7 @@ mod units;
 
 use std::fs;
 use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -19,7 +19,9 @@ use causeway_core::agent_report::{DATAGRAM_MAX, Reception, ReportReceiver};
 use causeway_core::cookie::CookieKey;
 use causeway_service::config::KeysFile;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
+use serde_json::{Value, json};
 
 use sandbox::{Netns, Sandbox, ip, wait_for};
 
@@ -94,6 +96,52 @@ impl World {
             self.socket().display()
         );
         fs::write(self.file(), text).expect("write the configuration");
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.file()).expect("the configuration")
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(self.file(), text).expect("write the configuration");
+    }
+
+    /// A path beside the configuration.
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// `[agent.cookie]` with a keys file of this server.
+    fn cookie_table(&self) -> String {
+        let [cookies, root] = [7, 8].map(|byte| CookieKey::from_bytes([byte; 16]));
+        let server = SERVER.parse().expect("an address");
+        let own = KeysFile::new(cookies, root).for_server(&[server]);
+        let own = own.expect("a server's keys");
+        own.write(&self.dir.path().join("keys"))
+            .expect("write the keys");
+        format!("[agent.cookie]\nkeys = \"{}\"\n", self.path("keys"))
+    }
+
+    /// What `causeway agent status` says.
+    fn status(&self) -> String {
+        let output = causeway()
+            .args(["agent", "status", "--socket"])
+            .arg(self.socket())
+            .output()
+            .expect("run causeway");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What is said of a service's clients, once there is anything.
+    fn clients_of(&self, service: &str) -> Option<Value> {
+        let output = causeway()
+            .args(["agent", "stats", "--clients", "-o", "json", "--socket"])
+            .arg(self.socket())
+            .output()
+            .expect("run causeway");
+        let view: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+        let mut categories = view["categories"].as_array().expect("a list").iter();
+        categories.find(|of| of["service"] == service).cloned()
     }
 
     fn agent(&self) -> Agent {
@@ -337,6 +385,202 @@ fn a_reload_changes_addresses_and_refuses_what_it_cannot() {
             world.withholds();
             world.count("tunnel_refused") > 0
         });
+        agent.terminate();
+    });
+}
+
+/// Else it would go on in the kernel by what it was last told.
+#[test]
+fn a_restart_takes_down_what_the_file_has_no_more() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let plain = world.text();
+        let cookie = format!(
+            "{}[[agent.cookie.vip]]\naddress = \"{VIP}\"\nport = 80\nid = 1\n",
+            world.cookie_table()
+        );
+        let clients = format!("[agent.clients]\nhistory = \"\"\nservices = [\"{VIP}:80\"]\n");
+        // By links, which are pinned, or by filters.
+        let writes_cookies = || {
+            let filters = sandbox::run("tc", "filter show dev srv0 egress");
+            let pins = fs::read_dir(&world.pin_dir).expect("pins");
+            let mut pins = pins.map(|pin| pin.expect("a pin").file_name());
+            let program = "causeway_cookie";
+            filters.contains(program) || pins.any(|pin| pin.to_string_lossy().contains(program))
+        };
+        let counts = || sandbox.pin_dir("agent-clients").exists();
+        let begin = |text: &str| {
+            world.write(text);
+            world.agent()
+        };
+        let agent = begin(&format!("{plain}{cookie}{clients}"));
+        assert!(writes_cookies() && counts() && world.delivers());
+        agent.terminate();
+
+        let agent = begin(&format!("{plain}{clients}"));
+        assert!(!writes_cookies(), "without [agent.cookie]");
+        assert!(counts() && world.delivers());
+        agent.terminate();
+
+        let agent = begin(&plain);
+        assert!(!counts(), "without [agent.clients]");
+        assert!(world.delivers());
+        agent.terminate();
+
+        let is_of_tunnels = |line: &&str| {
+            ["addresses", "vips", "balancers"]
+                .iter()
+                .any(|key| line.starts_with(key))
+        };
+        let mut alone: Vec<&str> = plain.lines().filter(|line| !is_of_tunnels(line)).collect();
+        alone.push(&clients);
+        let agent = begin(&alone.join("\n"));
+        assert!(!has_program(), "without addresses");
+        assert!(counts() && world.withholds());
+        assert!(world.status().contains("clients measured"));
+        agent.terminate();
+        world.unload();
+        assert!(!counts());
+    });
+}
+
+/// Who goes by the book for TCP, too, is not to lack it for a directory that is missing.
+#[test]
+fn an_agent_goes_by_the_book_though_its_quic_programs_cannot_be_given_it() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let (blocked, state) = (world.path("blocked"), world.path("state"));
+        let top = format!("http = false\nstate_dir = \"{state}\"\n");
+        let more = format!(
+            "{}[agent.report]\nto = [\"10.7.0.2:9472\"]\nbook = true\n[agent.quic]\nfile = \"{blocked}/ids.json\"\n",
+            world.cookie_table()
+        );
+        world.write(&(world.text().replace("http = false\n", &top) + &more));
+        fs::write(&blocked, "a file, no directory").expect("write");
+        fs::create_dir(&state).expect("a directory");
+        let key = "02".repeat(16);
+        let service = json!({ "address": VIP, "port": 443, "protocol": 17 });
+        let with = |more: Value| {
+            let mut service = service.clone();
+            let fields = service.as_object_mut().expect("an object");
+            fields.extend(more.as_object().expect("an object").clone());
+            service
+        };
+        let config = json!({
+            "config": 2, "algorithm": "siphash", "server_id_length": 2, "nonce_length": 8,
+            "key": key,
+        });
+        let cids = json!({ "issued_here": 2, "issued": 2, "configs": { "2": config } });
+        let book = json!({ "version": 1, "servers": { SERVER: {
+            "generation": 0, "by": 0, "revision": 4, "issued_here": 2, "issued": 2,
+            "keys": { "2": key }, "secrets": [null, null],
+            "services": [with(json!({ "id": 9, "cookie": null }))], "cids": [with(cids)],
+            "balancers": [], "tunnels": [],
+        } } });
+        fs::write(world.path("state/agent-book.json"), book.to_string()).expect("write");
+        let agent = world.agent();
+        let lacks = "[agent.quic] file";
+        assert!(world.log().contains(lacks), "{}", world.log());
+        assert!(world.status().contains(lacks), "{}", world.status());
+        assert!(world.status().contains("follows the book, at 0.4"));
+        assert!(world.delivers());
+        fs::remove_file(&blocked).expect("room");
+        wait_for("the file", || !world.status().contains(lacks));
+        let given = fs::read_to_string(format!("{blocked}/ids.json")).expect("the file");
+        let given: Value = serde_json::from_str(&given).expect("JSON");
+        assert_eq!(given["services"][0]["server_id"], 9);
+        agent.terminate();
+    });
+}
+
+/// A pipe that nobody writes to stands for the disk.
+#[test]
+fn a_history_whose_disk_hangs_holds_up_nothing_else() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        ip("link add cl0 type veth peer name cl1");
+        ip("link set cl0 up");
+        let history = world.path("history");
+        let former = format!("{history}.old");
+        mkfifo(former.as_str(), Mode::S_IRUSR | Mode::S_IWUSR).expect("a pipe");
+        let more = format!(
+            "[agent.clients]\ninterfaces = [\"cl0\"]\nhistory = \"{history}\"\nservices = [\"{VIP}:80\"]\n"
+        );
+        world.write(&(world.text() + &more));
+        let agent = world.agent();
+        assert!(world.delivers());
+        wait_for("the trouble", || {
+            world.status().contains("has not answered for 10 s")
+        });
+        // Counting is looked after as ever.
+        ip("link del cl0");
+        wait_for("the hooks", || {
+            world.status().contains("of interfaces without a program")
+        });
+        ip("link add cl0 type veth peer name cl1");
+        wait_for("the hooks again", || {
+            !world.status().contains("of interfaces without a program")
+        });
+        agent.terminate();
+        fs::remove_file(&former).expect("the pipe");
+        let agent = world.agent();
+        wait_for("a history", || {
+            fs::metadata(&history).is_ok_and(|file| file.len() > 0)
+        });
+        assert!(!world.status().contains("the history"));
+        agent.terminate();
+    });
+}
+
+/// Whoever scrapes takes a counter that falls for one that began anew, and adds it all again.
+#[test]
+fn an_agent_that_is_started_again_counts_no_client_twice() {
+    Sandbox::run(|sandbox| {
+        const NOBODY: &str = "192.0.2.77:80";
+        let world = World::build(sandbox);
+        // Clients get no answer at all.
+        sandbox::sysctl("ipv4/ip_forward", "0");
+        let route = format!("route add 192.0.2.0/24 via {SERVER} dev peer0");
+        world.balancer.ip(&route);
+        let more = format!("[agent.clients]\nhistory = \"\"\nservices = [\"{NOBODY}\"]\n");
+        world.write(&(world.text() + &more));
+        let try_and_go = |clients: usize| {
+            world.balancer.run(|| {
+                let to = NOBODY.parse().expect("an address");
+                for _ in 0..clients {
+                    let gone = TcpStream::connect_timeout(&to, Duration::from_millis(300));
+                    gone.expect_err("nobody is there");
+                }
+            });
+        };
+        let counts = || {
+            let of = world.clients_of(NOBODY).unwrap_or_default();
+            let sum = |times: &str| -> u64 {
+                let buckets = of[times]["counts"].as_array();
+                let buckets = buckets.map_or(&[][..], Vec::as_slice);
+                buckets.iter().filter_map(Value::as_u64).sum()
+            };
+            let total = |name: &str| of["totals"][name].as_u64().unwrap_or(0);
+            let totals = (total("offered"), total("gave_up"));
+            (totals, sum("gave_up"), sum("responses"))
+        };
+        let agent = world.agent();
+        try_and_go(3);
+        wait_for("their totals", || {
+            let ((offered, gave_up), ..) = counts();
+            offered >= 3 && gave_up >= 3
+        });
+        // Times of the kernel's go on with the next agent, and may not fall.
+        assert_eq!(counts(), ((3, 3), 3, 0));
+        agent.terminate();
+        let agent = world.agent();
+        assert!(world.log().contains("went on while no agent ran"));
+        try_and_go(1);
+        wait_for("its totals", || {
+            let ((offered, gave_up), ..) = counts();
+            offered >= 1 && gave_up >= 1
+        });
+        assert_eq!(counts(), ((1, 1), 1, 0));
         agent.terminate();
     });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancer's data plane: its life and its tables.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -49,7 +49,7 @@ pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use sources::{Prefix, SourceRing};
 pub use stats::{LatencySums, RealStats};
-pub use sweep::{FlowIdle, FlowSweep, FlowTotals};
+pub use sweep::{FlowIdle, FlowSweep, FlowTotals, UDP_DOWN};
 pub use trace::{Traced, destination_of, trace};
 pub(crate) use vips::pinned_pool;
 pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions, VipRings};
@@ -199,6 +199,8 @@ pub struct LoadBalancer {
 struct Book {
     vips: Slots<Vip>,
     reals: Slots<Real>,
+    /// The reals that no SYN stays on.
+    down: HashSet<RealId>,
     /// The VIPs with cookies.
     cookies: BTreeMap<VipId, cookies::Block>,
     /// The VIPs with reals for some clients.
@@ -278,12 +280,14 @@ impl LoadBalancer {
             book: Mutex::default(),
         };
         let vips = balancer.read_vips()?;
+        let (reals, down) = balancer.read_reals()?;
         let mut book = Book {
             cookies: balancer.read_cookies(&vips)?,
             sources: balancer.read_sources()?,
             owners: balancer.read_owners()?,
             vips,
-            reals: balancer.read_reals()?,
+            reals,
+            down,
         };
         balancer.finish_removals(&mut book)?;
         balancer.choose_table_seed()?;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a server's cookie programs hang: two traffic control filters on the
-//! interface, and sockops in a control group.
+//! Where a server's cookie programs hang: on both traffic control hooks of the interface,
+//! and sockops in a control group.
 //!
-//! The filters belong to the interface's `clsact` queueing discipline, which every
-//! supported kernel has (links for them came with 6.6). Like a pinned link they
-//! outlive the process, and a filter of the same priority and handle is replaced in
-//! one step: a segment meets the old program or the new one. The sockops program is held by a link
-//! that is pinned beside the XDP program's.
+//! On the hooks they are the first, by links where the kernel has them, else by filters
+//! ([`crate::tc`]): behind a program that ends with a verdict they would see nothing. Links are
+//! pinned, filters belong to the interface: they outlive the process, and a program is replaced in
+//! one step: a segment meets the old one or the new one.
+//!
+//! The sockops program is held by a link, too. Its control group may go and be made anew with the
+//! service that runs in it. Until it is there connections are seen by their first segment.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
 use causeway_netio::Interface;
@@ -17,23 +20,20 @@ use libbpf_rs::Object;
 use nix::sys::statfs::{self, CGROUP2_SUPER_MAGIC};
 
 use crate::error::{DataPlaneError, Result};
-use crate::map::errno;
-use crate::pins::PinDir;
+use crate::pins::{HOOK_PIN, PinDir};
+use crate::tc::{self, FrontHook, TcDirection};
 use crate::xdp::Link;
 
-/// Programs by hook.
-const FILTERS: [(&str, libbpf_sys::bpf_tc_attach_point); 2] = [
-    ("causeway_cookie_out", libbpf_sys::BPF_TC_EGRESS),
-    ("causeway_cookie_in", libbpf_sys::BPF_TC_INGRESS),
+/// Of filters.
+const PRIORITY: u32 = 42;
+
+const HOOKS: [FrontHook; 2] = [
+    FrontHook::new("causeway_cookie_out", TcDirection::Out, PRIORITY),
+    FrontHook::new("causeway_cookie_in", TcDirection::In, PRIORITY),
 ];
 const SOCKOPS: &str = "causeway_cookie_open";
 /// Name of the sockops link's pin.
 const LINK: &str = "link_cookie_open";
-/// What names our filters among those of an interface (`tc filter show`): those for
-/// cookies, and behind them those that count SYNs.
-const PRIORITY: u32 = 42;
-pub(crate) const SYN_PRIORITY: u32 = 43;
-const HANDLE: u32 = 0xca5e;
 
 /// Where the cookie programs of a server are to run, beside its interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,14 +43,39 @@ pub struct CookieHooks {
     pub cgroup: Option<PathBuf>,
 }
 
-/// The programs on an interface's traffic control hooks. They stay when this is dropped.
+/// The programs where they run. They stay when this is dropped.
 #[derive(Debug)]
 pub(crate) struct CookieFilters {
     interface: String,
-    programs: Vec<(OwnedFd, libbpf_sys::bpf_tc_attach_point)>,
-    /// What sees connections while they open, and its pin; without it they are seen by their
-    /// first segment.
-    opening: Option<(Link, PathBuf)>,
+    /// It is right after every step, so that a panic elsewhere does not spoil it.
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    filters: Vec<Filter>,
+    opening: Opening,
+}
+
+/// A program on its hook.
+#[derive(Debug)]
+struct Filter {
+    hook: FrontHook,
+    program: OwnedFd,
+    pin: PathBuf,
+    /// `None`: by a filter of `clsact`.
+    link: Option<Link>,
+}
+
+/// What sees connections while they open.
+#[derive(Debug)]
+struct Opening {
+    program: OwnedFd,
+    pin: PathBuf,
+    /// `None`: this machine has none.
+    cgroup: Option<PathBuf>,
+    /// `None`: the control group is not there now.
+    link: Option<Link>,
 }
 
 impl CookieFilters {
@@ -61,51 +86,132 @@ impl CookieFilters {
         interface: &Interface,
         pins: &PinDir,
     ) -> Result<Self> {
+        let hold = |name| {
+            let owned = program(object, name)?.try_clone_to_owned();
+            owned.map_err(|e| DataPlaneError::bpf("hold a program", e))
+        };
         // First who begins clocks, then who needs them.
-        let opening = attach_sockops(hooks, program(object, SOCKOPS)?, pins)?;
-        let mut programs = Vec::new();
-        for (name, point) in FILTERS {
-            let program = program(object, name)?;
-            attach_filter(program, interface, point, PRIORITY)?;
-            let owned = program.try_clone_to_owned();
-            let owned = owned.map_err(|e| DataPlaneError::bpf("hold a program", e))?;
-            programs.push((owned, point));
+        let mut opening = Opening::take_over(hold(SOCKOPS)?, hooks, pins)?;
+        match opening.mend() {
+            Err(gone @ DataPlaneError::CgroupGone(_)) => tracing::warn!("{gone}"),
+            attached => {
+                attached?;
+            }
+        }
+        let mut filters = Vec::new();
+        for hook in HOOKS {
+            let mut filter = Filter {
+                hook,
+                program: hold(hook.program)?,
+                pin: pin(pins, &hook),
+                link: None,
+            };
+            filter.attach(interface)?;
+            filters.push(filter);
         }
         Ok(Self {
             interface: interface.name.clone(),
-            programs,
-            opening: opening.map(|link| (link, pins.pin(LINK))),
+            held: Mutex::new(Held { filters, opening }),
         })
     }
 
-    /// Whether connections are seen while they open.
-    pub(crate) fn sees_opening(&self) -> bool {
-        self.opening.is_some()
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets those again that are not there, as on an interface that has been recreated; how
-    /// many. Without an interface there is nothing to set.
+    /// Whether connections are seen while they open, or will be once the control group is there.
+    pub(crate) fn sees_opening(&self) -> bool {
+        let held = self.held();
+        held.opening.link.is_some() || held.opening.cgroup.is_some()
+    }
+
+    /// Attaches those again that are not there, as on an interface or in a control group that has
+    /// been recreated; how many. Without an interface there is nothing to attach to.
     pub(crate) fn mend(&self) -> Result<usize> {
-        let Ok(interface) = Interface::find(&self.interface) else {
-            return Ok(0);
-        };
+        let mut held = self.held();
+        let opening = held.opening.mend();
         let mut set = 0;
-        for (program, point) in &self.programs {
-            if !has_filter(interface.index, *point, PRIORITY)? {
-                attach_filter(program.as_fd(), &interface, *point, PRIORITY)?;
-                set += 1;
+        if let Ok(interface) = Interface::find(&self.interface) {
+            for filter in &mut held.filters {
+                if !filter.hook.is_on(filter.link.as_ref(), &interface)? {
+                    filter.attach(&interface)?;
+                    set += 1;
+                }
             }
         }
-        Ok(set)
+        Ok(set + usize::from(opening?))
     }
 
-    /// Pins the sockops program's link again if its pin is gone; how many were.
+    /// Pins links again whose pins are gone; how many were.
     pub(crate) fn mend_pin(&self) -> Result<usize> {
-        match &self.opening {
-            Some((link, pin)) if !pin.exists() => link.pin(pin).map(|()| 1),
-            _ => Ok(0),
+        let held = self.held();
+        let mut pinned = pin_again(held.opening.link.as_ref(), &held.opening.pin)?;
+        for filter in &held.filters {
+            pinned += pin_again(filter.link.as_ref(), &filter.pin)?;
         }
+        Ok(pinned)
     }
+}
+
+impl Filter {
+    fn attach(&mut self, interface: &Interface) -> Result<()> {
+        self.link = self
+            .hook
+            .attach(self.program.as_fd(), interface, &self.pin)?;
+        pin_again(self.link.as_ref(), &self.pin)?;
+        Ok(())
+    }
+}
+
+impl Opening {
+    /// The program in the place of the one that is at work, if there is one.
+    fn take_over(program: OwnedFd, hooks: &CookieHooks, pins: &PinDir) -> Result<Self> {
+        let pin = pins.pin(LINK);
+        let mut link = Link::open(&pin)?;
+        if let Some(found) = &link {
+            match found.is_attached()? {
+                true => found.replace(program.as_fd())?,
+                false => link = None,
+            }
+        }
+        Ok(Self {
+            program,
+            pin,
+            cgroup: hooks.cgroup.clone().or_else(root_cgroup),
+            link,
+        })
+    }
+
+    /// Attaches the program if it is not, as to a control group that has been made anew; whether
+    /// it was not.
+    fn mend(&mut self) -> Result<bool> {
+        if let Some(link) = &self.link
+            && link.is_attached()?
+        {
+            return Ok(false);
+        }
+        let Some(cgroup) = &self.cgroup else {
+            return Ok(false);
+        };
+        // The control group is gone; the link never will work again.
+        self.link = None;
+        tc::forget(&self.pin)?;
+        self.link = Some(attach_sockops(self.program.as_fd(), cgroup)?);
+        pin_again(self.link.as_ref(), &self.pin)?;
+        Ok(true)
+    }
+}
+
+/// Pins a link if its pin is not there; how many pins that makes.
+fn pin_again(link: Option<&Link>, pin: &Path) -> Result<usize> {
+    match link {
+        Some(link) if !pin.exists() => link.pin(pin).map(|()| 1),
+        _ => Ok(0),
+    }
+}
+
+fn pin(pins: &PinDir, hook: &FrontHook) -> PathBuf {
+    pins.pin(&format!("{HOOK_PIN}{}", hook.program))
 }
 
 pub(crate) fn program<'a>(object: &'a Object, name: &str) -> Result<BorrowedFd<'a>> {
@@ -120,92 +226,17 @@ pub(crate) fn program<'a>(object: &'a Object, name: &str) -> Result<BorrowedFd<'
     })
 }
 
-fn hook(ifindex: u32, point: libbpf_sys::bpf_tc_attach_point) -> libbpf_sys::bpf_tc_hook {
-    libbpf_sys::bpf_tc_hook {
-        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
-        ifindex: ifindex as i32,
-        attach_point: point,
-        ..Default::default()
+fn attach_sockops(program: BorrowedFd<'_>, cgroup: &Path) -> Result<Link> {
+    let not_one = || DataPlaneError::NoCgroup(cgroup.to_owned());
+    match statfs::statfs(cgroup) {
+        Err(nix::Error::ENOENT) => return Err(DataPlaneError::CgroupGone(cgroup.to_owned())),
+        Ok(found) if found.filesystem_type() == CGROUP2_SUPER_MAGIC => {}
+        _ => return Err(not_one()),
     }
-}
-
-fn options(priority: u32) -> libbpf_sys::bpf_tc_opts {
-    libbpf_sys::bpf_tc_opts {
-        sz: size_of::<libbpf_sys::bpf_tc_opts>() as _,
-        handle: HANDLE,
-        priority,
-        ..Default::default()
-    }
-}
-
-/// Sets a filter, or replaces the one of this priority in one step.
-pub(crate) fn attach_filter(
-    program: BorrowedFd<'_>,
-    interface: &Interface,
-    point: libbpf_sys::bpf_tc_attach_point,
-    priority: u32,
-) -> Result<()> {
-    let failed = |doing: &str, ret| {
-        let what = format!("{doing} of {}", interface.name);
-        Err(DataPlaneError::bpf(what, errno(ret)))
-    };
-    let both = libbpf_sys::BPF_TC_INGRESS | libbpf_sys::BPF_TC_EGRESS;
-    let mut clsact = hook(interface.index, both);
-    // SAFETY: a struct of the size that it says.
-    let ret = unsafe { libbpf_sys::bpf_tc_hook_create(&mut clsact) };
-    if ret != 0 && ret != -libc::EEXIST {
-        return failed("make the clsact queueing discipline", ret);
-    }
-    let hook = hook(interface.index, point);
-    let mut options = libbpf_sys::bpf_tc_opts {
-        prog_fd: program.as_raw_fd(),
-        flags: libbpf_sys::BPF_TC_F_REPLACE,
-        ..options(priority)
-    };
-    // SAFETY: as above; the program lives through the call.
-    match unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) } {
-        0 => Ok(()),
-        ret => failed("set a traffic control filter", ret),
-    }
-}
-
-fn attach_sockops(
-    hooks: &CookieHooks,
-    program: BorrowedFd<'_>,
-    pins: &PinDir,
-) -> Result<Option<Link>> {
-    let pin = pins.pin(LINK);
-    if let Some(link) = Link::open(&pin)? {
-        if link.is_attached()? {
-            link.replace(program)?;
-            return Ok(Some(link));
-        }
-        // The control group is gone; the link never will work again.
-        drop(link);
-        fs::remove_file(&pin).map_err(|cause| DataPlaneError::PinDir {
-            doing: "remove",
-            path: pin.clone(),
-            cause,
-        })?;
-    }
-    let Some(cgroup) = hooks.cgroup.clone().or_else(root_cgroup) else {
-        return Ok(None);
-    };
-    let not_one = || DataPlaneError::NoCgroup(cgroup.clone());
-    let is_cgroup = statfs::statfs(&cgroup).map_err(|_| not_one())?;
-    if is_cgroup.filesystem_type() != CGROUP2_SUPER_MAGIC {
-        return Err(not_one());
-    }
-    let directory = fs::File::open(&cgroup).map_err(|_| not_one())?;
-    let link = Link::create(
-        program,
-        directory.as_raw_fd(),
-        libbpf_sys::BPF_CGROUP_SOCK_OPS,
-        0,
-    )
-    .map_err(|e| DataPlaneError::bpf(format!("attach sockops to {}", cgroup.display()), e))?;
-    link.pin(&pin)?;
-    Ok(Some(link))
+    let directory = fs::File::open(cgroup).map_err(|_| not_one())?;
+    let kind = libbpf_sys::BPF_CGROUP_SOCK_OPS;
+    Link::create(program, directory.as_raw_fd(), kind, 0)
+        .map_err(|e| DataPlaneError::bpf(format!("attach sockops to {}", cgroup.display()), e))
 }
 
 /// Where control groups of version 2 are mounted, alone or beside version 1.
@@ -221,51 +252,12 @@ pub fn root_cgroup() -> Option<PathBuf> {
 
 /// Takes the programs off an interface; its `clsact` stays, as others may use it.
 pub(crate) fn detach(pins: &PinDir, ifindex: u32) -> Result<()> {
-    for (_, point) in FILTERS {
-        detach_filter(ifindex, point, PRIORITY)?;
+    for hook in &HOOKS {
+        hook.detach(ifindex, &pin(pins, hook))?;
     }
     match Link::open(&pins.pin(LINK))? {
         Some(link) => link.detach(),
         None => Ok(()),
-    }
-}
-
-/// Removes the filter of this priority, if it is there.
-pub(crate) fn detach_filter(
-    ifindex: u32,
-    point: libbpf_sys::bpf_tc_attach_point,
-    priority: u32,
-) -> Result<()> {
-    let hook = hook(ifindex, point);
-    // SAFETY: structs of the sizes that they say.
-    let ret = unsafe { libbpf_sys::bpf_tc_detach(&hook, &options(priority)) };
-    // None there, no clsact, or no interface any more.
-    if ret != 0 && ![libc::ENOENT, libc::EINVAL, libc::ENODEV].contains(&-ret) {
-        return Err(DataPlaneError::bpf(
-            "remove a traffic control filter",
-            errno(ret),
-        ));
-    }
-    Ok(())
-}
-
-/// Whether an interface has a filter of this priority.
-pub(crate) fn has_filter(
-    ifindex: u32,
-    point: libbpf_sys::bpf_tc_attach_point,
-    priority: u32,
-) -> Result<bool> {
-    let hook = hook(ifindex, point);
-    let mut options = options(priority);
-    // SAFETY: structs of the sizes that they say.
-    match unsafe { libbpf_sys::bpf_tc_query(&hook, &mut options) } {
-        0 => Ok(true),
-        // None there, no clsact, or no interface any more.
-        ret if [libc::ENOENT, libc::EINVAL, libc::ENODEV].contains(&-ret) => Ok(false),
-        ret => Err(DataPlaneError::bpf(
-            "ask for a traffic control filter",
-            errno(ret),
-        )),
     }
 }
 

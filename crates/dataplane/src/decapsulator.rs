@@ -147,7 +147,13 @@ impl Decapsulator {
                     pins,
                 )?)
             }
-            None => None,
+            None => {
+                // Those of an agent that had cookies would write on, by keys that nobody renews.
+                let (interface, pins) = startup.place();
+                cookie_hooks::detach(pins, interface.index)?;
+                pins.forget("link_cookie_open")?;
+                None
+            }
         };
         let (mut plane, started) = startup.attach(skel.object())?;
         let decapsulator = Self {
@@ -170,6 +176,15 @@ impl Decapsulator {
     /// Takes the decapsulator pinned in `pin_dir` down. It is not an error if nothing is there.
     pub fn detach(pin_dir: &Path) -> Result<Detached> {
         plane::detach_with(pin_dir, BLUEPRINT.link, cookie_hooks::detach)
+    }
+
+    /// Takes down the decapsulator that is pinned in `pin_dir` and wanted no more; whether there
+    /// was one at work. Pins of another kind are left alone.
+    pub fn retire(pin_dir: &Path) -> Result<bool> {
+        match pin_dir.join(BLUEPRINT.link).exists() {
+            true => Self::detach(pin_dir).map(|detached| detached.was_attached),
+            false => Ok(false),
+        }
     }
 
     /// As [`LoadBalancer::mend`](crate::LoadBalancer::mend), the filters for cookies among it.

@@ -263,6 +263,12 @@ pub enum DataPlaneError {
         .0.display()
     )]
     NoCgroup(PathBuf),
+    /// The control group to see connections open in is not there now.
+    #[error(
+        "there is no control group {} now, so that connections get their clock for cookies at the first segment that the server sends, not when they open: it is looked for until it is there; start the service that it is of, or correct `cgroup`",
+        .0.display()
+    )]
+    CgroupGone(PathBuf),
     /// Nothing that could be looked at.
     #[error(
         "no data plane that can be captured from is pinned in {}: is it started, and is this its pin_dir? If it is of an older build, restart its process",

@@ -36,7 +36,7 @@ pub struct HoldChanges {
     pub attached: Option<Interface>,
     /// Pins that were gone and have been made again.
     pub pinned: usize,
-    /// Traffic control filters that were gone and have been set again.
+    /// Programs for cookies that were gone and have been attached again.
     pub filters: usize,
 }
 

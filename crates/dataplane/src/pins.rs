@@ -32,7 +32,11 @@ use crate::xdp::{self, Link};
 /// The layout of what the maps hold. Raise it whenever a struct in a pinned map changes, and
 /// whenever bytes get another meaning: those get another name, too, as maps of other layouts are
 /// read by the names of fields ([`crate::carry`]).
-pub const LAYOUT: u32 = 13;
+pub const LAYOUT: u32 = 14;
+
+/// How the names of the pins of links begin by which cookies are written. They are none of `link_`, so
+/// that builds that know filters alone remove them at their start: else both would write.
+pub(crate) const HOOK_PIN: &str = "hook_";
 
 /// The pin that holds [`LAYOUT`] and the kind of data plane.
 const LAYOUT_PIN: &str = "layout";
@@ -214,7 +218,8 @@ impl PinDir {
     pub(crate) fn keep_only(&self, is_map: impl Fn(&str) -> bool) -> Result<()> {
         for pin in self.entries()? {
             let name = pin.file_name().unwrap_or_default().to_string_lossy();
-            let is_ours = name == LAYOUT_PIN || name.starts_with("link_") || is_map(&name);
+            let is_link = name.starts_with("link_") || name.starts_with(HOOK_PIN);
+            let is_ours = name == LAYOUT_PIN || is_link || is_map(&name);
             if !is_ours && !pin.is_dir() {
                 fs::remove_file(&pin).map_err(|e| dir_error("remove", &pin, e))?;
             }
@@ -341,7 +346,7 @@ impl PinDir {
     fn detach_links(&self) -> Result<()> {
         let is_link = |pin: &PathBuf| {
             let name = pin.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with("link_"))
+            name.is_some_and(|name| name.starts_with("link_") || name.starts_with(HOOK_PIN))
         };
         for pin in self.entries()?.into_iter().filter(is_link) {
             if let Some(link) = Link::open(&pin)? {

@@ -14,7 +14,7 @@ use crate::balancer::{LoadBalancer, RealId};
 use crate::error::{DataPlaneError, Result};
 use crate::map::io_error;
 use crate::skel::probe::{ProbeSkel, ProbeSkelBuilder};
-use crate::{abi, cookie_hooks};
+use crate::{abi, tc};
 
 /// Handle and priority of the filter; ours, so that a restart replaces it.
 const FILTER: u32 = 0xca5e;
@@ -59,7 +59,7 @@ impl ProbeEgress {
         let Ok(found) = Interface::find(interface) else {
             return Ok(());
         };
-        if !cookie_hooks::has_filter(found.index, libbpf_sys::BPF_TC_EGRESS, FILTER)? {
+        if !tc::has_filter(found.index, libbpf_sys::BPF_TC_EGRESS, FILTER)? {
             self.hook = attach(self.skel.progs.causeway_probe.as_fd(), interface)?;
         }
         Ok(())

@@ -10,36 +10,24 @@
 //! Nothing else depends on it and it changes no packet, so that it is put back.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use causeway_netio::Interface;
 use libbpf_rs::Object;
 
-use crate::cookie_hooks::{self, SYN_PRIORITY};
+use crate::cookie_hooks;
 use crate::error::{DataPlaneError, Result};
 use crate::pins::PinDir;
+use crate::tc::{FrontHook, TcDirection};
 use crate::xdp::Link;
 
-/// A hook with its program: how links call it, and how filters do.
-struct Hook {
-    program: &'static str,
-    link: libbpf_sys::bpf_attach_type,
-    filter: libbpf_sys::bpf_tc_attach_point,
-}
+/// Of filters: behind those that write cookies.
+const PRIORITY: u32 = 43;
 
-const HOOKS: [Hook; 2] = [
-    Hook {
-        program: "causeway_syn_out",
-        link: libbpf_sys::BPF_TCX_EGRESS,
-        filter: libbpf_sys::BPF_TC_EGRESS,
-    },
-    Hook {
-        program: "causeway_syn_in",
-        link: libbpf_sys::BPF_TCX_INGRESS,
-        filter: libbpf_sys::BPF_TC_INGRESS,
-    },
+const HOOKS: [FrontHook; 2] = [
+    FrontHook::new("causeway_syn_out", TcDirection::Out, PRIORITY),
+    FrontHook::new("causeway_syn_in", TcDirection::In, PRIORITY),
 ];
 
 /// The programs on their hooks. They stay when this is dropped.
@@ -86,13 +74,7 @@ impl SynHooks {
     pub(crate) fn detach(pins: &PinDir, ifindexes: &[u32]) -> Result<()> {
         for &ifindex in ifindexes {
             for hook in &HOOKS {
-                match Link::open(&pin(pins, hook, ifindex))? {
-                    Some(link) => {
-                        link.detach()?;
-                        forget(&pin(pins, hook, ifindex))?;
-                    }
-                    None => cookie_hooks::detach_filter(ifindex, hook.filter, SYN_PRIORITY)?,
-                }
+                hook.detach(ifindex, &pin(pins, hook, ifindex))?;
             }
         }
         Ok(())
@@ -132,49 +114,24 @@ impl SynHooks {
     }
 }
 
-fn pin(pins: &PinDir, hook: &Hook, ifindex: u32) -> PathBuf {
+fn pin(pins: &PinDir, hook: &FrontHook, ifindex: u32) -> PathBuf {
     pins.pin(&format!("link_{}_{ifindex}", hook.program))
 }
 
-fn forget(pin: &PathBuf) -> Result<()> {
-    fs::remove_file(pin).map_err(|cause| DataPlaneError::PinDir {
-        doing: "remove",
-        path: pin.clone(),
-        cause,
-    })
-}
-
 fn attach(
-    hook: &Hook,
+    hook: &FrontHook,
     program: BorrowedFd<'_>,
     interface: &Interface,
     pins: &PinDir,
 ) -> Result<()> {
     let pin = pin(pins, hook, interface.index);
-    if let Some(link) = Link::open(&pin)? {
-        if link.tcx_ifindex()? == Some(interface.index) {
-            return link.replace(program);
-        }
-        drop(link);
-        forget(&pin)?;
-    }
-    let target = interface.index as i32;
-    match Link::create(program, target, hook.link, libbpf_sys::BPF_F_BEFORE) {
-        Ok(link) => link.pin(&pin),
-        // A kernel before 6.6 knows no such attachment.
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            cookie_hooks::attach_filter(program, interface, hook.filter, SYN_PRIORITY)
-        }
-        Err(e) => {
-            let doing = format!("attach to the traffic control hooks of {}", interface.name);
-            Err(DataPlaneError::bpf(doing, e))
-        }
+    match hook.attach(program, interface, &pin)? {
+        Some(link) if !pin.exists() => link.pin(&pin),
+        _ => Ok(()),
     }
 }
 
-fn is_attached(hook: &Hook, interface: &Interface, pins: &PinDir) -> Result<bool> {
-    match Link::open(&pin(pins, hook, interface.index))? {
-        Some(link) => Ok(link.tcx_ifindex()? == Some(interface.index)),
-        None => cookie_hooks::has_filter(interface.index, hook.filter, SYN_PRIORITY),
-    }
+fn is_attached(hook: &FrontHook, interface: &Interface, pins: &PinDir) -> Result<bool> {
+    let link = Link::open(&pin(pins, hook, interface.index))?;
+    hook.is_on(link.as_ref(), interface)
 }

@@ -61,6 +61,20 @@ impl fmt::Display for ClusterChange {
 #[derive(Debug, Default)]
 pub struct Told(BTreeMap<(String, Refusal), u64>);
 
+impl Told {
+    /// Notes that a change has been written, if it was to tell a Service's author.
+    pub fn handle_written(&mut self, now_ns: u64, service: &ObjectMeta, change: &ClusterChange) {
+        if let ClusterChange::Tell { reason, message } = change {
+            let refusal = Refusal {
+                service: service.key(),
+                reason,
+                message: message.clone(),
+            };
+            self.0.insert((service.uid.clone(), refusal), now_ns);
+        }
+    }
+}
+
 /// What there is to write.
 #[derive(Debug)]
 pub struct Situation<'a> {
@@ -76,7 +90,7 @@ pub struct Situation<'a> {
     pub in_force: &'a InForce,
     /// All that was refused.
     pub refusals: &'a [Refusal],
-    /// Services whose VIPs the balancer refused.
+    /// Services whose VIPs the balancer refused, so that it has none of them.
     pub refused: &'a BTreeSet<ObjectKey>,
 }
 
@@ -174,9 +188,10 @@ impl Situation<'_> {
         Some(found)
     }
 
-    /// Refusals that are new, or were told long ago.
+    /// Refusals that are new, or were told long ago. Those of `told` that have ended are forgotten.
     fn tell(&self, now_ns: u64, told: &mut Told) -> Vec<(ObjectKey, ClusterChange)> {
         let mut current = BTreeMap::new();
+        let mut seen = BTreeSet::new();
         let mut actions = Vec::new();
         for refusal in self.refusals {
             let Some(service) = self.cluster.service(&refusal.service) else {
@@ -185,8 +200,8 @@ impl Situation<'_> {
             let of = (service.metadata.uid.clone(), refusal.clone());
             let before = told.0.get(&of).copied();
             let is_due = before.is_none_or(|ns| now_ns.saturating_sub(ns) >= AGAIN_NS);
-            let known = current.insert(of, before.filter(|_| !is_due).unwrap_or(now_ns));
-            if is_due && known.is_none() {
+            current.extend(before.map(|ns| (of.clone(), ns)));
+            if seen.insert(of) && is_due {
                 let (reason, message) = (refusal.reason, refusal.message.clone());
                 actions.push((
                     refusal.service.clone(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use causeway_api::Problem;
+use causeway_api::balancer::Difference;
 use http_body_util::Full;
 use hyper::{Method, Request};
 use serde::Deserialize;
@@ -88,6 +89,21 @@ impl LocalBalancer {
     pub async fn check(&self, text: String) -> Result<(), BalancerError> {
         let summary: Result<String, _> = self.ask(Method::POST, "/v1/check", text).await;
         summary.map(drop)
+    }
+
+    /// Why a file with this text can come into force at a start only; `None` if a reload is enough.
+    pub async fn waits_for_start(&self, text: String) -> Result<Option<String>, BalancerError> {
+        let difference: Difference = self.ask(Method::POST, "/v1/diff", text).await?;
+        let mut changes = difference.changes.iter();
+        if changes.any(|change| change.needs_unload) {
+            // A restart alone is not enough, and it says what is.
+            return Ok(Some(difference.refused.join("; ")));
+        }
+        let changes = difference.changes.iter().filter(|of| of.needs_restart);
+        let keys: Vec<&str> = changes.filter_map(|of| of.key.as_deref()).collect();
+        let has = if keys.len() == 1 { "has" } else { "have" };
+        let sentence = || format!("restart causeway-lb: `{}` {has} changed", keys.join("`, `"));
+        Ok((!keys.is_empty()).then(sentence))
     }
 
     /// Has it read its file again.

@@ -5,13 +5,22 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use serde::Deserialize;
+
+use crate::claims::Transport;
+use crate::objects::ObjectKey;
 use crate::wanted::{NodeProbe, WantedVip};
+
+/// What stands between the operator's part and this program's.
+const MARK: &str = "\n# From here on written by causeway-kubernetes: changes are lost.\n";
 
 /// What the operator wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseFile {
     text: String,
     reserved: BTreeSet<IpAddr>,
+    /// Whether it says itself, under `[reload]`, what is to become of a file without VIPs.
+    has_reload: bool,
 }
 
 impl BaseFile {
@@ -31,6 +40,7 @@ impl BaseFile {
         let addresses = addresses.filter_map(|vip| vip.get("address")?.as_str()?.parse().ok());
         let base = Self {
             reserved: addresses.collect(),
+            has_reload: table.contains_key("reload"),
             text,
         };
         let more = format!("{}\n[[vip]]\n", base.text);
@@ -51,16 +61,88 @@ impl BaseFile {
     /// The file with these VIPs. What the operator wrote stays on its lines, for the balancer's
     /// messages name them.
     pub fn with<'a>(&self, vips: impl IntoIterator<Item = &'a WantedVip>) -> String {
-        let mut text = self.text.clone();
-        if !text.ends_with('\n') {
-            text.push('\n');
+        let mut text = self.alone();
+        if !self.has_reload {
+            // The last Service may go.
+            text += "\n[reload]\nallow_empty = true\n";
         }
-        text += "\n# From here on written by causeway-kubernetes: changes are lost.\n";
         for vip in vips {
             // Writing to a string does not fail.
             let _ = write(&mut text, vip);
         }
         text
+    }
+
+    /// The file before anything is known of the cluster: that it has no VIPs is not meant.
+    pub fn alone(&self) -> String {
+        let end = if self.text.ends_with('\n') { "" } else { "\n" };
+        format!("{}{end}{MARK}", self.text)
+    }
+}
+
+/// Both parts of a file that was written: the operator's, and the cluster's VIPs. `None` if it was not
+/// written by this program.
+pub fn parts(text: &str) -> Option<(BaseFile, Vec<WantedVip>)> {
+    let (base, rest) = text.rsplit_once(MARK)?;
+    let written: Written = toml::from_str(rest).ok()?;
+    let vips: Option<Vec<WantedVip>> = written.vip.into_iter().map(WrittenVip::read).collect();
+    Some((BaseFile::parse(base.to_owned()).ok()?, vips?))
+}
+
+/// What [`write`] writes.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    vip: Vec<WrittenVip>,
+}
+
+#[derive(Deserialize)]
+struct WrittenVip {
+    name: String,
+    address: IpAddr,
+    port: u16,
+    protocol: String,
+    affinity: Option<String>,
+    health: Option<WrittenProbe>,
+    real: Vec<WrittenReal>,
+}
+
+#[derive(Deserialize)]
+struct WrittenProbe {
+    port: u16,
+    #[serde(default)]
+    take_weight: bool,
+}
+
+#[derive(Deserialize)]
+struct WrittenReal {
+    address: IpAddr,
+    #[serde(default)]
+    drain: bool,
+}
+
+impl WrittenVip {
+    fn read(self) -> Option<WantedVip> {
+        let (service, _) = self.name.split_once(':')?;
+        let (namespace, name) = service.split_once('/')?;
+        let mut protocols = [Transport::Tcp, Transport::Udp].into_iter();
+        let reals = self.real.into_iter();
+        Some(WantedVip {
+            service: ObjectKey {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            },
+            address: self.address,
+            port: self.port,
+            protocol: protocols.find(|of| of.word() == self.protocol)?,
+            affinity: self.affinity.is_some(),
+            health: self.health.map(|probe| NodeProbe {
+                port: probe.port,
+                weight: probe.take_weight,
+            }),
+            reals: reals.map(|real| (real.address, real.drain)).collect(),
+            name: self.name,
+        })
     }
 }
 
@@ -124,5 +206,45 @@ mod tests {
             base.with([])
                 .starts_with(&format!("{text}\n\n# From here on"))
         );
+    }
+
+    #[test]
+    fn a_file_without_vips_is_meant_once_the_cluster_is_known_unless_the_operator_says_otherwise() {
+        let base = |text: &str| BaseFile::parse(text.to_owned()).unwrap();
+        let own = base("interface = \"eth0\"\n");
+        assert!(own.with([]).ends_with("\n[reload]\nallow_empty = true\n"));
+        assert!(!own.alone().contains("allow_empty"));
+        let said = base("reload.allow_empty = false\n");
+        assert!(!said.with([]).contains("allow_empty = true"));
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let vip = |port: u16, health| WantedVip {
+            name: format!("default/web:{port}/udp"),
+            service: ObjectKey {
+                namespace: "default".into(),
+                name: "web".into(),
+            },
+            address: "2001:db8::1".parse().unwrap(),
+            port,
+            protocol: Transport::Udp,
+            affinity: port == 53,
+            health,
+            reals: [("10.0.0.1", false), ("fd00::1", true)]
+                .map(|(address, drains)| (address.parse().unwrap(), drains))
+                .into(),
+        };
+        let probe = |weight| NodeProbe { port: 7, weight };
+        let vips = [
+            vip(53, Some(probe(true))),
+            vip(54, Some(probe(false))),
+            vip(55, None),
+        ];
+        let base = BaseFile::parse("interface = \"eth0\"\n".to_owned()).unwrap();
+        let read = parts(&base.with(&vips)).unwrap();
+        assert_eq!(read, (base.clone(), vips.to_vec()));
+        assert_eq!(parts(&base.alone()), Some((base, vec![])));
+        assert_eq!(parts("interface = \"eth0\"\n"), None);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The controller at work.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +16,12 @@ use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use crate::actions::{Situation, Told};
-use crate::admit::admit;
+use crate::admit::{Admitted, admit};
+use crate::api_server::ApiError;
 use crate::balancer::BalancerError;
 use crate::claims::{Refusal, claims};
 use crate::cluster::{Cluster, Heard};
-use crate::file::BaseFile;
+use crate::file::{self, BaseFile};
 use crate::objects::{ClusterNode, ClusterService, EndpointSlice, ObjectKey};
 use crate::settings::KubernetesSettings;
 use crate::speaker::{self, Leads};
@@ -35,6 +36,8 @@ const LOOK: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(2);
 /// Before a balancer that lacks a VIP, or has refused some, is asked once more.
 const AGAIN_NS: u64 = 10_000_000_000;
+/// What the name of the copy of what the balancer took last ends with.
+const TAKEN: &str = ".taken";
 /// Characters of what the balancer says that go into an Event.
 const SENTENCE_MAX: usize = 200;
 
@@ -86,8 +89,11 @@ async fn work(settings: Arc<KubernetesSettings>) {
     let election = speaker::take_part(&settings.server, &settings.lease, &settings.member, &leads);
     let mut controller = Controller::new(&settings, &leads);
     let control = async {
+        // A balancer that waits for this one needs the file.
+        if let Err(error) = controller.begin() {
+            warn!("{error}");
+        }
         notify::ready();
-        controller.begin();
         let mut cluster = Cluster::default();
         loop {
             let next = controller.step(&cluster).await;
@@ -119,8 +125,34 @@ fn take(cluster: &mut Cluster, news: News) {
 struct Checked {
     base: BaseFile,
     vips: Vec<WantedVip>,
-    refused: BTreeMap<ObjectKey, String>,
+    admitted: Admitted,
     at_ns: u64,
+}
+
+/// A base of which the balancer was asked whether a reload brings it into force.
+#[derive(Debug)]
+struct AskedBase {
+    base: BaseFile,
+    /// Why only a start does.
+    waits: Option<String>,
+    at_ns: u64,
+}
+
+/// What the balancer took last.
+#[derive(Debug)]
+struct TakenFile {
+    base: BaseFile,
+    vips: Vec<WantedVip>,
+}
+
+impl TakenFile {
+    /// As the controller before has left it.
+    fn read(settings: &KubernetesSettings) -> Option<Self> {
+        let copy = fs::read_to_string(beside(&settings.file, TAKEN));
+        let text = copy.or_else(|_| fs::read_to_string(&settings.file)).ok()?;
+        let (base, vips) = file::parts(&text)?;
+        Some(Self { base, vips })
+    }
 }
 
 /// Brings cluster and balancer together.
@@ -130,7 +162,9 @@ struct Controller<'a> {
     planner: Planner,
     told: Told,
     checked: Option<Checked>,
-    /// The text that it took last.
+    asked_base: Option<AskedBase>,
+    last: Option<TakenFile>,
+    /// The text that it took last of this controller.
     taken: Option<String>,
     /// When it was asked to read its file.
     asked_ns: u64,
@@ -146,21 +180,20 @@ impl<'a> Controller<'a> {
             planner: Planner::default(),
             told: Told::default(),
             checked: None,
+            asked_base: None,
+            last: TakenFile::read(settings),
             taken: None,
             asked_ns: 0,
             trouble: None,
         }
     }
 
-    /// Makes the file that a balancer needs to start, where there has never been one.
-    fn begin(&self) {
+    /// Makes the file that a balancer needs to start, where there is none.
+    fn begin(&self) -> Result<(), String> {
         let file = &self.settings.file;
-        if file.exists() {
-            return;
-        }
-        let made = read_base(&self.settings.base).and_then(|base| write(file, &base.with([])));
-        if let Err(error) = made {
-            warn!("{error}");
+        match file.exists() {
+            true => Ok(()),
+            false => write(file, &read_base(&self.settings.base)?.alone()),
         }
     }
 
@@ -189,118 +222,219 @@ impl<'a> Controller<'a> {
     async fn try_step(&mut self, cluster: &Cluster) -> Result<Duration, String> {
         let settings = self.settings;
         let balancer = &settings.balancer;
-        let base = read_base(&settings.base)?;
-        let mut in_force = balancer
-            .in_force()
-            .await
-            .map_err(|error| error.to_string())?;
+        let told = |error: BalancerError| error.to_string();
+        self.begin()?;
+        let newest = read_base(&settings.base)?;
+        let mut in_force = balancer.in_force().await.map_err(told)?;
         let now_ns = Moment::now().monotonic_ns;
-        let (claims, mut refusals) = claims(cluster, &settings.claims, base.reserved());
-        let (mut vips, next_ns, more) =
+        let waits = self.waits_for_start(now_ns, &newest).await.map_err(told)?;
+        let base = match &self.last {
+            Some(last) if waits => {
+                // Whatever else fails: a start is to find it.
+                let stays = newest.with(&last.vips);
+                if !is_text_of(&settings.file, &stays) {
+                    write(&settings.file, &stays)?;
+                }
+                last.base.clone()
+            }
+            _ => newest.clone(),
+        };
+        let reserved = base.reserved() | newest.reserved();
+        let (claims, mut refusals) = claims(cluster, &settings.claims, &reserved);
+        let (wanted, next_ns, more) =
             self.planner
                 .plan(now_ns, cluster, &claims, &in_force, &settings.nodes);
         refusals.extend(more);
-        let refused = self.admit(now_ns, &base, &vips, &in_force).await;
-        let refused = refused.map_err(|error| error.to_string())?;
+        let kept = self.kept(&in_force);
+        let admitted = self.admit(now_ns, &base, &wanted, &kept).await;
+        let Admitted {
+            refused,
+            kept: keep,
+        } = admitted.map_err(|error| {
+            // It may have been started with another base.
+            self.asked_base = None;
+            error.to_string()
+        })?;
         for (service, sentence) in &refused {
             // Of several faults the first; an Event has 1024 octets at most.
             let sentence = sentence.lines().next().unwrap_or_default();
             let sentence: String = sentence.chars().take(SENTENCE_MAX).collect();
+            let what = match keep.contains(service) {
+                true => "its change, and goes on with what it has",
+                false => "it",
+            };
             refusals.push(Refusal {
                 service: service.clone(),
                 reason: "Refused",
-                message: format!("the balancer does not take it: {sentence}"),
+                message: format!("the balancer does not take {what}: {sentence}"),
             });
         }
-        let refused: BTreeSet<ObjectKey> = refused.into_keys().collect();
-        vips.retain(|vip| !refused.contains(&vip.service));
-        self.bring(now_ns, &base.with(&vips), &vips, &mut in_force)
+        let taken = wanted.into_iter();
+        let taken = taken.filter(|vip| !refused.contains_key(&vip.service));
+        let kept = kept.into_iter().filter(|vip| keep.contains(&vip.service));
+        let mut vips: Vec<WantedVip> = taken.chain(kept).collect();
+        vips.sort_by(|a, b| a.name.cmp(&b.name));
+        self.bring(now_ns, base, vips.clone(), &newest, &mut in_force)
             .await?;
-        if self.leads.now(Moment::now().monotonic_ns) {
-            let situation = Situation {
-                cluster,
-                rules: &settings.claims,
-                claims: &claims,
-                vips: &vips,
-                in_force: &in_force,
-                refusals: &refusals,
-                refused: &refused,
-            };
-            for (key, action) in situation.actions(now_ns, &mut self.told) {
-                let Some(service) = cluster.service(&key) else {
-                    continue;
-                };
-                // A reload may have taken longer than the lease.
-                if !self.leads.now(Moment::now().monotonic_ns) {
-                    break;
-                }
-                info!("{key}: {action}");
-                let said = speaker::say(&settings.server, &settings.member, service, &action).await;
-                match said {
-                    // The watch brings what is new, and with it the next decision.
-                    Err(error) if error.is(409) || error.is(404) => debug!("{key}: {error}"),
-                    Err(error) => return Err(format!("{key} cannot be written: {error}")),
-                    Ok(()) => {}
-                }
-            }
-        }
+        let lost = refused.into_keys().filter(|of| !keep.contains(of));
+        let lost: BTreeSet<ObjectKey> = lost.collect();
+        let situation = Situation {
+            cluster,
+            rules: &settings.claims,
+            claims: &claims,
+            vips: &vips,
+            in_force: &in_force,
+            refusals: &refusals,
+            refused: &lost,
+        };
+        self.leads.note_followed(Moment::now().monotonic_ns);
+        self.write(now_ns, &situation).await?;
         let drained = next_ns.map(|ns| Duration::from_nanos(ns.saturating_sub(now_ns)));
         Ok(drained.map_or(LOOK, |next| next.min(LOOK)))
     }
 
-    /// Services whose VIPs the balancer refuses.
+    /// Writes to the cluster what there is to write, if it is for this controller. What the API server
+    /// refuses of one Service does not hinder the others; gives the first such error.
+    async fn write(&mut self, now_ns: u64, situation: &Situation<'_>) -> Result<(), String> {
+        let mut refused = None;
+        if !self.leads.now(Moment::now().monotonic_ns) {
+            return Ok(());
+        }
+        for (key, action) in situation.actions(now_ns, &mut self.told) {
+            let Some(service) = situation.cluster.service(&key) else {
+                continue;
+            };
+            let begun_ns = Moment::now().monotonic_ns;
+            // A reload may have taken longer than the lease.
+            if !self.leads.now(begun_ns) {
+                break;
+            }
+            self.leads.note_followed(begun_ns);
+            info!("{key}: {action}");
+            let settings = self.settings;
+            let said = speaker::say(&settings.server, &settings.member, service, &action).await;
+            match said {
+                // The watch brings what is new, and with it the next decision.
+                Err(error) if error.is(409) || error.is(404) => debug!("{key}: {error}"),
+                Err(error) => {
+                    let is_reached = matches!(error, ApiError::Refused { .. });
+                    let error = format!("{key} cannot be written: {error}");
+                    if !is_reached {
+                        return Err(error);
+                    }
+                    refused.get_or_insert(error);
+                }
+                Ok(()) => self.told.handle_written(now_ns, &service.metadata, &action),
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Whether this base can come into force at the balancer's next start only. Until then, the one that
+    /// is in force stays, and the file has the new one.
+    async fn waits_for_start(
+        &mut self,
+        now_ns: u64,
+        base: &BaseFile,
+    ) -> Result<bool, BalancerError> {
+        let asked = self.asked_base.take().filter(|asked| asked.base == *base);
+        let is_known = |asked: &AskedBase| {
+            asked.waits.is_none() || now_ns.saturating_sub(asked.at_ns) < AGAIN_NS
+        };
+        let asked = match asked {
+            Some(asked) if is_known(&asked) => asked,
+            before => {
+                // Without VIPs: of them, admission is to say what is refused.
+                let balancer = &self.settings.balancer;
+                let waits = balancer.waits_for_start(base.alone()).await?;
+                let told = before.and_then(|asked| asked.waits);
+                if let Some(why) = waits.as_ref().filter(|why| told.as_ref() != Some(*why)) {
+                    warn!(
+                        "{why}; until then the balancer follows the cluster by the file as it was"
+                    );
+                }
+                AskedBase {
+                    base: base.clone(),
+                    waits,
+                    at_ns: now_ns,
+                }
+            }
+        };
+        let waits = asked.waits.is_some();
+        self.asked_base = Some(asked);
+        Ok(waits)
+    }
+
+    /// The VIPs that are in force, as the file has them.
+    fn kept(&self, in_force: &InForce) -> Vec<WantedVip> {
+        let known = self.last.iter().flat_map(|last| &last.vips);
+        let kept = known.filter(|vip| in_force.contains_key(&vip.name));
+        kept.cloned().collect()
+    }
+
+    /// Services whose VIPs the balancer refuses, and which of them keep those of `kept`.
     async fn admit(
         &mut self,
         now_ns: u64,
         base: &BaseFile,
         vips: &[WantedVip],
-        in_force: &InForce,
-    ) -> Result<BTreeMap<ObjectKey, String>, BalancerError> {
+        kept: &[WantedVip],
+    ) -> Result<Admitted, BalancerError> {
         if let Some(checked) = &self.checked {
             let is_old = now_ns.saturating_sub(checked.at_ns) >= AGAIN_NS;
-            let is_due = is_old && !checked.refused.is_empty();
+            let is_due = is_old && !checked.admitted.refused.is_empty();
             if &checked.base == base && checked.vips == vips && !is_due {
-                return Ok(checked.refused.clone());
+                return Ok(checked.admitted.clone());
             }
         }
-        let mut services: Vec<ObjectKey> = vips.iter().map(|vip| vip.service.clone()).collect();
-        services.dedup();
-        let has = |service: &ObjectKey| {
-            let mut of = vips.iter().filter(|vip| vip.service == *service);
-            of.any(|vip| in_force.contains_key(&vip.name))
+        let of = |vips: &[WantedVip]| -> BTreeSet<ObjectKey> {
+            vips.iter().map(|vip| vip.service.clone()).collect()
         };
-        services.sort_by_cached_key(|service| (!has(service), service.clone()));
-        services.dedup();
+        let services = of(vips);
+        let has = &of(kept) & &services;
+        let mut services: Vec<ObjectKey> = services.into_iter().collect();
+        services.sort_by_key(|service| !has.contains(service));
         let balancer = &self.settings.balancer;
-        let refused = admit(services, async |of: &[ObjectKey]| {
-            let of: BTreeSet<&ObjectKey> = of.iter().collect();
-            let vips = vips.iter().filter(|vip| of.contains(&vip.service));
-            balancer.check(base.with(vips)).await
-        });
-        let refused = refused.await?;
+        let admitted = admit(
+            services,
+            has,
+            async |wanted: &[ObjectKey], keep: &BTreeSet<ObjectKey>| {
+                let wanted: BTreeSet<&ObjectKey> = wanted.iter().collect();
+                let of_wanted = vips.iter().filter(|vip| wanted.contains(&vip.service));
+                let is_kept = |vip: &&WantedVip| {
+                    keep.contains(&vip.service) && !wanted.contains(&vip.service)
+                };
+                let of_kept = kept.iter().filter(is_kept);
+                balancer.check(base.with(of_wanted.chain(of_kept))).await
+            },
+        );
+        let admitted = admitted.await?;
         self.checked = Some(Checked {
             base: base.clone(),
             vips: vips.to_vec(),
-            refused: refused.clone(),
+            admitted: admitted.clone(),
             at_ns: now_ns,
         });
-        Ok(refused)
+        Ok(admitted)
     }
 
-    /// Brings a file's text into force, and reads what then is.
+    /// Brings these VIPs behind `base` into force, and reads what then is. In the file, they stand
+    /// behind the newest base, which is the same unless it waits for a start.
     async fn bring(
         &mut self,
         now_ns: u64,
-        text: &str,
-        vips: &[WantedVip],
+        base: BaseFile,
+        vips: Vec<WantedVip>,
+        newest: &BaseFile,
         in_force: &mut InForce,
     ) -> Result<(), String> {
         let file = &self.settings.file;
-        let is_written = fs::read_to_string(file).is_ok_and(|known| known == text);
+        let (text, stays) = (base.with(&vips), newest.with(&vips));
         // A controller that starts does not know whether the one before came so far as to ask.
-        let is_taken = self.taken.as_deref() == Some(text);
+        let is_taken = self.taken.as_deref() == Some(text.as_str());
         let is_soon = now_ns.saturating_sub(self.asked_ns) < AGAIN_NS;
-        if is_written && is_taken && (is_soon || has_all(vips, in_force)) {
+        let is_written = is_text_of(file, &stays);
+        if is_written && is_taken && (is_soon || has_all(&vips, in_force)) {
             return Ok(());
         }
         let balancer = &self.settings.balancer;
@@ -314,20 +448,26 @@ impl<'a> Controller<'a> {
                 file.display()
             ));
         }
-        if !is_written {
-            write(file, text)?;
+        if stays != text || !is_written {
+            write(file, &text)?;
         }
         self.taken = None;
         self.asked_ns = now_ns;
-        let summary = balancer.reload().await.map_err(failed)?;
-        self.taken = Some(text.to_owned());
+        let reloaded = balancer.reload().await;
+        if stays != text {
+            write(file, &stays)?;
+        }
+        let summary = reloaded.map_err(failed)?;
+        self.last = Some(TakenFile { base, vips });
         *in_force = balancer.in_force().await.map_err(failed)?;
         match is_taken {
             // In a fleet, it may come later.
             true => debug!("the balancer still has {summary}"),
             false => info!("the balancer has {summary}"),
         }
-        Ok(())
+        let kept = write(&beside(file, TAKEN), &text);
+        self.taken = Some(text);
+        kept
     }
 }
 
@@ -339,6 +479,10 @@ fn has_all(vips: &[WantedVip], in_force: &InForce) -> bool {
     })
 }
 
+fn is_text_of(file: &Path, text: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|known| known == text)
+}
+
 fn read_base(path: &Path) -> Result<BaseFile, String> {
     let text = fs::read_to_string(path);
     let text = text.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
@@ -346,8 +490,13 @@ fn read_base(path: &Path) -> Result<BaseFile, String> {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), String> {
-    let mut new = file.as_os_str().to_owned();
-    new.push(".new");
-    let written = replace_file(file, Path::new(&new), text.as_bytes());
+    let written = replace_file(file, &beside(file, ".new"), text.as_bytes());
     written.map_err(|error| format!("{} cannot be written: {error}", file.display()))
+}
+
+/// The name of a file with something behind it.
+fn beside(file: &Path, behind: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(behind);
+    name.into()
 }

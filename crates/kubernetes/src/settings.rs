@@ -285,6 +285,9 @@ mod tests {
         assert!(FILE.starts_with("/var/lib/causeway-kubernetes/"));
         let balancer = in_repository("packaging/kubernetes/causeway-lb.conf");
         assert!(balancer.contains(&format!("ExecStart=causeway lb -c {FILE}\n")));
+        // It comes after what makes the file, and does not leave it at that without a word.
+        assert!(balancer.contains("\nAfter=causeway-kubernetes.service\n"));
+        assert!(balancer.contains("\nConditionPathExists=\n"));
     }
 
     /// What the example says of defaults is so.

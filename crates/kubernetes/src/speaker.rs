@@ -29,13 +29,35 @@ struct Lease {
     spec: LeaseSpec,
 }
 
-/// Until when this controller leads, CLOCK_MONOTONIC; the past: it does not.
+/// For how long the balancer may not have followed the cluster before another controller is to lead:
+/// what a balancer lacks has no status.
+const FOLLOWS_NS: u64 = 30_000_000_000;
+/// How often a controller that may not lead looks whether it may.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Whether this controller leads, and whether it may. All times are CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
-pub(crate) struct Leads(AtomicU64);
+pub(crate) struct Leads {
+    /// Until when it leads; the past: it does not.
+    until_ns: AtomicU64,
+    /// When the balancer was last found to follow the cluster; 0: never.
+    followed_ns: AtomicU64,
+}
 
 impl Leads {
     pub(crate) fn now(&self, now_ns: u64) -> bool {
-        now_ns < self.0.load(Ordering::Relaxed)
+        now_ns < self.until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the balancer follows the cluster.
+    pub(crate) fn note_followed(&self, now_ns: u64) {
+        self.followed_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Whether the lease is for this controller to take or to renew.
+    fn may_lead(&self, now_ns: u64) -> bool {
+        let followed_ns = self.followed_ns.load(Ordering::Relaxed);
+        followed_ns > 0 && now_ns.saturating_sub(followed_ns) < FOLLOWS_NS
     }
 }
 
@@ -44,18 +66,23 @@ pub(crate) async fn take_part(server: &ApiServer, lease: &ObjectKey, me: &str, l
     let mut election = Election::new(me.to_owned());
     let (mut led, mut told) = (false, false);
     loop {
-        match renew(server, lease, &mut election).await {
-            Ok(()) => told = false,
-            // Another was first.
-            Err(error) if error.is(409) => {}
-            Err(error) => {
-                if !told {
-                    warn!("the lease {lease} cannot be held: {error}; tries again");
+        let may_lead = leads.may_lead(Moment::now().monotonic_ns);
+        if may_lead {
+            match renew(server, lease, &mut election).await {
+                Ok(()) => told = false,
+                // Another was first.
+                Err(error) if error.is(409) => {}
+                Err(error) => {
+                    if !told {
+                        warn!("the lease {lease} cannot be held: {error}; tries again");
+                    }
+                    told = true;
                 }
-                told = true;
             }
         }
-        leads.0.store(election.leads_until(), Ordering::Relaxed);
+        leads
+            .until_ns
+            .store(election.leads_until(), Ordering::Relaxed);
         let leads_now = leads.now(Moment::now().monotonic_ns);
         if led != leads_now {
             led = leads_now;
@@ -64,7 +91,11 @@ pub(crate) async fn take_part(server: &ApiServer, lease: &ObjectKey, me: &str, l
                 false => info!("does not lead any more"),
             }
         }
-        sleep(Duration::from_nanos(RENEW_NS)).await;
+        sleep(match may_lead {
+            true => Duration::from_nanos(RENEW_NS),
+            false => LOOK,
+        })
+        .await;
     }
 }
 
@@ -182,5 +213,20 @@ async fn tell(
             server.patch(&format!("{all}/{name}"), &again).await
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_whose_balancer_does_not_follow_leaves_the_lease_to_others() {
+        let leads = Leads::default();
+        assert!(!leads.may_lead(1), "not before the first good step");
+        leads.note_followed(7);
+        assert!(leads.may_lead(7));
+        assert!(leads.may_lead(7 + FOLLOWS_NS - 1));
+        assert!(!leads.may_lead(7 + FOLLOWS_NS));
     }
 }

@@ -205,7 +205,12 @@ impl World {
                 .actions
                 .drain(..)
                 .partition(|(_, action)| matches!(action, ClusterChange::Tell { .. }));
-            events.extend(told);
+            for (key, event) in told {
+                let service = self.cluster.service(&key).unwrap();
+                let meta = &service.metadata;
+                self.told.handle_written(self.now_ns, meta, &event);
+                events.push((key, event));
+            }
             if written.is_empty() {
                 look.actions = events;
                 return look;
@@ -427,6 +432,10 @@ fn addresses_are_asked_for_and_refused_with_reason() {
     assert_eq!(world.look(true).actions, []);
     world.now_ns += 1800 * SECOND;
     assert_eq!(world.look(true).actions.len(), 6);
+    // Until it has been told.
+    assert_eq!(world.look(true).actions.len(), 6);
+    world.settle();
+    assert_eq!(world.look(true).actions, []);
 }
 
 #[test]

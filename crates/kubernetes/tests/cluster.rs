@@ -488,6 +488,12 @@ fn a_cluster_drives_a_balancer() {
         machine.reals("default/api:80/tcp").is_some(),
         "the other one stays"
     );
+    // And the last VIP: the operator's file has none.
+    assert!(machine.kube("DELETE", &format!("{SERVICES}/api"), None).0);
+    machine.wait("api is gone", |machine| {
+        machine.service("api").is_none().then_some(())
+    });
+    assert_eq!(machine.reals("default/api:80/tcp"), None);
     let log = machine.text("controller.log");
     assert!(!log.contains("forbidden"), "{log}");
     drop(controller);

@@ -49,11 +49,31 @@ impl World {
     }
 
     fn write_base(&self, scheduler: &str) {
+        let vip = "[[vip]]\nname = \"mine\"\naddress = \"192.0.2.9\"\nport = 80\nreal = [{ address = \"10.9.0.1\" }]\n";
+        self.write_base_with("", scheduler, vip);
+    }
+
+    /// A base with these keys and VIPs.
+    fn write_base_with(&self, keys: &str, scheduler: &str, vips: &str) {
         let text = format!(
-            "interface = \"lo\"\nencap.gateway_mac = \"02:00:00:00:00:01\"\n\n[defaults]\nscheduler = \"{scheduler}\"\n\n\
-             [[vip]]\nname = \"mine\"\naddress = \"192.0.2.9\"\nport = 80\nreal = [{{ address = \"10.9.0.1\" }}]\n"
+            "interface = \"lo\"\n{keys}encap.gateway_mac = \"02:00:00:00:00:01\"\n\n[defaults]\nscheduler = \"{scheduler}\"\n\n{vips}"
         );
         fs::write(self.path("base.toml"), text).expect("write the base");
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// What the controller has written.
+    fn file(&self) -> String {
+        fs::read_to_string(self.path("lb.toml")).unwrap_or_default()
+    }
+
+    /// Whether an Event says of a Service that the balancer refuses something.
+    fn is_told(&self, name: &str) -> bool {
+        let mut events = self.server.events().into_iter();
+        events.any(|event| event["involvedObject"]["name"] == name && event["reason"] == "Refused")
     }
 
     fn start(&self) -> Controller {
@@ -195,8 +215,143 @@ fn a_daemon_of_another_file_is_told_in_the_log_and_nothing_is_promised() {
         .goes_by(Path::new("/etc/causeway/causeway.toml"));
     let _controller = world.start();
     world.wait("the remedy in the log", |world| {
-        let log = fs::read_to_string(world.path("log")).unwrap_or_default();
+        let log = world.log();
         log.contains("it goes by /etc/causeway/causeway.toml, not by")
     });
     assert_eq!(world.ingress("web"), Value::Null);
+    // Another controller's balancer may be well: the lease is left to it.
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(world.server.lease(), None);
+    world.daemon.goes_by(&world.path("lb.toml"));
+    world.wait("the status", |world| !world.ingress("web").is_null());
+    assert!(world.server.lease().is_some());
+}
+
+#[test]
+fn without_vips_of_the_operators_the_first_refusal_and_the_last_deletion_hinder_nothing() {
+    let world = World::new();
+    // Affinity, which `shop` has, does not go with this scheduler.
+    world.write_base_with("", "p2c", "");
+    let _controller = world.start();
+    world.wait("those that can be served in their statuses", |world| {
+        !world.ingress("web").is_null() && !world.ingress("dns").is_null()
+    });
+    world.wait("the refusal", |world| world.is_told("shop"));
+    for name in ["web", "dns", "shop"] {
+        world.server.delete(name);
+    }
+    world.wait("the last VIP gone", |world| {
+        let services = world.server.services();
+        world.daemon.vips() == json!({}) && services["web"].is_null() && services["dns"].is_null()
+    });
+}
+
+#[test]
+fn a_service_keeps_what_it_has_when_its_change_is_refused() {
+    let world = World::new();
+    world.write_base_with("", "p2c", "");
+    let _controller = world.start();
+    world.wait("those that can be served in their statuses", |world| {
+        !world.ingress("web").is_null() && !world.ingress("dns").is_null()
+    });
+    let (ingress, reals) = (world.ingress("web"), world.reals("default/web:80/tcp"));
+    let affinity = json!({ "spec": { "sessionAffinity": "ClientIP" } });
+    world.server.change("web", affinity);
+    world.wait("the refusal", |world| world.is_told("web"));
+    let mut events = world.server.events().into_iter();
+    let event = events.find(|of| of["involvedObject"]["name"] == "web");
+    let event = event.expect("an Event")["message"].clone();
+    let begin = "the balancer does not take its change, and goes on with what it has: ";
+    assert!(
+        event.as_str().is_some_and(|of| of.starts_with(begin)),
+        "{event}"
+    );
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(world.reals("default/web:80/tcp"), reals);
+    assert_eq!(world.ingress("web"), ingress);
+
+    // What it has goes only if that is refused, too.
+    world.write_base_with("", "latency", "");
+    world.wait("the change", |world| {
+        world.file().contains("affinity = \"client\"") && world.ingress("shop") != Value::Null
+    });
+    world.write_base_with("", "p2c", "");
+    world.wait("the VIPs gone that do not go with the new base", |world| {
+        let vips = world.daemon.vips();
+        vips["default/web:80/tcp"].is_null()
+            && vips["default/shop:8080/tcp"].is_null()
+            && vips["default/dns:53/udp"].is_object()
+    });
+}
+
+#[test]
+fn a_base_that_waits_for_a_restart_is_in_the_file_and_the_cluster_is_followed_without_it() {
+    let world = World::new();
+    world.write_base("latency");
+    let controller = world.start();
+    world.wait("all in their statuses", |world| {
+        let names = ["dns", "shop", "web"];
+        names.iter().all(|name| !world.ingress(name).is_null())
+    });
+    world.write_base_with("unserved = \"pass\"\n", "latency", "");
+    let sentence = "restart causeway-lb: `unserved` has changed";
+    world.wait("what to do in the log", |world| {
+        world.log().contains(sentence)
+    });
+    world.wait("the new base in the file", |world| {
+        world.file().contains("unserved") && world.file().contains("default/shop")
+    });
+    world.server.delete("shop");
+    world.wait("the Service gone", |world| {
+        world.server.services()["shop"].is_null()
+    });
+    assert!(world.daemon.vips()["default/shop:8080/tcp"].is_null());
+    assert!(
+        world.daemon.vips()["mine"].is_object(),
+        "by the base that is in force"
+    );
+    world.wait("the new base in the file again", |world| {
+        world.file().contains("unserved") && !world.file().contains("default/shop")
+    });
+    assert_eq!(world.log().matches(sentence).count(), 1);
+
+    // The next controller does so, too.
+    drop(controller);
+    let _controller = world.start();
+    world.wait("what to do in its log", |world| {
+        world.log().contains(sentence)
+    });
+    world.server.delete("dns");
+    world.wait("the second Service gone", |world| {
+        world.server.services()["dns"].is_null()
+    });
+    assert!(world.daemon.vips()["mine"].is_object());
+    world.wait("the new base in the file once more", |world| {
+        world.file().contains("unserved") && !world.file().contains("default/dns")
+    });
+
+    world.daemon.restart();
+    assert!(world.daemon.vips()["mine"].is_null(), "the new base");
+    assert!(world.daemon.vips()["default/web:80/tcp"].is_object());
+    world.server.delete("web");
+    world.wait("the third Service gone", |world| {
+        world.server.services()["web"].is_null()
+    });
+}
+
+#[test]
+fn a_service_that_the_api_server_lets_nobody_change_does_not_hinder_the_others() {
+    let world = World::new();
+    world.write_base("latency");
+    // It comes before `web`.
+    world.server.lock("shop");
+    let _controller = world.start();
+    world.wait("the other one in the status", |world| {
+        !world.ingress("web").is_null()
+    });
+    assert_eq!(world.ingress("shop"), Value::Null);
+    world.wait("what was refused in the log", |world| {
+        let log = world.log();
+        log.contains("default/shop cannot be written: 403: a webhook denied the request")
+    });
 }

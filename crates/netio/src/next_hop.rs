@@ -55,6 +55,9 @@ pub struct OuterSource<A> {
 /// What the data plane needs to send a packet to a real.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
+    /// The interface's own address, with which all frames leave; zeros: with the one that they
+    /// came to.
+    pub mac: Mac,
     /// Where frames go whose outer header is IPv4; zeros: nowhere.
     pub gateway_mac: Mac,
     /// Where frames go whose outer header is IPv6; zeros: to `gateway_mac`.
@@ -356,6 +359,7 @@ impl InterfaceInfo {
             IpAddr::V6(v6) => Some(*v6),
         });
         NextHop {
+            mac: self.mac,
             gateway_mac,
             gateway6_mac,
             mtu: u16::try_from(self.mtu).unwrap_or(u16::MAX),

@@ -313,7 +313,8 @@ pub struct Routers {
 
 /// What a daemon does beside serving.
 pub struct Work<R, W, F> {
-    /// What SIGHUP calls; it says what now holds.
+    /// What SIGHUP calls, on a thread of its own: a disk may keep it waiting. It says what
+    /// now holds.
     pub reload: R,
     /// Whether the work goes on, for systemd's watchdog.
     pub works: W,
@@ -327,7 +328,7 @@ pub fn serve_routers<E: Display>(
     routers: Routers,
     listeners: &Listeners,
     work: Work<
-        impl Fn() -> Result<String, E>,
+        impl Fn() -> Result<String, E> + Send + Sync + 'static,
         impl FnMut() -> bool,
         impl Future<Output = anyhow::Error>,
     >,
@@ -343,7 +344,7 @@ async fn serve_async<E: Display>(
     routers: Routers,
     listeners: &Listeners,
     work: Work<
-        impl Fn() -> Result<String, E>,
+        impl Fn() -> Result<String, E> + Send + Sync + 'static,
         impl FnMut() -> bool,
         impl Future<Output = anyhow::Error>,
     >,
@@ -354,6 +355,7 @@ async fn serve_async<E: Display>(
         failed,
     } = work;
     let mut servers = JoinSet::new();
+    let mut reloads = Reloads::of(reload);
     let mut failed = pin!(failed);
     let watched = notify::watchdog_period();
     // Never where nothing watches.
@@ -379,7 +381,8 @@ async fn serve_async<E: Display>(
     notify::ready();
     let result = loop {
         tokio::select! {
-            _ = signals.hangup.recv() => log_reload(&reload),
+            _ = signals.hangup.recv() => reloads.ask(),
+            () = reloads.end(), if reloads.run() => {}
             _ = watch.tick(), if watched.is_some() => {
                 if works() {
                     notify::works();
@@ -515,6 +518,51 @@ async fn answer<L, S, F>(
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// What SIGHUP asks for: one reload at a time, and one more after it for all that came meanwhile.
+struct Reloads<R> {
+    reload: Arc<R>,
+    running: JoinSet<()>,
+    wanted: bool,
+}
+
+impl<E: Display, R: Fn() -> Result<String, E> + Send + Sync + 'static> Reloads<R> {
+    fn of(reload: R) -> Self {
+        Self {
+            reload: Arc::new(reload),
+            running: JoinSet::new(),
+            wanted: false,
+        }
+    }
+
+    fn ask(&mut self) {
+        self.wanted = true;
+        self.begin();
+    }
+
+    fn begin(&mut self) {
+        if self.run() || !std::mem::take(&mut self.wanted) {
+            return;
+        }
+        let reload = Arc::clone(&self.reload);
+        self.running.spawn_blocking(move || log_reload(&*reload));
+    }
+
+    /// Whether one has not ended yet.
+    fn run(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Waits until the one that runs has ended.
+    async fn end(&mut self) {
+        if let Some(Err(error)) = self.running.join_next().await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+        self.begin();
+    }
 }
 
 fn log_reload<E: Display>(reload: &impl Fn() -> Result<String, E>) {

@@ -12,6 +12,7 @@ mod metrics;
 mod outbox;
 #[cfg(test)]
 mod pair;
+mod paths;
 mod run;
 mod shard;
 mod tunnel;

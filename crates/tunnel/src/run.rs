@@ -29,8 +29,9 @@ pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Res
         unix: router,
         rules: Rules::PLAIN,
     };
+    let reloaded = Arc::clone(&tunnel);
     let work = Work {
-        reload: || tunnel.reload(),
+        reload: move || reloaded.reload(),
         works: || tunnel.answers(),
         failed,
     };

@@ -64,9 +64,11 @@ pub(crate) struct ShardChange {
     pub vnic_queue: usize,
     pub poll: PollMode,
     pub remove: Vec<u8>,
-    /// With a socket where the addresses are new.
-    pub add: BTreeMap<u8, (bifrost::PathConfig, Option<UdpPath>)>,
+    pub add: AddedPaths,
 }
+
+/// Paths that a thread gets, with a socket where theirs is new.
+pub(crate) type AddedPaths = BTreeMap<u8, (bifrost::PathConfig, Option<UdpPath>)>;
 
 /// The counters of a thread.
 #[derive(Debug, Clone, Default)]

@@ -3,14 +3,13 @@
 //! and ends them.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -18,9 +17,7 @@ use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::tunnel::TunnelStatus;
 use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
-use causeway_netio::tunnel::{
-    Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
-};
+use causeway_netio::tunnel::{Device, DeviceOptions, Waiter, monotonic_ns, random_instance};
 use causeway_service::access::Rules;
 use causeway_service::http::{blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
@@ -29,20 +26,21 @@ use tokio::sync::oneshot;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::config::{TunnelConfig, TunnelPathConfig};
+use crate::config::TunnelConfig;
 use crate::memory::Memory;
-use crate::shard::{Shard, ShardChange, ShardCommand, ShardHandle, ShardReport};
+use crate::paths::OpenPaths;
+use crate::shard::{AddedPaths, Shard, ShardChange, ShardCommand, ShardHandle, ShardReport};
 use crate::vnic::Vnic;
 use crate::{metrics, view};
 
-/// Socket buffers: what a path carries while the thread does something else, 8 MiB.
-const SOCKET_BYTES: usize = 8 << 20;
 /// How long a thread may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a path waits for its address or its device to be looked for again.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);
 
 /// A running end.
 pub struct Tunnel {
-    config: Mutex<TunnelConfig>,
+    running: Mutex<Running>,
     handles: Vec<ShardHandle>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     merges_udp: bool,
@@ -55,8 +53,15 @@ pub struct Tunnel {
     doors: Doors,
 }
 
+/// What is in force.
+struct Running {
+    config: TunnelConfig,
+    paths: OpenPaths,
+}
+
 impl Tunnel {
-    /// Opens the device and the paths, and starts the threads. `file` is where the
+    /// Opens the device and the paths, and starts the threads. A path whose address or device is
+    /// not there yet is opened later, if another can be opened now. `file` is where the
     /// configuration was read; a reload renews `doors`. The second value resolves when a thread ends by itself.
     pub fn start(
         config: TunnelConfig,
@@ -69,16 +74,16 @@ impl Tunnel {
         let device = Device::open(&device_options(&config))?;
         // It was for the network namespace that the device stands in.
         give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
+        let (open, added) = OpenPaths::at_start(&config)?;
         let mut handles = Vec::new();
         let mut shards = Vec::new();
-        for (number, tun) in device.queues.into_iter().enumerate() {
+        for ((number, tun), added) in device.queues.into_iter().enumerate().zip(added) {
             let mut engine = TransportEngine::new(engine_config.clone(), random_instance()?)?;
             let mut paths = BTreeMap::new();
             let now = monotonic_ns();
-            for (id, path) in &config.paths {
-                let socket = open_path(path, number)?;
-                engine.add_path(now, PathId(*id), path_config(path, &socket, number)?)?;
-                paths.insert(*id, socket);
+            for (id, (path, socket)) in added {
+                engine.add_path(now, PathId(id), path)?;
+                paths.extend(socket.map(|socket| (id, socket)));
             }
             let waiter = Waiter::new()?;
             let (commands, inbox) = mpsc::channel();
@@ -99,7 +104,10 @@ impl Tunnel {
         let (ended, end) = oneshot::channel::<anyhow::Error>();
         let threads = spawn(shards, ended)?;
         let tunnel = Arc::new(Self {
-            config: Mutex::new(config),
+            running: Mutex::new(Running {
+                config,
+                paths: open,
+            }),
             handles,
             threads: Mutex::new(threads),
             merges_udp: device.merges_udp,
@@ -113,7 +121,46 @@ impl Tunnel {
             end.await
                 .unwrap_or_else(|_| anyhow!("a thread of the tunnel has ended"))
         };
+        Self::look_after_paths(&tunnel)?;
         Ok((tunnel, failed))
+    }
+
+    /// Opens paths as their addresses and devices come, until the tunnel is gone.
+    fn look_after_paths(tunnel: &Arc<Self>) -> anyhow::Result<()> {
+        let tunnel = Arc::downgrade(tunnel);
+        let look = move || {
+            loop {
+                std::thread::sleep(LOOK_PERIOD);
+                let Some(tunnel) = tunnel.upgrade() else {
+                    return;
+                };
+                tunnel.open_missing(&mut lock(&tunnel.running));
+            }
+        };
+        let thread = std::thread::Builder::new().name("paths".to_owned());
+        thread.spawn(look).context("cannot start a thread")?;
+        Ok(())
+    }
+
+    fn open_missing(&self, running: &mut Running) {
+        let added = running.paths.open_missing(&running.config);
+        if added.iter().any(|added| !added.is_empty()) {
+            self.change(&running.config, &[], added);
+        }
+    }
+
+    /// Has each thread take over the configuration, without the paths `gone` and with those
+    /// `added`. Nothing of it can fail any more.
+    fn change(&self, config: &TunnelConfig, gone: &[u8], added: Vec<AddedPaths>) {
+        for (handle, add) in self.handles.iter().zip(added) {
+            handle.send(ShardCommand::Change(Box::new(ShardChange {
+                config: engine_config(config, limits()),
+                vnic_queue: config.engine.vnic_queue,
+                poll: config.poll,
+                remove: gone.to_vec(),
+                add,
+            })));
+        }
     }
 
     /// Ends the threads. What is under way is lost, as on any link that goes down.
@@ -137,8 +184,8 @@ impl Tunnel {
 
     fn try_reload(&self) -> Result<String, String> {
         let wanted = TunnelConfig::load(&self.file).map_err(|errors| errors.to_string())?;
-        let mut running = lock(&self.config);
-        if let Some(key) = wanted.needs_restart(&running) {
+        let mut running = lock(&self.running);
+        if let Some(key) = wanted.needs_restart(&running.config) {
             return Err(format!(
                 "`{key}` cannot change while the tunnel runs; restart it"
             ));
@@ -146,17 +193,22 @@ impl Tunnel {
         let engine = engine_config(&wanted, limits());
         engine.check().map_err(|error| error.to_string())?;
         // Everything that can fail comes before the first thread changes.
-        let changes: Vec<ShardChange> = (0..self.handles.len())
-            .map(|number| change(&running, &wanted, &engine, number))
-            .collect::<anyhow::Result<_>>()
+        let mut paths = running.paths.clone();
+        let added = paths
+            .change(&running.config, &wanted)
             .map_err(|error| format!("{error:#}"))?;
-        for (handle, change) in self.handles.iter().zip(changes) {
-            handle.send(ShardCommand::Change(Box::new(change)));
-        }
-        *running = wanted;
+        let before = running.config.paths.keys().copied();
+        let gone: Vec<u8> = before.filter(|id| !wanted.paths.contains_key(id)).collect();
+        self.change(&wanted, &gone, added);
+        *running = Running {
+            config: wanted,
+            paths,
+        };
+        self.open_missing(&mut running);
+        let config = &running.config;
         self.doors
-            .renew(running.socket_group.as_ref(), running.api.as_ref());
-        Ok(running.summary())
+            .renew(config.socket_group.as_ref(), config.api.as_ref());
+        Ok(config.summary())
     }
 
     fn reports(&self) -> anyhow::Result<Vec<ShardReport>> {
@@ -178,7 +230,8 @@ impl Tunnel {
     /// The status over all threads.
     pub fn status(&self) -> anyhow::Result<TunnelStatus> {
         let reports = self.reports()?;
-        let config = lock(&self.config);
+        let running = lock(&self.running);
+        let config = &running.config;
         let key = config.keys.send.as_ref();
         Ok(TunnelStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -193,7 +246,7 @@ impl Tunnel {
             key: key.map_or(0, |key| key.id),
             merges_udp: self.merges_udp,
             totals: view::totals(&reports),
-            paths: view::paths(&config, &reports),
+            paths: view::paths(config, running.paths.faults(), &reports),
             drops: view::drops(&reports),
         })
     }
@@ -227,48 +280,6 @@ fn spawn(
         threads.push(thread);
     }
     Ok(threads)
-}
-
-/// What has to change in one thread.
-fn change(
-    running: &TunnelConfig,
-    wanted: &TunnelConfig,
-    engine: &bifrost::TransportConfig,
-    number: usize,
-) -> anyhow::Result<ShardChange> {
-    let mut add = BTreeMap::new();
-    for (id, path) in &wanted.paths {
-        let before = running.paths.get(id);
-        if before == Some(path) {
-            continue;
-        }
-        if let (Some(before), Some(mtu)) = (before, path.mtu)
-            && before.has_socket_of(path)
-        {
-            let peer = counted_up(path.remote, number);
-            add.insert(*id, (bifrost::PathConfig { peer, mtu }, None));
-            continue;
-        }
-        if before.is_some_and(|before| before.local == path.local) {
-            bail!(
-                "path {id} keeps its local port {} and changes otherwise: give it another local port, or restart the tunnel",
-                path.local
-            );
-        }
-        let socket = open_path(path, number)?;
-        add.insert(*id, (path_config(path, &socket, number)?, Some(socket)));
-    }
-    let gone = running
-        .paths
-        .keys()
-        .filter(|id| !wanted.paths.contains_key(id));
-    Ok(ShardChange {
-        config: engine.clone(),
-        vnic_queue: wanted.engine.vnic_queue,
-        poll: wanted.poll,
-        remove: gone.copied().collect(),
-        add,
-    })
 }
 
 fn device_options(config: &TunnelConfig) -> DeviceOptions {
@@ -306,41 +317,6 @@ fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::TransportCon
         limits,
         ..bifrost::TransportConfig::default()
     }
-}
-
-/// An address of the first thread, for the thread with this number: ports count up.
-fn counted_up(mut address: SocketAddr, number: usize) -> SocketAddr {
-    address.set_port(address.port() + number as u16);
-    address
-}
-
-/// The socket of the thread with this number.
-fn open_path(path: &TunnelPathConfig, number: usize) -> anyhow::Result<UdpPath> {
-    Ok(UdpPath::open(&PathOptions {
-        local: counted_up(path.local, number),
-        remote: counted_up(path.remote, number),
-        device: path.device.clone(),
-        buffer_bytes: SOCKET_BYTES,
-        merge: true,
-    })?)
-}
-
-fn path_config(
-    path: &TunnelPathConfig,
-    socket: &UdpPath,
-    number: usize,
-) -> anyhow::Result<bifrost::PathConfig> {
-    let peer = socket.remote();
-    let mtu = match path.mtu {
-        Some(mtu) => mtu,
-        None => {
-            let overhead = if peer.is_ipv4() { 28 } else { 48 };
-            let payload = socket.payload_max().context("the MTU of a path")?;
-            u16::try_from(payload + overhead).unwrap_or(u16::MAX)
-        }
-    };
-    debug_assert_eq!(peer, counted_up(path.remote, number));
-    Ok(bifrost::PathConfig { peer, mtu })
 }
 
 /// The largest datagram that paths of this configuration bring, and those that a reload
@@ -421,25 +397,4 @@ async fn metrics_page(State(tunnel): Api, headers: HeaderMap) -> Answer<Response
 
 fn failed(error: anyhow::Error) -> Response {
     problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_that_cannot_be_opened_tells_its_cause_once() {
-        // An address for documentation: no machine has it.
-        let path = TunnelPathConfig {
-            local: "192.0.2.77:7000".parse().unwrap(),
-            remote: "192.0.2.78:7000".parse().unwrap(),
-            device: None,
-            mtu: None,
-        };
-        let error = open_path(&path, 1).err().unwrap();
-        assert_eq!(
-            format!("{error:#}"),
-            "path 192.0.2.77:7001 to 192.0.2.78:7001: cannot take the local address and port (is it an address of this machine, and the port free?): Cannot assign requested address (os error 99)"
-        );
-    }
 }

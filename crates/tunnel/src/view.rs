@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The status of a tunnel, over all its threads.
 
+use std::collections::BTreeMap;
+
 use causeway_api::tunnel::{DropView, PathView, TunnelTotals};
 use causeway_bifrost::{DropReason, PathMetrics, PathState};
 
@@ -45,8 +47,12 @@ pub fn drops(reports: &[ShardReport]) -> Vec<DropView> {
         .collect()
 }
 
-/// The paths of a configuration over the threads.
-pub fn paths(config: &TunnelConfig, reports: &[ShardReport]) -> Vec<PathView> {
+/// The paths of a configuration over the threads; `faults` are why paths are not open.
+pub fn paths(
+    config: &TunnelConfig,
+    faults: &BTreeMap<u8, String>,
+    reports: &[ShardReport],
+) -> Vec<PathView> {
     let mut views: Vec<PathView> = config
         .paths
         .iter()
@@ -55,11 +61,18 @@ pub fn paths(config: &TunnelConfig, reports: &[ShardReport]) -> Vec<PathView> {
                 .iter()
                 .filter_map(|report| report.paths.get(id).copied())
                 .collect();
+            let open_error = faults.get(id).cloned();
+            let sum = view(&of_path);
             PathView {
                 id: *id,
                 local: path.local.to_string(),
                 remote: path.remote.to_string(),
-                ..view(&of_path)
+                state: match of_path.is_empty() && open_error.is_some() {
+                    true => PathState::Down.name().to_owned(),
+                    false => sum.state,
+                },
+                open_error,
+                ..sum
             }
         })
         .collect();
@@ -139,5 +152,20 @@ mod tests {
         let one = view(&[both[0], path(PathState::Dead, 0, 0)]);
         assert_eq!((one.state.as_str(), one.rtt_us), ("partly", 100.0));
         assert_eq!(view(&[]).state, "probing");
+    }
+
+    #[test]
+    fn a_path_that_is_not_open_is_down_and_says_why() {
+        let text = "[tunnel]\ndevice = \"cw0\"\nkeys = \"none\"\n\
+                    [[tunnel.path]]\nid = 2\nlocal = \"192.0.2.1:7000\"\nremote = \"192.0.2.2:7000\"\n";
+        let config = TunnelConfig::parse("tunnel.toml".as_ref(), text).unwrap();
+        let told = |faults| {
+            let views = paths(&config, &faults, &[ShardReport::default()]);
+            (views[0].state.clone(), views[0].open_error.clone())
+        };
+        assert_eq!(told(BTreeMap::new()), ("probing".to_owned(), None));
+        let why = "no such address".to_owned();
+        let down = ("down".to_owned(), Some(why.clone()));
+        assert_eq!(told(BTreeMap::from([(2, why)])), down);
     }
 }

@@ -18,7 +18,8 @@ pub(super) struct Category {
     pub observer: CategoryObserver,
     pub totals: ClientTotals,
     pub watches: Vec<Watch>,
-    /// How long those waited that gave up, as the kernel counts the others.
+    /// How long those waited that gave up. It begins anew with each agent, and what the kernel
+    /// counts does not: a sum of both would fall in some buckets alone.
     pub gave_up: SynResponses,
     /// What the kernel counts of the others, as last read.
     pub responses: SynResponses,
@@ -35,13 +36,9 @@ impl Category {
         self.gave_up.sum_ns += (waited_s * 1e9) as u64;
     }
 
-    fn histogram(&self) -> HistogramView {
-        let pairs = self.responses.count.iter().zip(self.gave_up.count);
-        HistogramView {
-            bounds_s: RESPONSE_BOUNDS_US.map(|us| us as f64 / 1e6).to_vec(),
-            counts: pairs.map(|(of, gave_up)| of + gave_up).collect(),
-            sum_s: (self.responses.sum_ns + self.gave_up.sum_ns) as f64 / 1e9,
-        }
+    /// Whether anything was counted in it, by this agent or by the kernel before.
+    pub(super) fn is_known(&self) -> bool {
+        self.totals != ClientTotals::default() || self.responses != SynResponses::default()
     }
 
     /// In history, log and notifications.
@@ -102,10 +99,19 @@ impl Category {
             drop_odds_ratio: standing.odds_ratio,
             network_loss: standing.loss,
             flood_share: standing.flood,
-            responses: self.histogram(),
+            responses: histogram(&self.responses),
+            gave_up: histogram(&self.gave_up),
             server: view::server_time(&exact),
             forecast_retries: second.map(|ahead| self.observer.forecast(ahead)).sum(),
         }
+    }
+}
+
+fn histogram(of: &SynResponses) -> HistogramView {
+    HistogramView {
+        bounds_s: RESPONSE_BOUNDS_US.map(|us| us as f64 / 1e6).to_vec(),
+        counts: of.count.to_vec(),
+        sum_s: of.sum_ns as f64 / 1e9,
     }
 }
 
@@ -145,5 +151,39 @@ pub(super) fn to_slot(of: &SynSlot, origins: Option<Vec<Origin>>) -> Slot {
         server_ns: of.server_ns,
         overlapping: of.overlapping.into(),
         origins: origins.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_core::certes::{LINUX_6_5_S, Mix};
+
+    use super::*;
+
+    /// What the kernel counts outlives the agent: the next one must not show less of it.
+    #[test]
+    fn who_gave_up_is_not_among_what_the_kernel_counts() {
+        let mix = Mix::new([RetryClass::new("linux", LINUX_6_5_S, 9.0)]).unwrap();
+        let mut category = Category {
+            service: "*:80".to_owned(),
+            clients: "all".to_owned(),
+            device: "eth0".to_owned(),
+            observer: CategoryObserver::new(0.25, &mix, 200).unwrap(),
+            totals: ClientTotals::default(),
+            watches: Vec::new(),
+            gave_up: SynResponses::default(),
+            responses: SynResponses::default(),
+        };
+        assert!(!category.is_known());
+        category.responses.count[3] = 5;
+        category.responses.sum_ns = 40_000_000;
+        assert!(category.is_known(), "also before this agent has counted");
+        let before = category.view(4, 0.25).responses;
+        category.count_gave_up(9.0);
+        let view = category.view(4, 0.25);
+        assert_eq!(view.responses, before);
+        let bucket = view.gave_up.counts.iter().position(|&count| count > 0);
+        assert_eq!(bucket.map(|at| view.gave_up.bounds_s[at]), Some(10.0));
+        assert_eq!((view.gave_up.sum_s, view.totals.gave_up), (9.0, 1));
     }
 }

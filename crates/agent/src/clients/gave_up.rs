@@ -37,16 +37,19 @@ struct Judged {
 pub(super) struct GaveUp {
     judged: HashMap<(FlowKey6, u64), Judged>,
     slot_ns: u64,
+    /// When this agent began: who was gone for good by then is in its predecessor's totals.
+    begin_ns: u64,
     /// The last retries of those that were counted, until they are taken.
     retries: Vec<(u8, f64)>,
 }
 
 impl GaveUp {
-    /// For slots of this length.
-    pub(super) fn new(slot_ns: u64) -> Self {
+    /// For slots of this length, by an agent that began then.
+    pub(super) fn new(slot_ns: u64, begin_ns: u64) -> Self {
         Self {
             judged: HashMap::new(),
             slot_ns,
+            begin_ns,
             retries: Vec::new(),
         }
     }
@@ -147,7 +150,7 @@ impl GaveUp {
             second: ended_ns / 1_000_000_000,
             waited_s,
             slot: category.observer.gave_up(slot, waited_s),
-            counted: false,
+            counted: s(self.begin_ns) > judge.gone_for_good_s(last_s, standing.loss),
         };
         self.judged.insert(attempt.attempt(), judged);
         false
@@ -221,7 +224,7 @@ mod tests {
             let slots: Vec<(u64, Slot)> = (360..480).map(|n| (n, Slot::default())).collect();
             observer.feed(&slots, &[]).unwrap();
             Self {
-                gave_up: GaveUp::new(SLOT),
+                gave_up: GaveUp::new(SLOT, 0),
                 judge: Judge::new(&mix, vec![LINUX_6_5_S.to_vec()]),
                 categories: vec![Category {
                     service: "*:80".to_owned(),
@@ -299,6 +302,22 @@ mod tests {
         bench.answered = false;
         assert_eq!(bench.look(25.0, &[], Some(110)), 0);
         assert_eq!(bench.counts(), [(1.0, 9.0); 2], "and stays so");
+    }
+
+    #[test]
+    fn who_was_gone_before_the_agent_began_is_in_its_predecessors_totals() {
+        for (began_s, total) in [(20, (0.0, 0.0)), (10, (1.0, 9.0))] {
+            let mut bench = Bench::new();
+            bench.gave_up = GaveUp::new(SLOT, FIRST + began_s * S);
+            let waits = [attempt(1, 7.13, 6)];
+            assert_eq!(bench.look(21.0, &waits, Some(90)), 0);
+            assert_eq!(
+                bench.look(24.0, &waits, Some(109)),
+                1,
+                "it is in the history"
+            );
+            assert_eq!(bench.counts(), [(1.0, 9.0), total], "{began_s}");
+        }
     }
 
     #[test]

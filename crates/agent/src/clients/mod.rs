@@ -9,6 +9,7 @@ mod latency_slot;
 mod learn;
 mod notify;
 mod queues;
+mod recorder;
 mod threshold;
 pub mod view;
 
@@ -30,10 +31,11 @@ use tracing::{info, warn};
 use crate::config::ClientsConfig;
 use category::Category;
 use gave_up::GaveUp;
-use history::{HistoryFile, Record};
+use history::Record;
 pub use latency_slot::LatencySlot;
 use notify::{Event, Notifier, Recipients};
 use queues::Queues;
+use recorder::{Done, Recorder};
 use threshold::{Change, Watch};
 
 /// What live means are over.
@@ -67,13 +69,18 @@ pub struct Clients {
     /// The first slot that is read: all of the ring where counting went on, else the
     /// one in which it began.
     begin: u64,
+    /// The last slot that was settled before the agent began: up to there its predecessor's
+    /// totals go, and it may have shown them already.
+    totals_after: u64,
     /// The last second that was worked on, on the monotonic clock.
     second: u64,
     /// When clients were last looked at, on the same clock.
     learned: u64,
-    history: Option<HistoryFile>,
-    /// The last second that is in the history.
+    recorder: Option<Recorder>,
+    /// The last second that is in the history, or lost to it.
     recorded: u64,
+    /// Seconds that were forgotten before they could be written.
+    history_lost_s: u64,
     boot: u64,
     hooks_missing: u64,
     hooks_lost: u64,
@@ -95,9 +102,10 @@ impl Clients {
         let slot_s = config.slot.as_secs_f64();
         let mix = config.mix()?;
         let judge = learn::judge(&mix, &config.classes);
+        let second = monotonic_ns() / 1_000_000_000;
         let history = config.history.as_ref();
-        let history = history
-            .map(|(path, bound)| HistoryFile::open(path, *bound))
+        let recorder = history
+            .map(|(path, bound)| Recorder::start(path, *bound, second))
             .transpose()?;
         let now = meter.current_slot();
         let begin = match meter.took_over() {
@@ -111,13 +119,16 @@ impl Clients {
             learner: MixLearner::new(config.classes.clone())?,
             patience: PatienceLearner::default(),
             origins: HashMap::new(),
-            gave_up: GaveUp::new(config.slot.as_nanos() as u64),
+            gave_up: GaveUp::new(config.slot.as_nanos() as u64, monotonic_ns()),
             begin,
-            second: monotonic_ns() / 1_000_000_000,
-            learned: monotonic_ns() / 1_000_000_000,
-            recorded: 0,
+            totals_after: now.saturating_sub(settle_slots(slot_s, &mix)),
+            second,
+            learned: second,
+            // The second of the first slot is recorded as far as it is known.
+            recorded: (begin * meter.options().slot_ns / 1_000_000_000).saturating_sub(1),
+            history_lost_s: 0,
             boot: boot_id(),
-            history,
+            recorder,
             hooks_missing: 0,
             hooks_lost: 0,
             notifier: Notifier::start()?,
@@ -131,17 +142,8 @@ impl Clients {
             let category = clients.category(number)?;
             clients.categories.push(category);
         }
-        clients.recorded = clients.recorded_before();
         if clients.meter.took_over() {
             info!("the accounting of SYNs went on while no agent ran");
-        }
-        if let Some(torn) = clients
-            .history
-            .as_ref()
-            .map(HistoryFile::torn)
-            .filter(|&torn| torn > 0)
-        {
-            warn!("{torn} bytes at the end of the history were torn by a crash and are cut off");
         }
         Ok(clients)
     }
@@ -183,21 +185,9 @@ impl Clients {
     /// many as the kernel has, so that it is whole behind an agent that was not there.
     fn keep_slots(&self) -> usize {
         let needed = (WINDOW_S + 2.0 * self.judge.longest_s() + 5.0) / self.slot_s;
-        match self.history {
+        match self.config.history {
             Some(_) => needed.max(SURE as f64) as usize,
             None => needed as usize,
-        }
-    }
-
-    /// The second behind which recording begins. What was recorded before by an agent of
-    /// this boot is not recorded again, and of the time before the first slot nothing is
-    /// known; the second of that slot is recorded as far as it is known.
-    fn recorded_before(&self) -> u64 {
-        let before = (self.begin * self.slot_ns() / 1_000_000_000).saturating_sub(1);
-        let last = self.history.as_ref().and_then(HistoryFile::last);
-        match last {
-            Some((boot, second)) if boot == self.boot => second.max(before),
-            _ => before,
         }
     }
 
@@ -225,8 +215,7 @@ impl Clients {
                 completed,
             });
         }
-        let settled_until =
-            now.saturating_sub(1 + CategoryObserver::settle_slots(self.slot_s, &self.mix));
+        let settled_until = now.saturating_sub(settle_slots(self.slot_s, &self.mix));
         for number in 0..self.categories.len() {
             self.feed(number, settled_until, now)?;
         }
@@ -251,7 +240,9 @@ impl Clients {
             let counted = self.meter.slot(number as u32, slot)?;
             let origins = self.origins.get(&(number as u32, slot)).cloned();
             if slot <= settled_until {
-                self.total(number, &counted);
+                if slot > self.totals_after {
+                    self.total(number, &counted);
+                }
                 tries.push((counted.offered, counted.accepted));
                 settled.push((slot, category::to_slot(&counted, origins)));
             } else {
@@ -294,7 +285,17 @@ impl Clients {
         totals.overlapping += u64::from(slot.overlapping);
     }
 
+    /// Lost hooks are put back whatever else fails; one that cannot be fails nothing else.
     fn each_second(&mut self, second: u64) -> Result<()> {
+        let mended = match second.is_multiple_of(HOOKS_EVERY_S) {
+            true => self.mend_hooks(),
+            false => Ok(()),
+        };
+        self.work_off(second)?;
+        mended
+    }
+
+    fn work_off(&mut self, second: u64) -> Result<()> {
         self.meter.end_silent()?;
         for (category, of) in self.categories.iter_mut().zip(self.meter.responses()?) {
             category.responses = of;
@@ -315,10 +316,7 @@ impl Clients {
         }
         self.watch();
         self.manage_queues();
-        self.record(second)?;
-        if second.is_multiple_of(HOOKS_EVERY_S) {
-            self.mend_hooks()?;
-        }
+        self.record(second);
         Ok(())
     }
 
@@ -345,7 +343,7 @@ impl Clients {
     fn judge_waiting(&mut self) -> Result<()> {
         let now_ns = monotonic_ns();
         let waiting = self.meter.waiting()?;
-        let keep_after = self.history.as_ref().map(|_| self.recorded);
+        let keep_after = self.recorder.as_ref().map(|_| self.recorded);
         // Of what cannot be read nothing is taken back.
         let answered = |key: &FlowKey6, first_syn_ns| {
             let found = self.meter.is_answered(key, first_syn_ns);
@@ -435,24 +433,40 @@ impl Clients {
         (WINDOW_S / self.slot_s).round() as usize
     }
 
-    /// Writes the seconds that `exact` is done with.
-    fn record(&mut self, second: u64) -> Result<()> {
+    /// Has the seconds written that `exact` is done with. While the disk is full or does not
+    /// answer they wait in the models; what these forget is lost.
+    fn record(&mut self, second: u64) {
         let slot_ns = self.slot_ns();
-        let Some(history) = &mut self.history else {
-            return Ok(());
+        let Some(recorder) = &mut self.recorder else {
+            return;
         };
+        let remembered = self.categories.iter();
+        let remembered = remembered.filter_map(|of| of.observer.recent().next());
+        let oldest = remembered.map(|of| of.number * slot_ns / 1_000_000_000);
+        let lost = oldest.min().unwrap_or(0).saturating_sub(self.recorded + 1);
+        self.recorded += lost;
+        // Before, an agent of this boot may have written them.
+        if recorder.is_open() {
+            self.history_lost_s += lost;
+        }
+        match recorder.look(second) {
+            // What was recorded by an agent of this boot is not recorded again.
+            Some(Done::Opened(Some((boot, last)))) if boot == self.boot => {
+                self.recorded = self.recorded.max(last);
+            }
+            Some(Done::Written(until)) => self.recorded = self.recorded.max(until),
+            Some(Done::Opened(_)) | None => {}
+        }
+        if !recorder.is_free() {
+            return;
+        }
         let settles = self.judge.longest_s()
             + 2.0
             + CategoryObserver::settle_slots(self.slot_s, &self.mix) as f64 * self.slot_s;
         let until = second.saturating_sub(settles.ceil() as u64);
         let moment = Moment::now();
         let mut records = Vec::new();
-        // While the disk is full, what the models forget is lost.
-        let remembered = self.categories.iter();
-        let remembered = remembered.filter_map(|of| of.observer.recent().next());
-        let oldest = remembered.map(|of| of.number * slot_ns / 1_000_000_000);
-        let from = (self.recorded + 1).max(oldest.min().unwrap_or(until));
-        for at in from..=until {
+        for at in self.recorded + 1..=until {
             let ago_ns = moment.monotonic_ns.saturating_sub(at * 1_000_000_000);
             let unix_ms = moment.before(ago_ns).realtime_ns / 1_000_000;
             for category in &self.categories {
@@ -468,9 +482,7 @@ impl Clients {
                 }
             }
         }
-        history.append(&records)?;
-        self.recorded = self.recorded.max(until);
-        Ok(())
+        recorder.write(second, until, records);
     }
 
     /// Client latency now.
@@ -481,7 +493,12 @@ impl Clients {
             slot_s: self.slot_s,
             window_s: WINDOW_S,
             exact_settles_s: self.judge.longest_s() + 1.0,
-            recorded_s: self.history.as_ref().map(|_| self.recorded),
+            recorded_s: self.recorder.as_ref().map(|_| self.recorded),
+            history_error: self
+                .recorder
+                .as_ref()
+                .and_then(|recorder| recorder.fault().map(str::to_owned)),
+            history_lost_s: self.history_lost_s,
             memory_bytes: self.meter.options().memory_bytes(),
             mix: self
                 .mix
@@ -493,7 +510,7 @@ impl Clients {
             categories: self
                 .categories
                 .iter()
-                .filter(|category| category.totals != ClientTotals::default())
+                .filter(|category| category.is_known())
                 .map(|category| category.view(slots, self.slot_s))
                 .collect(),
             accept_queues: self.queues.view(),
@@ -501,6 +518,11 @@ impl Clients {
             hooks_lost: self.hooks_lost,
         }
     }
+}
+
+/// How many slots ago one was that is settled now.
+fn settle_slots(slot_s: f64, mix: &Mix) -> u64 {
+    1 + CategoryObserver::settle_slots(slot_s, mix)
 }
 
 /// Slots of a second, as far as they fit: one at least.

@@ -148,6 +148,7 @@ impl Changes {
             http,
             api,
             reconcile,
+            allow_empty,
             hash_key,
             unserved,
             xdp_mode,
@@ -181,6 +182,7 @@ impl Changes {
         self.option("http", http, &to.http, ToString::to_string);
         self.api(api.as_ref(), to.api.as_ref());
         self.plain("reconcile", reconcile, &to.reconcile);
+        self.plain("reload.allow_empty", allow_empty, &to.allow_empty);
         self.secret("hash_key", hash_key, &to.hash_key);
         self.plain("unserved", unserved, &to.unserved);
         self.key("xdp.mode", xdp_mode, &to.xdp_mode, |mode| {

@@ -121,6 +121,8 @@ pub struct BalancerConfig {
     pub api: Option<ApiConfig>,
     /// Remove VIPs and reals that the pinned maps hold and the file does not name.
     pub reconcile: bool,
+    /// Whether a file without VIPs is meant, though some are in force.
+    pub allow_empty: bool,
     /// Key of the hash that picks reals; `None` keeps the running one, or makes one.
     pub hash_key: Option<HashKey>,
     /// What becomes of packets to a VIP's address that are for no VIP.

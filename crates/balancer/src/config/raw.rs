@@ -31,6 +31,8 @@ pub(super) struct RawConfig {
     pub http: Option<Spanned<HttpValue>>,
     pub api: Option<RawApi>,
     pub reconcile: Option<bool>,
+    #[serde(default)]
+    pub reload: RawReload,
     pub hash_key: Option<Spanned<SecretValue>>,
     #[schemars(with = "Option<WordOf<Unserved>>")]
     pub unserved: Text,
@@ -66,6 +68,13 @@ pub(super) struct RawConfig {
     pub pool: BTreeMap<String, RawVip>,
     #[serde(default)]
     pub vip: Vec<Spanned<RawVip>>,
+}
+
+/// What is meant where a reload or a start takes something away.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReload {
+    pub allow_empty: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]

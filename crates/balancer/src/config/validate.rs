@@ -99,6 +99,7 @@ pub(super) fn config_with(
         http,
         api,
         reconcile: raw.reconcile.unwrap_or(true),
+        allow_empty: raw.reload.allow_empty.unwrap_or(false),
         hash_key: secret(raw.hash_key.as_ref(), faults, HashKey::from_str),
         unserved: text(raw.unserved.as_ref(), faults, Unserved::from_word)
             .unwrap_or(Unserved::Drop),

@@ -206,7 +206,8 @@ fn query(id: u16, name: &str, record: RecordType) -> Result<Vec<u8>> {
 }
 
 /// The records of an answer to this question, and the seconds for which all of them hold;
-/// `None` if it is cut off. That a name has none is an answer.
+/// `None` if it is cut off. That a name has none is an answer. That there is no such name is none:
+/// so look a wrong name and a zone that has lost it, too.
 fn records(
     answer: &[u8],
     id: u16,
@@ -228,7 +229,8 @@ fn records(
         return Ok(None);
     }
     match answer.rcode() {
-        RCODE::NoError | RCODE::NameError => {}
+        RCODE::NoError => {}
+        RCODE::NameError => bail!("there is no name {name} (NXDOMAIN)"),
         other => bail!("the answer is {other:?}"),
     }
     // What the name is called in truth.
@@ -375,8 +377,11 @@ mod tests {
         *packet.rcode_mut() = RCODE::ServerFailure;
         assert!(read(&packet, "a.example", RecordType::A).is_err());
         *packet.rcode_mut() = RCODE::NameError;
+        let error = read(&packet, "a.example", RecordType::A).unwrap_err();
+        assert_eq!(error.to_string(), "there is no name a.example (NXDOMAIN)");
+        *packet.rcode_mut() = RCODE::NoError;
         let (found, ttl) = read(&packet, "a.example", RecordType::A).unwrap().unwrap();
-        assert_eq!((found, ttl), (vec![], None), "the name is not there");
+        assert_eq!((found, ttl), (vec![], None), "it has none");
         packet.set_flags(PacketFlag::TRUNCATION);
         assert_eq!(read(&packet, "a.example", RecordType::A).unwrap(), None);
         let query = query(7, "a.example", RecordType::A).unwrap();

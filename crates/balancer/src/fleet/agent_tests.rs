@@ -203,6 +203,32 @@ fn agents_may_be_waited_for_later_than_the_fleet_is_founded() {
     assert_eq!(world.members[0].view().agents, []);
 }
 
+#[test]
+fn an_old_file_that_names_agents_brings_nothing_back() {
+    let more = "[[vip]]\nname = \"more\"\naddress = \"192.0.2.1\"\nport = 81\n\
+                real = [{ address = \"10.0.0.3\" }]\n";
+    let mut world = World::of(2, &[1, 2], more, false);
+    world.extra = "";
+    world.push(0, &[1], true).expect("a push");
+    world.settle();
+    // The file of the other has both still, and changes.
+    world.extra = Box::leak(format!("{HEARS}{more}").into_boxed_str());
+    world.start(1, &[1, 2]);
+    world.settle();
+    let view = world.members[0].view();
+    assert_eq!(view.agents.len(), 1, "what is there is waited for");
+    let in_use = view.ids.iter().filter(|id| id.phase != "resting");
+    let in_use: Vec<_> = in_use.map(|id| id.real.as_str()).collect();
+    assert_eq!(in_use, ["10.0.0.1"]);
+    // What is added to it comes.
+    world.reload(1, &[1, 2, 4]);
+    world.settle();
+    let view = world.members[0].view();
+    let known = view.ids.iter().filter(|id| id.phase == "known");
+    let known: Vec<_> = known.map(|id| id.real.as_str()).collect();
+    assert_eq!(known, ["10.0.0.4"]);
+}
+
 /// A VIP over QUIC beside the other, with these configurations, each with a nonce of this length.
 fn h3(configs: &[(u8, u8)]) -> &'static str {
     let config = |(number, nonce): &(u8, u8)| {

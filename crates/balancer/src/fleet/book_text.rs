@@ -533,6 +533,40 @@ impl StoredBook {
 mod tests {
     use super::*;
 
+    /// docs/how-to/several-balancers.md has the number: etcd takes requests of 1.5 MiB.
+    #[test]
+    fn a_book_of_6_000_reals_fits_a_request_of_etcd() {
+        let mut book = FleetBook::new(Absence::Waits, 2, u64::MAX);
+        book.position.generation.by = u64::MAX;
+        book.position.revision = 1_000_000;
+        for at in 0..60 {
+            let vip: Arc<str> = format!("[2001:db8:100:200::{at:x}]:443/tcp").into();
+            let mut wanted = FleetVip::default();
+            for id in 0..100 {
+                let real = format!("2001:db8:300:400::1:{id:x}").parse().unwrap();
+                let agent = true;
+                wanted.reals.insert(real, FleetVipReal { id: None, agent });
+                let record = IdRecord {
+                    real,
+                    phase: IdPhase::Live,
+                    since: book.position,
+                    agent,
+                };
+                book.ids.insert((vip.clone(), 10_000 + id), record);
+            }
+            book.vips.insert(vip, wanted);
+        }
+        let stored = StoredBook {
+            cluster: u64::MAX.to_string(),
+            book: Arc::new(book),
+            names: MemberNames::new(),
+        };
+        let bytes = stored.to_text().unwrap().len();
+        let each = bytes / 6_000;
+        assert!((200..250).contains(&each), "{each}");
+        assert!(bytes < 1_572_864, "{bytes}");
+    }
+
     #[test]
     fn a_book_is_read_as_it_was_written_and_no_later_format_is() {
         let mut book = FleetBook::new(Absence::StepsAside, 4, 7);

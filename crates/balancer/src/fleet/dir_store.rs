@@ -52,7 +52,7 @@ impl DirStore {
     }
 
     fn failed(&self, error: &io::Error) -> StoreError {
-        StoreError(format!("{}: {error}", self.dir.display()))
+        StoreError::Refused(format!("{}: {error}", self.dir.display()))
     }
 
     /// Does something while no other process does.

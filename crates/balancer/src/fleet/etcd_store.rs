@@ -26,6 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const UNAUTHENTICATED: u64 = 16;
 /// gRPC's code for a lease that is over.
 const NOT_FOUND: u64 = 5;
+/// What etcd says, by a code for many things, of a token that is signed (JWT), from before a user or
+/// a role was changed.
+const OLD_TOKEN: &str = "revision of auth store is old";
+/// What etcd, or gRPC in it, says of a request that is too large.
+const TOO_LARGE: [&str; 2] = ["request is too large", "received message larger than max"];
 
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -40,12 +45,19 @@ pub(crate) struct EtcdStore {
     /// To that, while it lasts.
     connection: Option<Sender>,
     token: Option<String>,
-    /// Of this process's member.
-    lease: Option<String>,
+    lease: Option<Lease>,
     /// That of the last reading.
     revision: u64,
     /// Reports changes, with the connection that it comes by.
     watch: Option<(Sender, Incoming)>,
+}
+
+/// The lease of this process's member.
+#[derive(Clone)]
+struct Lease {
+    id: String,
+    /// Whether etcd has the member's key with it, as far as is known.
+    has_key: bool,
 }
 
 /// Why etcd did not do what it was asked.
@@ -56,6 +68,16 @@ enum Refusal {
     Said(u64, String),
 }
 
+impl Refusal {
+    /// Whether another token may help.
+    fn is_of_token(&self) -> bool {
+        match self {
+            Self::Away(_) => false,
+            Self::Said(code, text) => *code == UNAUTHENTICATED || text.contains(OLD_TOKEN),
+        }
+    }
+}
+
 impl EtcdStore {
     pub(crate) fn new(config: &EtcdConfig, fleet: &str) -> Result<Self, StoreError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -64,7 +86,7 @@ impl EtcdStore {
         Ok(Self {
             config: config.clone(),
             prefix: format!("{}/{fleet}/", config.prefix),
-            runtime: runtime.map_err(|error| StoreError(error.to_string()))?,
+            runtime: runtime.map_err(|error| StoreError::Refused(error.to_string()))?,
             endpoint: 0,
             connection: None,
             token: None,
@@ -79,7 +101,7 @@ impl EtcdStore {
         let mut last = Refusal::Away("no server is named".to_owned());
         for _ in 0..self.config.endpoints.len() {
             last = match self.ask(path, body) {
-                Err(Refusal::Said(UNAUTHENTICATED, _)) if self.token.take().is_some() => {
+                Err(refusal) if refusal.is_of_token() && self.token.take().is_some() => {
                     match self.ask(path, body) {
                         Err(refusal) => refusal,
                         answer => return answer,
@@ -171,7 +193,12 @@ impl EtcdStore {
     fn put_alive(&mut self, member: &str, lease: &str) -> Result<(), Refusal> {
         let key = self.key("alive/", member);
         let body = json!({ "key": key, "value": encode("1"), "lease": lease });
-        self.call("kv/put", &body).map(drop)
+        let outcome = self.call("kv/put", &body).map(drop);
+        self.lease = Some(Lease {
+            id: lease.to_owned(),
+            has_key: outcome.is_ok(),
+        });
+        outcome
     }
 
     fn watch(&mut self) -> Result<(Sender, Incoming), Refusal> {
@@ -201,7 +228,8 @@ impl EtcdStore {
 impl From<Refusal> for StoreError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Away(text) | Refusal::Said(_, text) => Self(format!("etcd at {text}")),
+            Refusal::Away(text) => Self::Away(format!("etcd at {text}")),
+            Refusal::Said(_, text) => Self::Refused(format!("etcd at {text}")),
         }
     }
 }
@@ -215,7 +243,11 @@ impl Store for EtcdStore {
             ..Held::default()
         };
         self.revision = number(&answer["header"]["revision"]);
-        for pair in answer["kvs"].as_array().into_iter().flatten() {
+        let pairs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
+        if let Some(lease) = &mut self.lease {
+            lease.has_key = pairs.iter().any(|pair| pair["lease"] == lease.id);
+        }
+        for pair in pairs {
             let (Some(key), Some(value)) = (decode(&pair["key"]), decode(&pair["value"])) else {
                 continue;
             };
@@ -238,7 +270,16 @@ impl Store for EtcdStore {
             json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": expected });
         let put = json!({ "request_put": { "key": key, "value": encode(text) } });
         let body = json!({ "compare": [compare], "success": [put] });
-        let answer = self.of_cluster("kv/txn", &body)?;
+        let answer = self.call("kv/txn", &body).map_err(|refusal| match refusal {
+            Refusal::Said(code, said) if TOO_LARGE.iter().any(|words| said.contains(words)) => {
+                let kib = text.len().div_ceil(1024);
+                Refusal::Said(
+                    code,
+                    format!("{said}; the book has {kib} KiB: give etcd a larger --max-request-bytes, or the fleet fewer reals"),
+                )
+            }
+            refusal => refusal,
+        })?;
         Ok(answer["succeeded"] == true)
     }
 
@@ -248,29 +289,27 @@ impl Store for EtcdStore {
     }
 
     fn renew(&mut self, member: &str, ttl: Duration) -> Result<(), StoreError> {
-        if let Some(lease) = self.lease.take() {
-            let answer = self.of_cluster("lease/keepalive", &json!({ "ID": lease }))?;
+        if let Some(Lease { id, has_key }) = self.lease.clone() {
+            let answer = self.of_cluster("lease/keepalive", &json!({ "ID": id }))?;
             // A lease that is over has no time left.
             if number(&answer["result"]["TTL"]) > 0 {
-                match self.put_alive(member, &lease) {
-                    Ok(()) => {
-                        self.lease = Some(lease);
-                        return Ok(());
-                    }
+                // To set the key again would be one more revision of all keys, for ever.
+                if has_key {
+                    return Ok(());
+                }
+                match self.put_alive(member, &id) {
                     Err(Refusal::Said(NOT_FOUND, _)) => {}
-                    Err(refusal) => return Err(refusal.into()),
+                    outcome => return outcome.map_err(StoreError::from),
                 }
             }
         }
         // What is asked for in whole seconds must not be less.
         let seconds = ttl.as_secs_f64().ceil();
         let answer = self.of_cluster("lease/grant", &json!({ "TTL": seconds.to_string() }))?;
-        let Some(lease) = answer["ID"].as_str().map(str::to_owned) else {
-            return Err(StoreError("etcd gave no lease".to_owned()));
+        let Some(id) = answer["ID"].as_str() else {
+            return Err(StoreError::Refused("etcd gave no lease".to_owned()));
         };
-        self.put_alive(member, &lease)?;
-        self.lease = Some(lease);
-        Ok(())
+        self.put_alive(member, id).map_err(StoreError::from)
     }
 
     fn wait(&mut self, at_most: Duration) -> Result<bool, StoreError> {

@@ -19,7 +19,7 @@ use crate::by_hand::{self, put};
 use crate::config::{BalancerConfig, RealConfig, RealRole, VipConfig, quic};
 use crate::cookies::ids_of;
 use crate::engine::{Engine, EngineError};
-use crate::state_dir::SetByHand;
+use crate::state_dir::{KeptReal, SetByHand};
 
 /// A VIP by address, port and protocol, and a real of it.
 pub(crate) type RealKey = (Arc<str>, IpAddr);
@@ -58,10 +58,27 @@ pub(crate) struct Membership {
     pub wants: BTreeMap<RealKey, HandState>,
     /// Whether the file, or what is set by hand, may be another since the fleet was asked.
     pub told: bool,
+    /// What discovery had found, by what the fleet was told of it.
+    pub found: Vec<KeptReal>,
     /// What the file that was read last takes away: it is refused until that is confirmed.
     pub held: Vec<Removal>,
     /// How the fleet stood when it was looked at last.
     pub view: FleetView,
+}
+
+impl Membership {
+    /// What a former daemon had found, with what its own file has lost of that.
+    pub(crate) fn with_told(&mut self, mut found: Vec<KeptReal>) -> Vec<KeptReal> {
+        for told in std::mem::take(&mut self.found) {
+            let is_it = |of: &KeptReal| {
+                of.vip == told.vip && of.real.get("address") == told.real.get("address")
+            };
+            if !found.iter().any(is_it) {
+                found.push(told);
+            }
+        }
+        found
+    }
 }
 
 impl Engine {

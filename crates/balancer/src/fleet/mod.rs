@@ -224,6 +224,7 @@ impl Fleet {
                 membership.wants.insert(of, state);
             }
         }
+        membership.found = fleet.told_found(file, following.as_ref());
         membership.following = following;
         membership.view = fleet.view();
         Ok((fleet, membership))
@@ -252,10 +253,16 @@ impl Fleet {
             self.paths = engine.agent_paths();
             engine.reports().follows()
         };
-        let outcome = self.renew(now_ns).and_then(|()| self.store.read());
+        let renewed = self.renew(now_ns);
+        // One that is full takes no lease, and has the book still.
+        let outcome = match &renewed {
+            Err(away @ StoreError::Away(_)) => Err(away.clone()),
+            _ => self.store.read(),
+        };
         match outcome {
             Ok(held) => {
-                self.faults.store(None);
+                let fault = renewed.err();
+                self.faults.store(fault.map(|fault| fault.to_string()));
                 self.read.take(&held, &self.config.member);
                 if !self.kept.left {
                     self.tell_rules(engines, &held, agents, now_ns);
@@ -391,8 +398,14 @@ impl Fleet {
         for action in actions {
             match action {
                 FleetAction::Keep(book) => {
-                    self.kept.book = Some(self.read.stored(book));
-                    self.keep()?;
+                    let stored = self.read.stored(book);
+                    if self.kept.book.as_ref() != Some(&stored) {
+                        let former = self.kept.book.replace(stored);
+                        if let Err(fault) = self.keep() {
+                            self.kept.book = former;
+                            return Err(fault);
+                        }
+                    }
                 }
                 FleetAction::Apply(book) => {
                     self.apply(engines, &book)?;
@@ -422,6 +435,15 @@ impl Fleet {
                         None => "the store has no book; found the fleet on one balancer, by `causeway fleet found`".to_owned(),
                         Some(_) => "the store has lost the book, and this balancer is not in service, so may not know all of it; one that is puts its own back, or an operator by `causeway fleet found`".to_owned(),
                     });
+                }
+                FleetAction::Say(Hold::StoreOlder(found)) => {
+                    let own = self.member.book();
+                    let own = own.map(|book| view::position(book.position).to_string());
+                    return Err(format!(
+                        "the store was set back: it has book {}, and this balancer, which has {}, is not in service, so may not know all that came after; one that is puts its own back, or an operator by `causeway fleet found` on the one with the newest",
+                        view::position(found),
+                        own.unwrap_or_default()
+                    ));
                 }
                 FleetAction::Say(Hold::Format(format)) => {
                     return Err(format!(
@@ -517,12 +539,13 @@ impl Fleet {
         let Some(book) = self.member.book().cloned() else {
             return Ok(());
         };
-        let (own, by_hand) = {
+        let (mut own, by_hand, unasked) = {
             let engine = engines.engine();
             let wants = engine.fleet.as_ref().map(|fleet| fleet.wants.clone());
             (
                 following::vips_of(&engine.file, &book),
                 wants.unwrap_or_default(),
+                engine.unasked(),
             )
         };
         let told = match &self.kept.file {
@@ -534,6 +557,14 @@ impl Fleet {
                 .map(|(vip, own)| (vip.clone(), own.clone()))
                 .collect(),
         };
+        // Reals that have not been asked for yet are not gone.
+        for vip in unasked {
+            if let (Some(own), Some(told)) = (own.get_mut(&vip), told.get(&vip)) {
+                for (real, wanted) in &told.reals {
+                    own.reals.entry(*real).or_insert(*wanted);
+                }
+            }
+        }
         let mut events = self.wants_of_file(&told, &own, &book, engines);
         if let Some(key) = self.secrets.keys().keys().max() {
             events.push(FleetEvent::Key(*key));
@@ -622,21 +653,24 @@ impl Fleet {
 
     // What operators say.
 
-    /// Puts the first book into the store, or the last good one back into a store without any.
+    /// Puts the first book into the store, or the last good one back into a store that has lost it.
     pub(crate) fn found(&mut self, engines: &impl HasEngine) -> Result<String, EngineError> {
         let held = self
             .store
             .read()
             .map_err(|error| EngineError::Conflict(error.to_string()))?;
         self.read.take(&held, &self.config.member);
-        let there = self.read.book(&held).map_err(EngineError::Conflict)?;
-        if there.is_some() {
+        let stored = Stored {
+            book: self.read.book(&held).map_err(EngineError::Conflict)?,
+            acks: self.read.acks.clone(),
+        };
+        if stored.book.is_some() && !self.member.has_lost(&stored) {
             return Err(EngineError::Conflict(format!(
                 "fleet {} has a book; this balancer joins by itself",
                 self.config.name
             )));
         }
-        self.read.found = None;
+        self.read.found = stored.book.as_ref().map(|book| book.position);
         let name = &self.config.name;
         let (said, actions) = match self.member.book() {
             Some(book) => (
@@ -644,7 +678,7 @@ impl Fleet {
                     "book {} of fleet {name} is put back",
                     view::position(book.position)
                 ),
-                self.member.handle(FleetEvent::PutBack),
+                self.member.handle(FleetEvent::PutBack(stored)),
             ),
             None => {
                 let engine = engines.engine();

@@ -5,6 +5,8 @@ use causeway_api::Moment;
 use causeway_api::balancer::Status;
 use causeway_api::fleet::{FleetPush, FleetRollback};
 
+use serde_json::json;
+
 use super::store_tests::within_patience;
 use super::tests::{Member, START, World};
 use super::*;
@@ -123,6 +125,78 @@ fn of_two_files_that_take_away_half_each_one_is_held() {
     world.settle();
     assert!(world.all_pick(&[1, 2]));
     assert!(world.held(1).is_empty());
+}
+
+/// A VIP beside the other, whose reals are discovered.
+const FOUND: &str = "[[vip]]\nname = \"found\"\naddress = \"192.0.2.1\"\nport = 81\n\
+    discover = { file = \"/nowhere\", drain = \"60s\" }\n";
+
+impl World {
+    /// What a member is told of the reals of the VIP `found`.
+    fn answer(&self, at: usize, reals: &[u8]) {
+        let mut engine = self.members[at].engine();
+        let vip = engine.asked_for().remove(0);
+        let real = |last: &u8| json!({ "address": format!("10.0.0.{last}") });
+        let reals = crate::config::reals_from_json(&vip, reals.iter().map(real).collect());
+        let found = engine.handle_found(START, &vip.endpoint(), reals);
+        found.unwrap();
+    }
+}
+
+#[test]
+fn reals_that_a_restart_has_lost_are_not_gone_from_the_fleet() {
+    let mut world = World::of(2, &[1], FOUND, false);
+    for at in 0..2 {
+        world.answer(at, &[5, 6, 7]);
+        world.settle();
+    }
+    assert!(world.all_pick(&[1, 5, 6, 7]));
+    let history = world.members[1].view().history;
+    // Nothing of what was found is kept here.
+    world.start(0, &[1]);
+    world.settle();
+    assert!(world.all_pick(&[1, 5, 6, 7]));
+    // It is weighed against what was found before.
+    world.answer(0, &[5]);
+    world.settle();
+    assert!(world.all_pick(&[1, 5, 6, 7]));
+    let held = |world: &World| {
+        let engine = world.members[0].engine();
+        let vip = engine.asked_for().remove(0);
+        engine.discovery(&vip).unwrap().held
+    };
+    assert_eq!(held(&world), Some(2));
+    assert_eq!(world.members[1].view().history, history);
+    // One that goes drains here, and then goes.
+    world.answer(0, &[5, 6]);
+    world.settle();
+    assert_eq!(held(&world), None);
+    assert_eq!(world.members[1].picks(), [1, 5, 6, 7]);
+    let later_ns = START.monotonic_ns + 60_000_000_000;
+    let left = world.members[0].engine().expire_found(later_ns);
+    assert!(left.is_empty(), "{left:?}");
+    world.settle();
+    assert!(world.all_pick(&[1, 5, 6]));
+}
+
+#[test]
+fn reals_of_a_file_that_are_discovered_from_now_on_stay_until_there_is_an_answer() {
+    let file = FOUND.replace(
+        "discover = { file = \"/nowhere\", drain = \"60s\" }",
+        "real = [{ address = \"10.0.0.5\" }, { address = \"10.0.0.6\" }]",
+    );
+    let with = |vip: &str| -> &'static str {
+        Box::leak(format!("max_removed = 1.0\n{vip}").into_boxed_str())
+    };
+    let mut world = World::of(2, &[1], with(&file), false);
+    assert!(world.all_pick(&[1, 5, 6]));
+    world.extra = with(FOUND);
+    world.reload(0, &[1]);
+    world.settle();
+    assert!(world.all_pick(&[1, 5, 6]));
+    world.answer(0, &[6, 7]);
+    world.settle();
+    assert!(world.all_pick(&[1, 6, 7]));
 }
 
 #[test]

@@ -14,17 +14,18 @@ use causeway_core::fleet::{
     ChangedVips, FleetAction, FleetBook, FleetChange, FleetEvent, FleetVip, Hold, MayRemove,
     PastStep, Removal,
 };
+use serde_json::json;
 use tracing::{info, warn};
 
 use super::dir_store::boot_id;
-use super::following::vips_of;
+use super::following::{Following, vips_of};
 use super::kept::Kept;
 use super::view::LEFT;
 use super::{Fleet, HasEngine};
 use crate::config::{BalancerConfig, SharedVip};
-use crate::discovery;
+use crate::discovery::{self, FoundReals};
 use crate::engine::{Engine, EngineError};
-use crate::state_dir::StateDir;
+use crate::state_dir::{KeptReal, StateDir};
 
 /// How often an order is proposed again, if the book has changed meanwhile.
 const TRIES: usize = 5;
@@ -32,7 +33,8 @@ const TRIES: usize = 5;
 /// VIPs with their reals, by name.
 type Vips = BTreeMap<Arc<str>, FleetVip>;
 
-/// What has changed in a file since it was last written to the book.
+/// What has changed in a file since it was last written to the book. What the file had then and
+/// the book lacks has been removed by another since, and stays so, whatever changes of it.
 pub(super) fn changes_of_file(told: &Vips, own: &Vips, book: &FleetBook) -> ChangedVips {
     let mut changes = ChangedVips::new();
     let names: BTreeSet<&Arc<str>> = told.keys().chain(own.keys()).collect();
@@ -45,9 +47,13 @@ pub(super) fn changes_of_file(told: &Vips, own: &Vips, book: &FleetBook) -> Chan
             changes.insert(name.clone(), None);
             continue;
         };
+        let there = book.vips.get(name);
+        if before.is_some() && there.is_none() {
+            continue;
+        }
         let nothing = FleetVip::default();
         let before = before.unwrap_or(&nothing);
-        let mut vip = book.vips.get(name).cloned().unwrap_or_default();
+        let mut vip = there.cloned().unwrap_or_default();
         vip.ids = now.ids;
         // Where no file has told the book of any, the first that does so holds.
         if before.cid != now.cid && (before.cid.is_some() || vip.cid.is_none()) {
@@ -58,7 +64,9 @@ pub(super) fn changes_of_file(told: &Vips, own: &Vips, book: &FleetBook) -> Chan
             vip.reals.remove(real);
         }
         for (real, wanted) in &now.reals {
-            if before.reals.get(real) != Some(wanted) {
+            let known = before.reals.get(real);
+            let is_there = vip.reals.contains_key(real);
+            if known != Some(wanted) && (known.is_none() || is_there) {
                 vip.reals.insert(*real, *wanted);
             }
         }
@@ -240,6 +248,16 @@ impl Engine {
         book.removals(&changes_of_file(&told, &own, book), fleet.may_remove())
     }
 
+    /// The VIPs about whose reals this daemon has had no answer yet.
+    pub(super) fn unasked(&self) -> Vec<Arc<str>> {
+        let is_answered = |vip: &Arc<str>| {
+            let found = self.found.get(&**vip);
+            found.and_then(FoundReals::last_ns).is_some()
+        };
+        let asked = asked_for(&self.file).into_iter();
+        asked.filter(|vip| !is_answered(vip)).collect()
+    }
+
     /// Takes what is held of the file that was read last, to be shown.
     pub(crate) fn set_held(&mut self, held: Vec<Removal>) {
         if let Some(fleet) = &mut self.fleet {
@@ -291,6 +309,15 @@ impl Engine {
         Ok(FleetPushed {
             changes: self.difference(file).changes,
             ..self.preview(&of_whole_file(&with_found, book), book)
+        })
+    }
+
+    /// An order with the number of its revision: the one before the last is another after each change.
+    pub(crate) fn numbered(&self, order: FleetRollback) -> Result<FleetRollback, EngineError> {
+        let (at, _) = of_revision(self.book_to_change()?, order.revision, &self.file)?;
+        Ok(FleetRollback {
+            revision: Some(at),
+            ..order
         })
     }
 
@@ -472,6 +499,38 @@ impl Fleet {
             (named, self.config.may_remove()),
         ];
         all.into_iter().map(event).collect()
+    }
+
+    /// The reals that discovery had found, as far as the fleet was told of them and has them: the
+    /// file that keeps what was found may be lost, and they would be gone from all members.
+    pub(super) fn told_found(
+        &self,
+        file: &BalancerConfig,
+        following: Option<&Following>,
+    ) -> Vec<KeptReal> {
+        let (Some(told), Some(following)) = (&self.kept.file, following) else {
+            return Vec::new();
+        };
+        let told = told.vips();
+        let asked = file.vips.iter().filter(|vip| vip.discover.is_some());
+        let found = asked.flat_map(|vip| {
+            let endpoint = vip.endpoint();
+            let (told, there) = (
+                told.get(endpoint.as_str()),
+                following.book.vips.get(endpoint.as_str()),
+            );
+            let is_named = |real: &IpAddr| vip.reals.iter().any(|named| named.address == *real);
+            let is_there = |real: &IpAddr| there.is_some_and(|vip| vip.reals.contains_key(real));
+            let reals = told.into_iter().flat_map(|vip| vip.reals.keys());
+            let found = reals.filter(|real| !is_named(real) && is_there(real));
+            let found = found.map(|real| KeptReal {
+                vip: endpoint.clone(),
+                real: json!({ "address": real.to_string() }),
+                gone_ns: None,
+            });
+            found.collect::<Vec<_>>()
+        });
+        found.collect()
     }
 
     /// Notes what of the file is held though the file is in force: others have changed the book

@@ -41,8 +41,24 @@ pub(crate) enum FleetOrder {
 
 type Answer = Result<String, EngineError>;
 
+/// An order on its way to a member.
+pub(crate) struct GivenOrder {
+    order: FleetOrder,
+    answer: Sender<Answer>,
+    /// Whether it was begun, or given up: what came first holds.
+    taken: Arc<AtomicBool>,
+}
+
+impl GivenOrder {
+    /// What is to be done, and where to answer; nothing if who gave it has given it up.
+    pub(super) fn begin(self) -> Option<(FleetOrder, Sender<Answer>)> {
+        let given_up = self.taken.swap(true, Ordering::Relaxed);
+        (!given_up).then_some((self.order, self.answer))
+    }
+}
+
 /// Gives orders to a member.
-pub(crate) struct FleetOrders(Mutex<Sender<(FleetOrder, Sender<Answer>)>>);
+pub(crate) struct FleetOrders(Mutex<Sender<GivenOrder>>);
 
 impl FleetOrders {
     /// With where they come out.
@@ -53,21 +69,38 @@ impl FleetOrders {
 
     /// Gives one, and waits for its answer.
     pub(crate) fn give(&self, order: FleetOrder) -> Answer {
-        let (tell, told) = mpsc::channel();
-        let away = || {
-            EngineError::Conflict(
-                "the fleet's store does not answer; `causeway fleet status` says why".to_owned(),
-            )
+        self.give_for(PATIENCE, order)
+    }
+
+    /// The same with another patience. One that is not begun by then is never done.
+    pub(super) fn give_for(&self, patience: Duration, order: FleetOrder) -> Answer {
+        let (answer, told) = mpsc::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        let given = GivenOrder {
+            order,
+            answer,
+            taken: Arc::clone(&taken),
         };
         let orders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        orders.send((order, tell)).map_err(|_| away())?;
+        // Without a member's thread there is no answer, either.
+        let _ = orders.send(given);
         drop(orders);
-        told.recv_timeout(PATIENCE).map_err(|_| away())?
+        told.recv_timeout(patience).unwrap_or_else(|_| {
+            let said = match taken.swap(true, Ordering::Relaxed) {
+                false => {
+                    "the fleet's store does not answer, and this order is dropped; `causeway fleet status` says why, give it again then"
+                }
+                true => {
+                    "the fleet's store is slow, and this order may still be carried out; look at `causeway fleet status` and `causeway fleet history` before you give it again"
+                }
+            };
+            Err(EngineError::Conflict(said.to_owned()))
+        })
     }
 }
 
 /// Where orders come out.
-pub(crate) type FleetInbox = Receiver<(FleetOrder, Sender<Answer>)>;
+pub(crate) type FleetInbox = Receiver<GivenOrder>;
 
 /// A member's thread.
 pub(crate) struct FleetRunner {
@@ -113,10 +146,12 @@ impl Fleet {
         let begun = Instant::now();
         while begun.elapsed() < READ_EVERY && !stopped.load(Ordering::Relaxed) {
             let mut heard = engines.engine().fleet_was_told();
-            while let Ok((order, answer)) = inbox.try_recv() {
-                heard = true;
-                // Who asked may be gone.
-                let _ = answer.send(self.order(engines, order));
+            while let Ok(given) = inbox.try_recv() {
+                if let Some((order, answer)) = given.begin() {
+                    heard = true;
+                    // Who asked may be gone.
+                    let _ = answer.send(self.order(engines, order));
+                }
             }
             if heard || self.wait(HEAR_EVERY) {
                 return;

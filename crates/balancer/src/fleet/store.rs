@@ -10,8 +10,14 @@ use crate::config::fleet::{FleetConfig, FleetStore};
 
 /// Why a store did not do what it was asked, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct StoreError(pub String);
+pub(crate) enum StoreError {
+    /// It cannot be reached: whoever asks for more now waits in vain once more.
+    #[error("{0}")]
+    Away(String),
+    /// It does not do this. It may do something else: one that is full can be read.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// What a store holds of a fleet at one instant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

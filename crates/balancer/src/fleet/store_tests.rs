@@ -12,12 +12,14 @@ use tempfile::TempDir;
 
 use super::dir_store::DirStore;
 use super::etcd_store::EtcdStore;
-use super::store::Store;
+use super::store::{Store, StoreError};
 use crate::config::fleet::{EtcdConfig, Password};
 use crate::serve_tests::address_of_its_own;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A lease that does not end within a test.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Debian's etcd at an address and with a directory of its own. Dropped, it is killed.
 pub(super) struct Etcd {
@@ -26,27 +28,34 @@ pub(super) struct Etcd {
     dir: TempDir,
     /// Files of its certificate and key, if clients come by TLS.
     tls: Option<TempDir>,
+    /// What else it is told.
+    flags: Vec<String>,
 }
 
 impl Etcd {
     pub(super) fn start() -> Self {
-        Self::start_at(address_of_its_own().ip(), None)
+        Self::start_with(Vec::new())
     }
 
-    fn start_at(ip: IpAddr, tls: Option<TempDir>) -> Self {
+    fn start_with(flags: Vec<String>) -> Self {
+        Self::start_at(address_of_its_own().ip(), None, flags)
+    }
+
+    fn start_at(ip: IpAddr, tls: Option<TempDir>, flags: Vec<String>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let process = Self::run(dir.path(), ip, tls.as_ref());
+        let process = Self::run(dir.path(), ip, tls.as_ref(), &flags);
         let etcd = Self {
             process,
             ip,
             dir,
             tls,
+            flags,
         };
         etcd.wait_ready();
         etcd
     }
 
-    fn run(dir: &Path, ip: IpAddr, tls: Option<&TempDir>) -> Child {
+    fn run(dir: &Path, ip: IpAddr, tls: Option<&TempDir>, flags: &[String]) -> Child {
         let scheme = tls.map_or("http", |_| "https");
         let client = format!("{scheme}://{ip}:2379");
         let peer = format!("http://{ip}:2380");
@@ -63,6 +72,7 @@ impl Etcd {
             .args(["--listen-peer-urls", &peer])
             .args(["--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}")])
+            .args(flags)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -101,6 +111,37 @@ impl Etcd {
         assert!(output.status.success(), "etcdctl {words:?}: {said}");
     }
 
+    /// From now on users are asked for passwords: `lb` for "secret", `root` for "top".
+    fn ask_for_passwords(&self) {
+        for words in [
+            &["user", "add", "root:top"][..],
+            &["user", "grant-role", "root", "root"],
+            &["role", "add", "causeway"],
+            &[
+                "role",
+                "grant-permission",
+                "causeway",
+                "--prefix=true",
+                "readwrite",
+                "/causeway/",
+            ],
+            &["user", "add", "lb:secret"],
+            &["user", "grant-role", "lb", "causeway"],
+            &["auth", "enable"],
+        ] {
+            self.etcdctl(words);
+        }
+    }
+
+    fn store_of(&self, user: Option<(&str, &str)>) -> EtcdStore {
+        let user = user.map(|(name, word)| (name.to_owned(), Password(word.to_owned())));
+        let config = EtcdConfig {
+            user,
+            ..self.config()
+        };
+        EtcdStore::new(&config, "edge").unwrap()
+    }
+
     pub(super) fn stop(&mut self) {
         self.process.kill().expect("kill etcd");
         self.process.wait().expect("its end");
@@ -111,7 +152,7 @@ impl Etcd {
         if wiped {
             self.dir = tempfile::tempdir().expect("a directory");
         }
-        self.process = Self::run(self.dir.path(), self.ip, self.tls.as_ref());
+        self.process = Self::run(self.dir.path(), self.ip, self.tls.as_ref(), &self.flags);
         self.wait_ready();
     }
 }
@@ -224,43 +265,102 @@ fn etcd_that_is_away_is_a_sentence_and_comes_back() {
 #[test]
 fn etcd_asks_for_a_password() {
     let etcd = Etcd::start();
-    for words in [
-        &["user", "add", "root:top"][..],
-        &["user", "grant-role", "root", "root"],
-        &["role", "add", "causeway"],
-        &[
-            "role",
-            "grant-permission",
-            "causeway",
-            "--prefix=true",
-            "readwrite",
-            "/causeway/",
-        ],
-        &["user", "add", "lb:secret"],
-        &["user", "grant-role", "lb", "causeway"],
-        &["auth", "enable"],
-    ] {
-        etcd.etcdctl(words);
-    }
-    let with = |user: Option<(&str, &str)>| {
-        let user = user.map(|(name, word)| (name.to_owned(), Password(word.to_owned())));
-        let config = EtcdConfig {
-            user,
-            ..etcd.config()
-        };
-        EtcdStore::new(&config, "edge").unwrap()
-    };
-    assert!(with(None).read().is_err());
-    let error = with(Some(("lb", "wrong"))).read().unwrap_err();
+    etcd.ask_for_passwords();
+    assert!(etcd.store_of(None).read().is_err());
+    let error = etcd.store_of(Some(("lb", "wrong"))).read().unwrap_err();
     assert!(
         error.to_string().contains("authentication failed"),
         "{error}"
     );
-    let mut store = with(Some(("lb", "secret")));
+    let mut store = etcd.store_of(Some(("lb", "secret")));
     assert!(store.replace(None, "book").unwrap());
     store.renew("lb1", Duration::from_secs(5)).unwrap();
     store.wait(Duration::ZERO).unwrap();
     assert_eq!(store.read().unwrap().book.unwrap().1, "book");
+}
+
+#[test]
+fn a_signed_token_is_asked_for_again_once_users_have_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    fs::write(&key, "of this test").unwrap();
+    let key = key.display();
+    let signed = format!("--auth-token=jwt,priv-key={key},sign-method=HS256,ttl=10m");
+    let etcd = Etcd::start_with(vec![signed]);
+    etcd.ask_for_passwords();
+    let mut store = etcd.store_of(Some(("lb", "secret")));
+    assert!(store.replace(None, "book").unwrap());
+    etcd.etcdctl(&["--user", "root:top", "user", "add", "other:word"]);
+    let (version, text) = store.read().unwrap().book.unwrap();
+    assert_eq!(text, "book");
+    etcd.etcdctl(&["--user", "root:top", "role", "add", "other"]);
+    assert!(store.replace(Some(version), "later").unwrap());
+}
+
+/// Each write is a revision of all keys, of which etcd keeps every one by default.
+#[test]
+fn renewals_write_nothing_into_etcd() {
+    let etcd = Etcd::start();
+    let mut store = etcd.store_of(None);
+    store.renew("lb1", HOUR).unwrap();
+    assert!(store.replace(None, "first").unwrap());
+    let (version, _) = store.read().unwrap().book.unwrap();
+    for _ in 0..3 {
+        store.renew("lb1", HOUR).unwrap();
+    }
+    assert!(store.replace(Some(version), "second").unwrap());
+    assert_eq!(store.read().unwrap().book.unwrap().0, version + 1);
+    // What others have taken away is there again.
+    etcd.etcdctl(&["del", "/causeway/edge/alive/lb1"]);
+    assert!(store.read().unwrap().alive.is_empty());
+    store.renew("lb1", HOUR).unwrap();
+    assert!(store.read().unwrap().alive.contains("lb1"));
+}
+
+#[test]
+fn a_full_etcd_renews_leases_and_can_be_read() {
+    let mut etcd = Etcd::start_with(vec!["--quota-backend-bytes=1000000".to_owned()]);
+    let mut store = etcd.store_of(None);
+    store.renew("lb1", HOUR).unwrap();
+    assert!(store.replace(None, "book").unwrap());
+    let (version, _) = store.read().unwrap().book.unwrap();
+    let large = "x".repeat(1_200_000);
+    let error = store.replace(Some(version), &large).unwrap_err();
+    assert!(
+        error.to_string().contains("database space exceeded"),
+        "{error}"
+    );
+    assert!(store.acknowledge("lb1", "a").is_err());
+    store.renew("lb1", HOUR).unwrap();
+    // One that comes now gets no lease.
+    let mut other = etcd.store_of(None);
+    let refused = other.renew("lb2", HOUR).unwrap_err();
+    assert!(matches!(refused, StoreError::Refused(_)), "{refused}");
+    let held = other.read().unwrap();
+    assert_eq!(
+        (held.book.unwrap().1.as_str(), held.alive.len()),
+        ("book", 1)
+    );
+    // A lease outlives that etcd is away: there would be no other.
+    etcd.stop();
+    let away = store.renew("lb1", HOUR).unwrap_err();
+    assert!(matches!(away, StoreError::Away(_)), "{away}");
+    etcd.again(false);
+    within_patience(|| store.renew("lb1", HOUR).is_ok());
+    assert!(store.read().unwrap().alive.contains("lb1"));
+}
+
+#[test]
+fn what_etcd_does_not_take_for_its_size_is_said() {
+    let etcd = Etcd::start();
+    let mut store = etcd.store_of(None);
+    for (bytes, kib) in [(1_600_000, 1563), (2_600_000, 2540)] {
+        let error = store.replace(None, &"x".repeat(bytes)).unwrap_err();
+        let said = format!(
+            "; the book has {kib} KiB: give etcd a larger --max-request-bytes, or the fleet fewer reals"
+        );
+        assert!(error.to_string().ends_with(&said), "{error}");
+    }
 }
 
 #[test]
@@ -270,7 +370,7 @@ fn etcd_is_reached_by_tls_and_must_be_trusted() {
     let made = rcgen::generate_simple_self_signed([ip.to_string()]).unwrap();
     fs::write(tls.path().join("cert.pem"), made.cert.pem()).unwrap();
     fs::write(tls.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
-    let etcd = Etcd::start_at(ip, Some(tls));
+    let etcd = Etcd::start_at(ip, Some(tls), Vec::new());
     contract(&|| Box::new(EtcdStore::new(&etcd.config(), "edge").unwrap()));
     let config = EtcdConfig {
         tls: ClientFiles::default(),

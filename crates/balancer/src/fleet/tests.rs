@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use causeway_api::Moment;
 use causeway_api::balancer::RealChange;
+use causeway_api::fleet::FleetRollback;
 use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use tempfile::TempDir;
 
@@ -442,6 +444,85 @@ fn what_is_set_by_hand_reaches_all_and_holds_at_once_without_the_store() {
     assert!(refused.to_string().contains("change the file and reload"));
 }
 
+/// A VIP without cookies beside the other, which the book does not have.
+fn dns(reals: &[u8]) -> &'static str {
+    let real = |last: &u8| format!("{{ address = \"10.0.0.{last}\" }}");
+    let reals: Vec<String> = reals.iter().map(real).collect();
+    let text = format!(
+        "[[vip]]\nname = \"dns\"\naddress = \"192.0.2.1\"\nport = 53\nprotocol = \"udp\"\nreal = [{}]\n",
+        reals.join(", ")
+    );
+    Box::leak(text.into_boxed_str())
+}
+
+#[test]
+fn what_is_set_by_hand_holds_where_a_file_has_the_real_still_until_it_is_dropped() {
+    let mut world = World::of(2, &[1], dns(&[2, 3]), false);
+    let drain = RealChange {
+        drain: Some(true),
+        ..RealChange::default()
+    };
+    let set = |world: &World, real: &str| {
+        let mut engine = world.members[0].engine();
+        engine.change_real("dns", real, &drain, 7).unwrap();
+    };
+    set(&world, "10.0.0.3");
+    world.settle();
+    assert_eq!(world.members[1].picks(), [1, 2]);
+    // It is drained to be removed, from one file after the other.
+    world.extra = dns(&[2]);
+    world.reload(0, &[1]);
+    world.settle();
+    assert_eq!(world.members[1].picks(), [1, 2]);
+    let overrides = world.members[0].engine().overrides();
+    assert_eq!(overrides.len(), 1);
+    assert_eq!(
+        (overrides[0].vip.as_str(), overrides[0].real.as_str()),
+        ("dns", "10.0.0.3")
+    );
+    world.reload(1, &[1]);
+    let dropped = world.members[0]
+        .engine()
+        .drop_overrides(Some("dns"), Some("10.0.0.3"));
+    assert_eq!(dropped.unwrap(), overrides);
+    world.settle();
+    for member in &world.members {
+        let engine = member.engine();
+        let fleet = engine.fleet.as_ref().unwrap();
+        assert!(fleet.following.as_ref().unwrap().book.by_hand.is_empty());
+        assert!(engine.kept().by_hand.is_empty());
+    }
+    let unknown = world.members[0]
+        .engine()
+        .drop_overrides(Some("dns"), Some("10.0.0.3"));
+    assert!(unknown.is_err());
+}
+
+#[test]
+fn a_book_that_cannot_be_written_to_the_disk_is_not_acknowledged() {
+    let mut world = World::new(2, &[1, 2]);
+    // Where the file is written before it takes the former one's place.
+    let new = world.members[1].dir.path().join("fleet.json.new");
+    fs::create_dir(&new).unwrap();
+    world.reload(0, &[1, 2, 3]);
+    world.settle();
+    let hold = world.members[1].view().hold.unwrap();
+    assert!(
+        hold.contains("fleet.json: cannot be written"),
+        "it lasts: {hold}"
+    );
+    assert_eq!(world.waits_for(0), ["lb2"]);
+    assert!(!world.members[1].routes().contains_key(&3));
+    fs::remove_dir(&new).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].view().hold, None);
+    // It is on the disk for the next daemon.
+    let id = world.members[1].routes()[&3];
+    world.start(1, &[1, 2]);
+    assert_eq!(world.members[1].routes()[&3], id);
+    assert_eq!(world.members[1].picks(), [1, 2, 3]);
+}
+
 #[test]
 fn keys_go_by_phases_and_only_with_the_secret() {
     let mut world = World::new(2, &[1]);
@@ -533,6 +614,44 @@ fn a_wiped_store_gets_its_book_back_and_a_stranger_s_is_not_taken() {
                 .all(|(real, id)| member.routes()[real] == *id)
         );
     }
+}
+
+#[test]
+fn a_store_that_was_set_back_waits_for_an_operator_where_nobody_serves() {
+    let mut world = World::new(2, &[1, 2]);
+    let book = world.path().join("edge/book.json");
+    let copy = fs::read(&book).unwrap();
+    world.reload(0, &[1, 2, 3]);
+    world.settle();
+    // All machines have lost power.
+    for at in 0..2 {
+        let kept = world.members[at].dir.path().join("fleet.json");
+        let text = fs::read_to_string(&kept).unwrap();
+        fs::write(&kept, text.replace(&boot_id(), "another")).unwrap();
+        world.start(at, &[1, 2, 3]);
+    }
+    fs::write(&book, &copy).unwrap();
+    world.settle();
+    assert_eq!(fs::read(&book).unwrap(), copy);
+    for member in &world.members {
+        let hold = member.view().hold.unwrap();
+        assert!(
+            hold.starts_with("the store was set back: it has book"),
+            "{hold}"
+        );
+        assert_eq!(member.engine().service(), Service::Out);
+        assert_eq!(member.routes().len(), 3, "it forwards on");
+    }
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    let said = fleet.found(&*engine).unwrap();
+    assert!(said.ends_with("of fleet edge is put back"), "{said}");
+    world.settle();
+    for member in &world.members {
+        assert!(member.view().in_service && member.view().waiting.is_empty());
+        assert_eq!(member.picks(), [1, 2, 3]);
+    }
+    let (fleet, engine) = world.members[0].daemon.as_mut().unwrap();
+    assert!(fleet.found(&*engine).is_err(), "it is there");
 }
 
 #[test]
@@ -790,4 +909,146 @@ fn the_thread_hears_operators_and_reloads() {
     orders.give(FleetOrder::Leave).unwrap();
     assert_eq!(view().state, "left");
     runner.stop();
+}
+
+type BeforeCall = dyn Fn(&str) -> Result<(), StoreError> + Send;
+
+/// A store, with what a test has it do before each call.
+struct Troubled {
+    store: Box<dyn Store>,
+    before: Box<BeforeCall>,
+}
+
+impl Store for Troubled {
+    fn read(&mut self) -> Result<Held, StoreError> {
+        (self.before)("read")?;
+        self.store.read()
+    }
+
+    fn replace(&mut self, expected: Option<u64>, text: &str) -> Result<bool, StoreError> {
+        (self.before)("replace")?;
+        self.store.replace(expected, text)
+    }
+
+    fn acknowledge(&mut self, member: &str, text: &str) -> Result<(), StoreError> {
+        (self.before)("acknowledge")?;
+        self.store.acknowledge(member, text)
+    }
+
+    fn renew(&mut self, member: &str, ttl: Duration) -> Result<(), StoreError> {
+        (self.before)("renew")?;
+        self.store.renew(member, ttl)
+    }
+
+    fn wait(&mut self, at_most: Duration) -> Result<bool, StoreError> {
+        (self.before)("wait")?;
+        self.store.wait(at_most)
+    }
+}
+
+#[test]
+fn a_member_whose_lease_is_not_renewed_reads_the_book_all_the_same() {
+    let mut world = World::new(2, &[1]);
+    let fleet = &mut world.members[1].daemon.as_mut().unwrap().0;
+    fleet.store = Box::new(Troubled {
+        store: store::open(&fleet.config).unwrap(),
+        before: Box::new(|call| match call {
+            "renew" => Err(StoreError::Refused("it is full".to_owned())),
+            _ => Ok(()),
+        }),
+    });
+    world.pass(5_000_000_000);
+    world.reload(0, &[1, 2]);
+    world.settle();
+    let view = world.members[1].view();
+    assert_eq!(view.store_error.as_deref(), Some("it is full"));
+    assert_eq!(world.members[1].picks(), [1, 2]);
+    assert!(view.in_service && view.waiting.is_empty(), "{view:?}");
+}
+
+#[test]
+fn an_order_that_was_given_up_is_never_carried_out() {
+    let store = tempfile::tempdir().unwrap();
+    let member = Member::new("lb1");
+    let file = member.config((store.path(), ""), &[1]);
+    let config = file.fleet.clone().unwrap();
+    let gate = Arc::new(Mutex::new(()));
+    let hangs = Arc::new(AtomicBool::new(false));
+    let (its_gate, it_hangs) = (Arc::clone(&gate), Arc::clone(&hangs));
+    let troubled = Troubled {
+        store: store::open(&config).unwrap(),
+        before: Box::new(move |call| {
+            if call == "read" && its_gate.try_lock().is_err() {
+                it_hangs.store(true, Ordering::Relaxed);
+                drop(its_gate.lock().unwrap());
+            }
+            Ok(())
+        }),
+    };
+    let dir = StateDir::new(&file.state_dir, &file.pin_dir);
+    let (fleet, membership) = Fleet::with(Box::new(troubled), dir, &file, &config, &[]).unwrap();
+    let plane = Box::new(member.plane.clone());
+    let engine = Engine::succeed(plane, file, KeptState::default(), Some(membership), START);
+    let engine = Arc::new(Mutex::new(engine.unwrap()));
+    let (orders, inbox) = FleetOrders::new();
+    let runner = FleetRunner::start(fleet, inbox, Arc::clone(&engine)).unwrap();
+    orders.give(FleetOrder::Found).unwrap();
+    let view = || engine.lock().unwrap().fleet.as_ref().unwrap().view.clone();
+    within_patience(|| view().state == "serving");
+    let hung = gate.lock().unwrap();
+    within_patience(|| hangs.load(Ordering::Relaxed));
+    let given = orders.give_for(Duration::from_millis(10), FleetOrder::Leave);
+    assert_eq!(
+        given.unwrap_err().to_string(),
+        "the fleet's store does not answer, and this order is dropped; `causeway fleet status` says why, give it again then"
+    );
+    drop(hung);
+    // Whoever has left could come back.
+    let later = orders.give(FleetOrder::Join).unwrap_err();
+    assert!(later.to_string().contains("has not left"), "{later}");
+    assert_eq!(view().state, "serving");
+    runner.stop();
+}
+
+#[test]
+fn an_order_that_was_begun_may_still_be_carried_out() {
+    let (orders, inbox) = FleetOrders::new();
+    let answer = std::thread::scope(|scope| {
+        let given = scope.spawn(|| orders.give(FleetOrder::Leave));
+        let (order, answer) = inbox.recv().unwrap().begin().unwrap();
+        assert_eq!(order, FleetOrder::Leave);
+        drop(answer);
+        given.join().unwrap()
+    });
+    let error = answer.unwrap_err().to_string();
+    assert!(error.contains("may still be carried out"), "{error}");
+}
+
+#[test]
+fn a_rollback_that_is_given_twice_goes_back_once() {
+    let mut world = World::new(1, &[1]);
+    for reals in [&[1, 2][..], &[1, 2, 3]] {
+        world.reload(0, reals);
+        world.settle();
+    }
+    let (mut fleet, engine) = world.members[0].daemon.take().unwrap();
+    let (orders, inbox) = FleetOrders::new();
+    let shared = Arc::into_inner(crate::serve_tests::shared(&FakePlane::default())).unwrap();
+    let shared = shared.with_fleet(Some(orders));
+    *shared.engine() = engine.into_inner().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| shared.rollback(FleetRollback::default()).unwrap());
+        }
+        let given = [(); 2].map(|()| inbox.recv().unwrap().begin().unwrap());
+        for (order, answer) in given {
+            let FleetOrder::Rollback(order) = order else {
+                panic!("{order:?}");
+            };
+            let said = fleet.rollback(&shared, &order, START);
+            answer.send(said).unwrap();
+        }
+    });
+    while fleet.round(&shared, world.now_ns) {}
+    assert_eq!(world.members[0].picks(), [1, 2]);
 }

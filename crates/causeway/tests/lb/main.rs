@@ -15,6 +15,7 @@ mod peers;
 mod rights;
 #[path = "../../../dataplane/tests/sandbox/mod.rs"]
 mod sandbox;
+mod tunnel;
 #[path = "../units/mod.rs"]
 mod units;
 mod vrrp;

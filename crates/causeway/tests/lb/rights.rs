@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Daemons with no more rights than their units give them, and fewer once they serve.
+//! Daemons with no more rights than their units give them, and fewer once they serve; and units
+//! that are never given up.
 
 use std::os::unix::process::ExitStatusExt as _;
 
@@ -66,6 +67,24 @@ fn the_units_rights_suffice_for_a_tunnel() {
         daemon.signal(Signal::SIGTERM);
         assert!(daemon.wait(), "{}", machine.log());
     });
+}
+
+/// With systemd's default it is, after five starts that fail within ten seconds.
+#[test]
+fn a_unit_is_started_again_however_often_its_start_has_failed() {
+    for unit in [
+        "causeway-lb",
+        "causeway-agent",
+        "causeway-tunnel",
+        "causeway-kubernetes",
+    ] {
+        assert_eq!(
+            units::values(unit, "StartLimitIntervalSec"),
+            ["0"],
+            "{unit}"
+        );
+        assert_eq!(units::values(unit, "Restart"), ["always"], "{unit}");
+    }
 }
 
 /// What the filter does not have ends a process: else the tests above would show nothing.

@@ -17,8 +17,10 @@ pub enum ConnectionEvent {
     Ack,
     /// A segment of the server without payload, SYN and RST.
     Served,
-    /// A segment of the server with payload that is sent for the first time.
+    /// A full segment of the server's data that is sent for the first time.
     Data,
+    /// The same with so many bytes.
+    DataOf(u32),
     /// A retransmitted one.
     DataAgain,
     /// The client's FIN, with the sequence number behind its data; one with ACK is an
@@ -150,14 +152,15 @@ impl Tracker {
 
     /// Takes an event in. Times must not go back.
     pub fn step(&mut self, event: ConnectionEvent, now_ns: u64) -> TrackedEvent {
-        // What the server has sent, counted in segments, is in the last word's lower half.
+        // The number behind what the server has sent is in the last word's lower half.
         let sent = self.0[7] as u32;
         let (code, seq) = match event {
             ConnectionEvent::Syn(isn) => (0, isn),
             ConnectionEvent::SynAck => (1, 0),
             ConnectionEvent::Ack => (2, 0),
             ConnectionEvent::Served => (3, sent),
-            ConnectionEvent::Data => (4, sent.wrapping_add(1)),
+            ConnectionEvent::Data => (4, sent.wrapping_add(1448)),
+            ConnectionEvent::DataOf(bytes) => (4, sent.wrapping_add(bytes)),
             ConnectionEvent::DataAgain => (4, sent),
             ConnectionEvent::ClientFin(seq) => (5, seq),
             ConnectionEvent::ServerFin => (6, 0),

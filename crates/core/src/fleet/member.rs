@@ -57,8 +57,8 @@ pub enum FleetEvent {
     Claim(TokenId, JoinKey),
     /// A token has expired.
     TokenOver(TokenId),
-    /// An operator has it put its book into a store that has none.
-    PutBack,
+    /// An operator has it put its book into a store that [has lost](FleetMember::has_lost) it.
+    PutBack(Stored),
 }
 
 /// What a balancer is to do, in this order.
@@ -87,6 +87,10 @@ pub enum FleetAction {
 pub enum Hold {
     /// The store has no book, and this balancer may not put its own back.
     StoreEmpty,
+    /// Its book, at this position, is not the one that this balancer or another followed, and no
+    /// newer: it was set back to a copy. Connections may live of what came into use since, so this
+    /// balancer does not follow it; nor may it put its own back.
+    StoreOlder(Position),
     /// The book is of a format that this build does not read.
     Format(u16),
     /// A change takes this away, and an operator has not confirmed it: nothing of it is proposed.
@@ -190,14 +194,30 @@ impl FleetMember {
             }),
             FleetEvent::Claim(id, by) => self.change(|book| book.claim(id, by)),
             FleetEvent::TokenOver(id) => self.change(|book| drop(book.tokens.remove(&id))),
-            FleetEvent::PutBack => match &self.book {
-                Some(book) => vec![FleetAction::Propose(
-                    None,
-                    Arc::new(book.restored(None, self.name)),
-                )],
-                None => Vec::new(),
+            FleetEvent::PutBack(stored) => match self.has_lost(&stored) {
+                true => self.put_back(&stored),
+                false => Vec::new(),
             },
         }
+    }
+
+    /// Whether a store has lost the last good book, or was set back to a copy from before: others
+    /// may have gone on from that, to where this balancer is, by another way.
+    pub fn has_lost(&self, stored: &Stored) -> bool {
+        let own = self.book.as_ref().map(|book| book.position);
+        let found = stored.book.as_ref().map(|book| book.position);
+        let differs = stored.book != self.book || found < stored.acks.furthest();
+        own.is_some() && found <= own && differs
+    }
+
+    fn put_back(&self, stored: &Stored) -> Vec<FleetAction> {
+        let Some(book) = &self.book else {
+            return Vec::new();
+        };
+        let found = stored.book.as_ref().map(|book| book.position);
+        let known = found.max(stored.acks.furthest());
+        let restored = book.restored(known, self.name);
+        vec![FleetAction::Propose(found, Arc::new(restored))]
     }
 
     fn read(&mut self, stored: Stored) -> Vec<FleetAction> {
@@ -206,18 +226,16 @@ impl FleetMember {
         let found = stored.book.as_ref().map(|book| book.position);
         // What is served must not be forgotten. All that serve know each id and key in use, so
         // any of them may put its book back, and none that does not serve.
-        let lost = found < own || (found == own && found < stored.acks.furthest());
-        if self.in_service
-            && lost
-            && let Some(book) = &self.book
-        {
-            let known = found.max(stored.acks.furthest());
-            let restored = book.restored(known, self.name);
-            return vec![FleetAction::Propose(found, Arc::new(restored))];
+        let lost = self.has_lost(&stored);
+        if self.in_service && lost {
+            return self.put_back(&stored);
         }
         let Some(book) = stored.book else {
             return vec![FleetAction::Say(Hold::StoreEmpty)];
         };
+        if lost {
+            return vec![FleetAction::Say(Hold::StoreOlder(book.position))];
+        }
         if book.format > self.reads {
             return vec![FleetAction::Say(Hold::Format(book.format))];
         }
@@ -225,7 +243,8 @@ impl FleetMember {
             return self.take(book);
         }
         if self.applied != found {
-            return vec![FleetAction::Apply(book)];
+            // It may not be on disk either.
+            return vec![FleetAction::Keep(book.clone()), FleetAction::Apply(book)];
         }
         let mut actions = Vec::new();
         if self.in_service && !self.serves_by(&book) {

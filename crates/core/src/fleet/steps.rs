@@ -162,6 +162,7 @@ fn raise_format(book: &mut FleetBook) {
 fn move_ids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence) {
     let position = book.position;
     let mut ids = std::mem::take(&mut book.ids);
+    let mut forgotten = Vec::new();
     ids.retain(|(vip, id), record| {
         let since = record.since;
         let wanted = book
@@ -188,7 +189,11 @@ fn move_ids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence)
             IdPhase::Leaving if known() => IdPhase::Resting,
             IdPhase::Resting => {
                 let id = (vip.clone(), *id);
-                return evidence.rests.get(&FleetRest::Id { id, since }) != Some(&true);
+                let over = evidence.rests.get(&FleetRest::Id { id, since }) == Some(&true);
+                if over {
+                    forgotten.push((vip.clone(), record.real));
+                }
+                return !over;
             }
             _ => return true,
         };
@@ -197,6 +202,10 @@ fn move_ids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence)
         true
     });
     book.ids = ids;
+    // What was set by hand since the real was removed.
+    for real in forgotten {
+        book.by_hand.remove(&real);
+    }
 }
 
 /// Ids for reals that have none. A real for which there is none waits until one has rested.

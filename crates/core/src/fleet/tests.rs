@@ -244,6 +244,28 @@ fn what_is_set_by_hand_is_in_the_book_and_outlives_balancers() {
 }
 
 #[test]
+fn what_is_set_by_hand_for_a_real_that_rests_is_forgotten_with_its_id() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, wants(WEB, Some(vip([7, 8]))));
+    small.settle();
+    small.tell(0, wants(WEB, Some(vip([8]))));
+    small.settle();
+    let drained = HandState {
+        drain: Some(true),
+        ..HandState::default()
+    };
+    for last in [7, 8] {
+        small.tell(0, FleetEvent::ByHand(WEB.into(), real(last), drained));
+        small.settle();
+    }
+    assert_eq!(small.book().by_hand.len(), 2);
+    small.rest();
+    assert_eq!(small.phases().len(), 1);
+    let left: Vec<_> = small.book().by_hand.keys().map(|(_, real)| *real).collect();
+    assert_eq!(left, [real(8)]);
+}
+
+#[test]
 fn where_members_step_aside_the_end_of_a_lease_withdraws_and_a_change_brings_back() {
     let mut small = Small::new(Absence::StepsAside, 2);
     let since = small.book().members[&2].since;
@@ -278,6 +300,67 @@ fn a_wiped_store_is_filled_by_who_serves_and_by_nobody_else() {
     small.settle();
     assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
     assert!(small.members.iter().all(FleetMember::in_service));
+}
+
+#[test]
+fn a_store_that_was_set_back_is_not_followed_by_who_does_not_serve() {
+    let mut small = Small::new(Absence::Waits, 2);
+    let copy = small.stored.clone();
+    small.tell(0, wants(WEB, Some(vip([7]))));
+    small.settle();
+    let before = small.book().position;
+    // All machines have lost power, and the store comes back from its backup.
+    for at in 0..2 {
+        let kept = small.members[at].book().cloned();
+        small.members[at] = FleetMember::start(at as u64 + 1, 1, kept, false).0;
+    }
+    small.stored = copy.clone();
+    let older = small.book().position;
+    small.settle();
+    assert_eq!(small.stored, copy);
+    assert!(
+        small
+            .said
+            .iter()
+            .all(|hold| *hold == Hold::StoreOlder(older))
+    );
+    let has = |member: &FleetMember| member.book().map(|book| book.position);
+    assert!(small.members.iter().all(|one| has(one) == Some(before)));
+    // A newcomer may follow it: it knows of no other.
+    let newcomer = FleetMember::start(3, 1, None, false).0;
+    assert!(!newcomer.has_lost(&small.stored));
+    small.tell(1, FleetEvent::PutBack(small.stored.clone()));
+    assert!(!small.book().position.covers(before));
+    small.settle();
+    assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
+    assert!(small.members.iter().all(FleetMember::in_service));
+    // Another book at the same place is another, and who serves has its own in its place.
+    let mut other = FleetBook::clone(small.book());
+    other.wanted_key += 1;
+    small.stored.book = Some(Arc::new(other));
+    let at = small.book().position;
+    small.read(0);
+    assert!(small.book().position.generation > at.generation);
+    small.settle();
+    assert_eq!(small.book().wanted_key, 1);
+    // One that others followed further is no newer.
+    let at = small.book().position;
+    small.members[1] = FleetMember::start(2, 1, small.members[1].book().cloned(), false).0;
+    small.stored.acks.members.insert(1, at.next());
+    small.read(1);
+    assert_eq!(small.said.pop(), Some(Hold::StoreOlder(at)));
+}
+
+#[test]
+fn a_book_that_could_not_be_kept_is_kept_before_it_is_applied() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, wants(WEB, Some(vip([7]))));
+    let read = FleetEvent::Read(small.stored.clone());
+    let book = small.stored.book.clone().expect("a book");
+    let actions = [FleetAction::Keep(book.clone()), FleetAction::Apply(book)];
+    assert_eq!(small.members[1].handle(read.clone()), actions);
+    // The disk was full, and it reads again.
+    assert_eq!(small.members[1].handle(read), actions);
 }
 
 #[test]

@@ -9,6 +9,8 @@ pub const REAL_PRESENT: u8 = c::REAL_PRESENT;
 pub const REAL_L2: u8 = c::REAL_L2;
 /// `Real::flags`: forward in UDP (GUE) instead of IP in IP.
 pub const REAL_GUE: u8 = c::REAL_GUE;
+/// `Real::flags`: health finds it down while others serve: it keeps no SYN.
+pub const REAL_DOWN: u8 = c::REAL_DOWN;
 /// `Ctl::gue_checksum`: the UDP checksum of GUE over IPv4 is filled in.
 pub const GUE_CHECKSUM_4: u8 = c::GUE_CHECKSUM_4;
 /// `Ctl::gue_checksum`: the same over IPv6.
@@ -21,7 +23,7 @@ pub const PROBE_REAL_MASK: u32 = c::PROBE_REAL_MASK;
 plain! {
     /// Value of `reals`.
     "real" RealValue {
-        /// [`REAL_PRESENT`], [`REAL_L2`], [`REAL_GUE`].
+        /// [`REAL_PRESENT`], [`REAL_L2`], [`REAL_GUE`], [`REAL_DOWN`].
         flags: u8,
         /// 4 or 6.
         family: u8,
@@ -128,10 +130,12 @@ plain! {
         tunnel6_be: [u8; 16],
         /// MAC of the gateway for outer IPv6; zero: `gateway_mac`.
         gateway6_mac: [u8; 6],
+        /// MAC of the interface, source of all frames; zero: the one that they came to.
+        own_mac: [u8; 6],
         /// Not 0: what is for a VIP's address and for no VIP goes to the kernel.
         pass_unserved: u8,
         /// Zero.
-        pad3: [u8; 13],
+        pad3: [u8; 7],
     }
     /// A counter of packets and of whole frames' bytes.
     "packets_bytes" PacketsBytes {

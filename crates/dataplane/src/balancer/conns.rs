@@ -224,6 +224,13 @@ impl ConnTable {
         self.slots.len()
     }
 
+    /// Whether CPUs have been handed slots, also by a predecessor, whose rings another layout
+    /// leaves behind: but not what they gave out.
+    pub fn gives_out(&self) -> bool {
+        let handed = |ring: &Ring| ring.tail.load(Ordering::Relaxed) != 0;
+        self.rings.iter().any(handed) || self.slots.iter().any(Slot::was_given_out)
+    }
+
     /// Fills the CPUs' rings from the reserve: each with several times what was asked of it
     /// since the last time, and with a few where nothing was. To be called often: a ring holds
     /// 1024 slots of a partition, and a CPU without any goes on by the flow table.
@@ -464,8 +471,17 @@ impl Slot {
         self.word(1) | self.word(4) != 0
     }
 
+    fn bits(&self) -> u8 {
+        (self.opening.load(Ordering::Relaxed) >> 32) as u8
+    }
+
     fn closed(&self) -> bool {
-        (self.opening.load(Ordering::Relaxed) >> 32) as u8 & c::FLOW_CLOSED != 0
+        self.bits() & c::FLOW_CLOSED != 0
+    }
+
+    /// By a SYN here, and not learnt of an agent.
+    fn was_given_out(&self) -> bool {
+        self.in_use() && self.bits() & c::FLOW_OPENED != 0
     }
 
     fn packets(&self) -> u32 {

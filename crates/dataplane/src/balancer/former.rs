@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use tracing::warn;
+
 use super::{Book, LoadBalancer, RealId, Vip, VipId, VipRings};
 use crate::abi;
 use crate::error::Result;
@@ -129,13 +131,30 @@ impl LoadBalancer {
         self.rings.swap(&Vec::from_iter(swap))
     }
 
-    /// What a predecessor has left.
+    /// What a predecessor has left. Former owners that cannot be read are forgotten, by the data
+    /// plane, too: a real that is removed could not be taken out of them.
     pub(super) fn read_owners(&self) -> Result<BTreeMap<VipId, Owners>> {
         let mut owners = BTreeMap::new();
+        let mut unread = None;
         for (key, value) in self.vips.entries()? {
-            if Vip::from_key(&key).is_some() && value.flags & abi::VIP_SECOND_CHANCE != 0 {
-                owners.insert(value.id, self.read_owners_of(&value)?);
-            }
+            let keeps = value.flags & abi::VIP_SECOND_CHANCE != 0;
+            let Some(vip) = Vip::from_key(&key).filter(|_| keeps) else {
+                continue;
+            };
+            let of_vip = match self.read_owners_of(&value) {
+                Ok(of_vip) => of_vip,
+                Err(error) => {
+                    self.change(&vip, value.id, |value| value.former_size = 0)?;
+                    unread = Some(error);
+                    Owners::default()
+                }
+            };
+            owners.insert(value.id, of_vip);
+        }
+        if let Some(error) = unread {
+            warn!(
+                "`second_chance` knows no former owners until the next change of a ring: {error}; to keep them, start with CAP_SYS_ADMIN, as the package's unit does"
+            );
         }
         Ok(owners)
     }

@@ -11,6 +11,7 @@ use crate::abi;
 pub(crate) fn store_next_hop(hop: &NextHop, ctl: &mut abi::Ctl) {
     ctl.gateway_mac = hop.gateway_mac;
     ctl.gateway6_mac = hop.gateway6_mac;
+    ctl.own_mac = hop.mac;
     ctl.mtu = hop.mtu;
     ctl.outer4_be = hop.source_v4.map_or([0; 4], |s| s.address.octets());
     ctl.outer4_entropy_be = hop.source_v4.map_or([0; 4], |s| s.mask());
@@ -52,6 +53,7 @@ mod tests {
         store_next_hop(&info.next_hop([9; 6], [8; 6], &[]), &mut ctl);
         assert_eq!(ctl.hash_key, [3, 4]);
         assert_eq!((ctl.gateway_mac, ctl.gateway6_mac), ([9; 6], [8; 6]));
+        assert_eq!(ctl.own_mac, [2; 6]);
         assert_eq!(ctl.mtu, u16::MAX);
         assert_eq!(ctl.outer4_be, [192, 0, 2, 7]);
         assert_eq!(ctl.outer6_be[..4], [0x20, 0x01, 0x0d, 0xb8]);

@@ -33,7 +33,8 @@ pub struct Real {
 }
 
 impl Real {
-    /// What goes on from `old`, the slot's value before, is how its connections are sampled.
+    /// What goes on from `old`, the slot's value before, is how its connections are sampled, and
+    /// whether it is down.
     fn value(&self, generation: u16, old: &abi::RealValue) -> abi::RealValue {
         let (flags, mac) = match self.forwarding {
             Forwarding::Ipip => (abi::REAL_PRESENT, [0; 6]),
@@ -41,7 +42,7 @@ impl Real {
             Forwarding::L2(mac) => (abi::REAL_PRESENT | abi::REAL_L2, mac),
         };
         abi::RealValue {
-            flags,
+            flags: flags | old.flags & abi::REAL_DOWN,
             family: if self.address.is_ipv4() { 4 } else { 6 },
             r#gen: generation,
             mac,
@@ -154,6 +155,27 @@ impl LoadBalancer {
         self.reals.put(&id, &value)
     }
 
+    /// Sets which reals health finds down while others serve: these and no others. No SYN stays
+    /// on such a one, also none that is sent again; connections do. A real that is not there is
+    /// left out, and a repeated call does nothing.
+    pub fn set_down(&self, down: &HashSet<RealId>) -> Result<()> {
+        let mut book = self.book();
+        let changed = book.down.symmetric_difference(down).copied();
+        let changed = changed.filter(|id| book.real(*id).is_ok());
+        for id in changed.collect::<Vec<_>>() {
+            let mut value = self.reals.get(&id)?.unwrap_or_default();
+            match down.contains(&id) {
+                true => value.flags |= abi::REAL_DOWN,
+                false => value.flags &= !abi::REAL_DOWN,
+            }
+            self.reals.put(&id, &value)?;
+            if !book.down.remove(&id) {
+                book.down.insert(id);
+            }
+        }
+        Ok(())
+    }
+
     /// Removes a real at once: its flows are picked again, which breaks most of
     /// them. To drain it, take it out of the ring and wait. Take it out of the ring
     /// first in any case: packets that the ring sends to it are dropped.
@@ -173,17 +195,22 @@ impl LoadBalancer {
             ..Default::default()
         };
         self.reals.put(&id, &gone)?;
+        book.down.remove(&id);
         if let Some(real) = book.reals.take(id) {
             self.forget_owner(book, real.vip, id)?;
         }
         Ok(())
     }
 
-    /// The reals in the map.
-    pub(super) fn read_reals(&self) -> Result<Slots<Real>> {
-        let values = (0..).zip(self.reals.first(self.reals.max_entries())?);
-        let present = values.filter_map(|(id, value)| Some((id, Real::from_value(&value)?)));
-        Ok(present.collect())
+    /// The reals in the map, and those of them that are down.
+    pub(super) fn read_reals(&self) -> Result<(Slots<Real>, HashSet<RealId>)> {
+        let values = self.reals.first(self.reals.max_entries())?;
+        let present = (0..).zip(&values);
+        let present = present.filter_map(|(id, value)| Some((id, Real::from_value(value)?)));
+        let is_down = |id: &RealId| values[*id as usize].flags & abi::REAL_DOWN != 0;
+        let reals: Slots<Real> = present.collect();
+        let down = reals.iter().map(|(id, _)| id).filter(is_down).collect();
+        Ok((reals, down))
     }
 }
 

@@ -69,10 +69,13 @@ pub struct FlowIdle {
     pub ended: Duration,
     /// Any other TCP connection. Only its slot is offered to others.
     pub tcp: Duration,
-    /// A UDP flow on a real that drains, silent or not, since the sweep learnt of the
-    /// drain; `None` lets it stay.
+    /// A UDP flow on a real that drains, silent or not, since the sweep learnt of that; `None`
+    /// lets it stay. From a real that is down it goes at the latest after [`UDP_DOWN`].
     pub udp_drain: Option<Duration>,
 }
+
+/// How long a UDP flow stays on a real that is down while others are not.
+pub const UDP_DOWN: Duration = Duration::from_secs(10);
 
 impl Default for FlowIdle {
     /// 2 min, 60 s (TIME_WAIT), 1 h, and never.
@@ -102,7 +105,7 @@ pub struct FlowTotals {
     pub flows: u64,
     /// UDP flows that ended by silence, since the start of this process.
     pub udp_idle: u64,
-    /// UDP flows taken off draining reals.
+    /// UDP flows taken off reals that drain or are down.
     pub udp_drained: u64,
     /// TCP connections whose slots were offered after they had ended, or had never
     /// been completed.
@@ -148,8 +151,8 @@ pub struct FlowSweep {
     last: Option<Duration>,
     /// Buckets that the time since then asks for: parts of one are not forgotten.
     owed: f64,
-    /// Since when reals drain.
-    drains: HashMap<RealId, Duration>,
+    /// Since when reals drain, or are down, and after what time UDP flows are to leave them.
+    drains: HashMap<RealId, (Duration, Option<Duration>)>,
     /// See [`take_unheard`](Self::take_unheard).
     unheard: HashMap<RealId, u64>,
     totals: FlowTotals,
@@ -188,13 +191,20 @@ impl FlowSweep {
     }
 
     /// Looks at the share of the table that the time since the last call asks for.
-    /// `now` is on any clock that does not go back; `draining` are the reals that take
-    /// no new connections.
-    pub fn step(&mut self, now: Duration, idle: &FlowIdle, draining: &[RealId]) {
-        self.drains.retain(|real, _| draining.contains(real));
-        for real in draining {
-            self.drains.entry(*real).or_insert(now);
-        }
+    /// `now` is on any clock that does not go back; `draining` are the reals that UDP flows are
+    /// to leave, and after what time, if at all.
+    pub fn step(
+        &mut self,
+        now: Duration,
+        idle: &FlowIdle,
+        draining: &[(RealId, Option<Duration>)],
+    ) {
+        // In one pass: where a rack is down, there are thousands.
+        let before = std::mem::take(&mut self.drains);
+        let begun = |real: &RealId| before.get(real).map_or(now, |(since, _)| *since);
+        let drains = draining.iter();
+        let drains = drains.map(|(real, after)| (*real, (begun(real), *after)));
+        self.drains = drains.collect();
         let since = self
             .last
             .map_or(Duration::ZERO, |last| now.saturating_sub(last));
@@ -206,7 +216,7 @@ impl FlowSweep {
         self.owed -= count as f64;
         let mut limits = Limits::of(idle, self.round);
         for _ in 0..count {
-            self.look(now, idle, &limits);
+            self.look(now, &limits);
             self.cursor += 1;
             if self.cursor == buckets {
                 (self.cursor, self.round) = (0, self.round + 1);
@@ -216,18 +226,18 @@ impl FlowSweep {
         }
     }
 
-    fn look(&mut self, now: Duration, idle: &FlowIdle, limits: &Limits) {
+    fn look(&mut self, now: Duration, limits: &Limits) {
         let first = self.tables[0].buckets.len();
         let (table, bucket) = match self.cursor.checked_sub(first) {
             None => (&mut self.tables[0], self.cursor),
             Some(bucket) => (&mut self.tables[1], bucket),
         };
         let drained = |real: RealId| {
-            let since = self.drains.get(&real);
-            let length = idle.udp_drain.zip(since);
-            length.is_some_and(|(length, since)| now.saturating_sub(*since) >= length)
+            let drain = self.drains.get(&real);
+            let drain = drain.and_then(|(since, after)| Some((since, (*after)?)));
+            drain.is_some_and(|(since, after)| now.saturating_sub(*since) >= after)
         };
-        let has_drains = idle.udp_drain.is_some() && !self.drains.is_empty();
+        let has_drains = !self.drains.is_empty();
         for way in 0..WAYS as usize {
             match table.judge(bucket, way, limits, has_drains.then_some(&drained)) {
                 Judged::Empty => {}

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! VIPs and their rings.
 
-use std::collections::HashSet;
-
 use causeway_core::control::Sampling;
 
 use super::*;
@@ -274,7 +272,7 @@ impl LoadBalancer {
         self.yield_fragments(&vip, id)?;
         self.drop_vip(&vip.key())?;
         book.vips.take(id);
-        self.remove_bare_addresses(&book)?;
+        self.remove_beside(&book, &vip)?;
         if book.cookies.remove(&id).is_some() {
             self.set_cookie_vips(&book)?;
         }
@@ -520,7 +518,24 @@ impl LoadBalancer {
         }
     }
 
-    /// Removes the entries of addresses that have no VIP any more.
+    /// Removes the entries beside a VIP that is gone, as far as no other VIP has them. The table
+    /// is not read: many VIPs may go at a time.
+    fn remove_beside(&self, book: &Book, vip: &Vip) -> Result<()> {
+        let address = vip.address_key();
+        let others = book.vips.iter().map(|(_, other)| other);
+        let others = others.filter(|other| other.address_key() == address);
+        let held: Vec<_> = others
+            .flat_map(|other| [other.address_key(), other.fragments_key()])
+            .collect();
+        for key in [address, vip.fragments_key()] {
+            if !held.contains(&key) {
+                self.drop_vip(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the entries of addresses that have no VIP any more, a predecessor's.
     pub(super) fn remove_bare_addresses(&self, book: &Book) -> Result<()> {
         let vips = book.vips.iter();
         let held = vips.flat_map(|(_, vip)| [vip.address_key(), vip.fragments_key()]);

@@ -3,7 +3,8 @@
 
 use causeway_core::cookie::{self, CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_dataplane::abi::{
-    CookieResult, PICK_TURN, RealLoad, RealStats, RealValue, SamplingValue, Verdict,
+    CookieResult, PICK_TURN, REAL_DOWN, REAL_PRESENT, RealLoad, RealStats, RealValue,
+    SamplingValue, Verdict,
 };
 
 use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, icmp, leaving, timestamp};
@@ -187,6 +188,18 @@ verdict_tests! { Unmeasured, Verdict:
         // A real that is gone gets no SYN.
         rig.real(1, RealValue::default());
         rig.expect(Verdict::Opened, &arriving(&other), &tunnelled(2, &other));
+    }
+    Opened a_real_that_is_down_keeps_no_syn_that_is_sent_again(world) {
+        let rig = &mut world.0;
+        let first = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&first), &tunnelled(0, &first));
+        rig.expect(Verdict::SynAgain, &arriving(&first), &tunnelled(0, &first));
+        rig.real(0, RealValue { flags: REAL_PRESENT | REAL_DOWN, ..tunnel_real(&address(0)) });
+        // A connection that it has is its.
+        let reset = client(4000).tcp(Tcp { flags: RST, seq: 1001, ..Tcp::default() });
+        rig.expect(Verdict::Established, &arriving(&reset), &tunnelled(0, &reset));
+        rig.expect(Verdict::Opened, &arriving(&first), &tunnelled(1, &first));
+        rig.expect(Verdict::SynAgain, &arriving(&first), &tunnelled(1, &first));
     }
     Opened clients_without_timestamps_go_by_hash_and_table(world) {
         let rig = &mut world.0;

@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use std::hash::SipHasher;
 use std::net::IpAddr;
 
-use causeway_dataplane::abi::{RealValue, Verdict};
+use causeway_dataplane::abi::{REAL_DOWN, REAL_PRESENT, RealValue, Verdict};
 
 use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, leaving};
 use crate::rig::{HASH_KEY, Rig, TCP, TUNNEL_SOURCE4, UDP, tunnel_real};
@@ -97,6 +97,41 @@ verdict_tests! { Rig, Verdict:
         rig.end_flows();
         let ack = client(4000).tcp(Tcp::ack(1001, 1));
         rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL0, &ack));
+    }
+    Opened a_syn_after_long_silence_is_a_new_pick(rig) {
+        // Sent again, and of another connection.
+        for (port, seq) in [(4000, 1000), (4001, 77)] {
+            one_real(rig);
+            open(rig, client(port));
+            rig.tunnel_real(4, REAL1);
+            rig.vip(5, VIP, 80, TCP, &[4]);
+            rig.end_flows();
+            let syn = client(port).tcp(Tcp::syn(seq));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+            rig.expect(Verdict::SynAgain, &arriving(&syn), &tunnelled(REAL1, &syn));
+            let ack = client(port).tcp(Tcp::ack(seq + 1, 1));
+            rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL1, &ack));
+            assert_eq!(rig.flow(client(port), TCP).expect("one entry").real, 4, "in its old place");
+        }
+    }
+    Opened a_real_that_is_down_keeps_its_connections_and_no_syn(rig) {
+        for (port, seq) in [(4000, 1000), (4001, 77)] {
+            one_real(rig);
+            open(rig, client(port));
+            rig.tunnel_real(4, REAL1);
+            rig.vip(5, VIP, 80, TCP, &[4]);
+            rig.real(3, RealValue { flags: REAL_PRESENT | REAL_DOWN, ..tunnel_real(REAL0) });
+            let ack = client(port).tcp(Tcp::ack(1001, 1));
+            rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL0, &ack));
+            let syn = client(port).tcp(Tcp::syn(seq));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+            rig.expect(Verdict::SynAgain, &arriving(&syn), &tunnelled(REAL1, &syn));
+            let ack = client(port).tcp(Tcp::ack(seq + 1, 1));
+            rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL1, &ack));
+        }
+        // What the ring gives it is its.
+        rig.vip(5, VIP, 80, TCP, &[3]);
+        open(rig, client(4002));
     }
     Opened another_isn_does_not_move_a_live_connection(rig) {
         one_real(rig);

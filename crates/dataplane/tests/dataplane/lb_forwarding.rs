@@ -263,6 +263,29 @@ verdict_tests! { Rig, Verdict:
         serve(rig, VIP4, REAL4);
         rig.expect(Verdict::NoNextHop, &arriving(&client(VIP4).tcp(Tcp::syn(1))), &[]);
     }
+    Opened frames_leave_with_the_interfaces_address_whomever_they_came_to(rig) {
+        const ANOTHER: [u8; 6] = [2, 0, 0, 0, 0, 7];
+        rig.set_ctl(|ctl| ctl.own_mac = OWN);
+        let mac = [2, 0, 0, 0, 0, 9];
+        for (vip, sport) in [(VIP4, 4001), (VIP6, 4002)] {
+            serve(rig, vip, REAL4);
+            let flooded = |ip: &[u8]| ethernet(ANOTHER, ROUTER, &[], ip);
+            let syn = Tuple { sport, ..client(vip) }.tcp(Tcp::syn(1));
+            rig.expect(Verdict::Opened, &flooded(&syn), &leaving(&outer(REAL4, 0, 0, &syn)));
+            let long = padded(vip, 1490);
+            let answer = leaving(&too_big(vip, &long, 1480));
+            rig.expect(Verdict::TooBigAnswered, &flooded(&long), &answer);
+            let Tuple { src, dst, .. } = client(vip);
+            let (proto, ask, reply) = if src.is_ipv4() { (1, 8, 0) } else { (58, 128, 129) };
+            let message = |src, dst, kind| icmp(src, dst, kind, 0, [1; 4], b"hello");
+            let answer = Ip { ttl: 64, ..Ip::CLIENT }.packet(dst, src, proto, &message(dst, src, reply));
+            let request = Ip::CLIENT.packet(src, dst, proto, &message(src, dst, ask));
+            rig.expect(Verdict::EchoAnswered, &flooded(&request), &leaving(&answer));
+            rig.real(1, RealValue { flags: REAL_PRESENT | REAL_L2, mac, family: 4, ..RealValue::default() });
+            let syn = Tuple { sport: sport + 10, ..client(vip) }.tcp(Tcp::syn(1));
+            rig.expect(Verdict::Opened, &flooded(&syn), &ethernet(mac, OWN, &[], &syn));
+        }
+    }
     NoNextHop nothing_leaves_without_a_gateway_or_a_source(rig) {
         let syn = arriving(&client(VIP4).tcp(Tcp::syn(1)));
         serve(rig, VIP4, REAL4);

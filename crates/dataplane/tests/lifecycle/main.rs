@@ -28,6 +28,12 @@ fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
+/// A map by its name.
+fn pinned(pin_dir: &Path, name: &str) -> libbpf_rs::MapHandle {
+    libbpf_rs::MapHandle::from_pinned_path(pin_dir.join(name))
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
 /// Small tables: most tests do not fill them.
 fn options(interface: &str, pin_dir: &Path) -> LoadBalancerOptions {
     LoadBalancerOptions {

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Interfaces and pins that go away while a balancer runs.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
+use causeway_dataplane::abi::ServerCookie;
 
 use super::sandbox::run;
+use super::syn_hooks::{attach_last_word, exchange, programs, verdict};
 use super::*;
 
 fn mended(lb: &LoadBalancer) -> (Option<String>, usize) {
@@ -136,6 +142,176 @@ fn pins_that_are_removed_are_made_again() {
     });
 }
 
+/// Both hooks of an interface: as `tc` calls them, as links do, and as filters do.
+const HOOKS: [(
+    &str,
+    libbpf_sys::bpf_attach_type,
+    libbpf_sys::bpf_tc_attach_point,
+); 2] = [
+    (
+        "egress",
+        libbpf_sys::BPF_TCX_EGRESS,
+        libbpf_sys::BPF_TC_EGRESS,
+    ),
+    (
+        "ingress",
+        libbpf_sys::BPF_TCX_INGRESS,
+        libbpf_sys::BPF_TC_INGRESS,
+    ),
+];
+
+/// On each hook of lb0: programs by links, and whether there is a filter of ours, which kernels
+/// before 6.6 have alone.
+fn on_hooks() -> [(u32, bool); 2] {
+    HOOKS.map(|(way, hook, _)| {
+        let filters = run("tc", &format!("filter show dev lb0 {way}"));
+        (programs("lb0", hook), filters.contains("0xca5e"))
+    })
+}
+
+/// Takes the cookie programs of lb0 off.
+fn take_off_by_hand(pins: &Path) {
+    if !pins.join("hook_causeway_cookie_in").exists() {
+        run("tc", "qdisc del dev lb0 clsact");
+        return;
+    }
+    for way in ["out", "in"] {
+        let pin = pins.join(format!("hook_causeway_cookie_{way}"));
+        let pin = std::ffi::CString::new(pin.to_str().expect("a path")).expect("a path");
+        // SAFETY: the path lives through the call; the descriptor is new.
+        let link = unsafe {
+            let link = libbpf_sys::bpf_obj_get(pin.as_ptr());
+            assert!(link >= 0, "open a link: {link}");
+            OwnedFd::from_raw_fd(link)
+        };
+        // SAFETY: a descriptor.
+        let ret = unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
+        assert_eq!(ret, 0, "detach a link");
+    }
+}
+
+/// Segments with cookies, on the way out and on the way in, of handshakes.
+fn with_cookies(server: &Decapsulator) -> [u64; 2] {
+    let events = server.cookie_events().expect("events");
+    [ServerCookie::SynAck, ServerCookie::RestoredOpening].map(|of| {
+        let found = events.iter().find(|(event, _)| *event == of);
+        found.expect("an event").1
+    })
+}
+
+#[test]
+fn cookies_are_written_in_front_of_programs_that_end_with_a_verdict() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let last_word = HOOKS.map(|(_, hook, _)| attach_last_word("lb0", hook));
+        let options = server_options(&sandbox.pin_dir("server"));
+        let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
+        let key = CookieKey::from_words([1, 2]);
+        let keys = Keys::new(KeyEpoch::Zero, key, None);
+        server.set_cookie_keys(Some(&keys)).expect("keys");
+        let vip = Vip {
+            address: addr("10.7.0.1"),
+            port: 8080,
+            protocol: Protocol::Tcp,
+        };
+        let layout = CookieLayout::default_of(CookieMode::Timestamp);
+        let vips = BTreeMap::from([(vip, (1, layout))]);
+        server.set_cookie_vips(&vips).expect("a VIP");
+        exchange(&peer);
+        wait_for("cookies", || with_cookies(&server).iter().all(|&n| n > 0));
+        // Of one that comes later, too, and in the hands of the next agent, once.
+        drop(last_word);
+        let _last_word = HOOKS.map(|(_, hook, _)| attach_last_word("lb0", hook));
+        drop(server);
+        let (server, started) = Decapsulator::start(&options).expect("a takeover");
+        assert!(started.took_over);
+        let before = with_cookies(&server);
+        exchange(&peer);
+        wait_for("more cookies", || {
+            let now = with_cookies(&server);
+            now[0] > before[0] && now[1] > before[1]
+        });
+        drop(server);
+        Decapsulator::detach(&options.pin_dir).expect("a detach");
+        assert_eq!(on_hooks(), [(1, false); 2], "the others'");
+    });
+}
+
+/// Else a segment would meet both.
+#[test]
+fn filters_of_an_earlier_build_make_room() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let index = nix::net::if_::if_nametoindex("lb0").expect("the interface");
+        // TC_ACT_UNSPEC
+        let earlier = verdict(-1);
+        let hook = |point| libbpf_sys::bpf_tc_hook {
+            sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
+            ifindex: index as i32,
+            attach_point: point,
+            ..Default::default()
+        };
+        run("tc", "qdisc add dev lb0 clsact");
+        for (_, _, point) in HOOKS {
+            let mut filter = libbpf_sys::bpf_tc_opts {
+                sz: size_of::<libbpf_sys::bpf_tc_opts>() as _,
+                prog_fd: earlier.as_raw_fd(),
+                handle: 0xca5e,
+                priority: 42,
+                ..Default::default()
+            };
+            // SAFETY: structs of the sizes that they say; the program lives through the call.
+            let ret = unsafe { libbpf_sys::bpf_tc_attach(&hook(point), &mut filter) };
+            assert_eq!(ret, 0, "set a filter");
+        }
+        assert_eq!(on_hooks(), [(0, true); 2]);
+        let options = server_options(&sandbox.pin_dir("server"));
+        let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
+        for (links, is_filter) in on_hooks() {
+            assert_eq!(links + u32::from(is_filter), 1, "one way or the other");
+        }
+        drop(server);
+        Decapsulator::detach(&options.pin_dir).expect("a detach");
+        assert_eq!(on_hooks(), [(0, false); 2]);
+    });
+}
+
+#[test]
+fn a_control_group_that_comes_and_goes_with_its_service_is_followed() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let groups = causeway_dataplane::root_cgroup().expect("control groups of version 2");
+        let group = groups.join(format!("causeway-{}", std::process::id()));
+        let pins = sandbox.pin_dir("server");
+        let options = DecapsulatorOptions {
+            cookies: Some(CookieHooks {
+                cgroup: Some(group.clone()),
+            }),
+            ..server_options(&pins)
+        };
+        let (server, _) = Decapsulator::start(&options).expect("the service may be down");
+        let mend = || server.mend().map_err(|error| error.to_string());
+        let set = || mend().map(|changes| (changes.filters, changes.pinned));
+        let said = mend().expect_err("no group");
+        assert!(said.contains("there is no control group"), "{said}");
+        fs::create_dir(&group).expect("a group");
+        assert_eq!(set(), Ok((1, 0)));
+        assert_eq!(mend(), Ok(HoldChanges::default()));
+        // The service starts anew.
+        fs::remove_dir(&group).expect("no group");
+        fs::create_dir(&group).expect("another group");
+        wait_for("its program", || set() == Ok((1, 0)));
+        assert_eq!(mend(), Ok(HoldChanges::default()));
+        assert!(pins.join("link_cookie_open").exists());
+        drop(server);
+        let (server, _) = Decapsulator::start(&options).expect("a takeover");
+        assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        drop(server);
+        Decapsulator::detach(&pins).expect("a detach");
+        fs::remove_dir(&group).expect("no group");
+    });
+}
+
 #[test]
 fn a_servers_interface_that_is_made_anew_gets_all_programs() {
     Sandbox::run(|sandbox| {
@@ -143,12 +319,7 @@ fn a_servers_interface_that_is_made_anew_gets_all_programs() {
         let options = server_options(&sandbox.pin_dir("server"));
         let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
         let mend = || server.mend().map_err(|error| error.to_string());
-        let filters = || {
-            ["egress", "ingress"].map(|way| {
-                // The kernel keeps fifteen letters of a name.
-                run("tc", &format!("filter show dev lb0 {way}")).contains("causeway_cookie")
-            })
-        };
+        let filters = || on_hooks().map(|(links, is_filter)| links > 0 || is_filter);
         assert_eq!(mend(), Ok(HoldChanges::default()));
         ip("link del lb0");
         let said = mend().expect_err("no interface");
@@ -161,9 +332,11 @@ fn a_servers_interface_that_is_made_anew_gets_all_programs() {
         assert_eq!(filters(), [true, true]);
         assert!(run("ip", "link show lb0").contains("xdp"));
         // By hand.
-        run("tc", "qdisc del dev lb0 clsact");
-        assert_eq!(mend().map(|changes| changes.filters), Ok(2));
         let pins = sandbox.pin_dir("server");
+        take_off_by_hand(&pins);
+        assert_eq!(filters(), [false, false]);
+        assert_eq!(mend().map(|changes| changes.filters), Ok(2));
+        assert_eq!(filters(), [true, true]);
         let all = fs::read_dir(&pins).expect("pins").count();
         assert!(!server.sees_opening() || pins.join("link_cookie_open").exists());
         fs::remove_dir_all(&pins).expect("the pins");

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Interfaces, tables and next hops as they are found.
 
+use causeway_dataplane::VipOptions;
+use causeway_dataplane::abi::{Plain, VIP_OF_FRAGMENTS, VipKey, VipValue, addr_bytes};
+use libbpf_rs::{MapCore as _, MapFlags};
+
 use super::*;
 
 #[test]
@@ -118,6 +122,76 @@ fn tables_give_out_ids_and_take_them_back() {
 }
 
 #[test]
+fn a_vip_that_goes_takes_along_what_no_other_vip_has_and_looks_at_nothing_else() {
+    Sandbox::run(|sandbox| {
+        let options = options("lo", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (one, other, left_over) = ("192.0.2.1", "2001:db8::1", "203.0.113.9");
+        let vips = [
+            (one, 80, Protocol::Tcp),
+            (one, 81, Protocol::Tcp),
+            (one, 80, Protocol::Udp),
+            (other, 80, Protocol::Tcp),
+        ];
+        let ids = vips.map(|(address, port, protocol)| {
+            let vip = Vip {
+                address: addr(address),
+                port,
+                protocol,
+            };
+            lb.add_vip(&vip).expect("a VIP")
+        });
+        let take_fragments = |id| {
+            let options = VipOptions {
+                fragments: true,
+                ..VipOptions::default()
+            };
+            lb.set_vip_options(id, options).expect("an option");
+        };
+        let map = pinned(&options.pin_dir, "vips");
+        // Protocol and kind of what stands beside an address's VIPs, in order.
+        let beside = |address: &str| {
+            let keys = map.keys().filter_map(|key| VipKey::from_bytes(&key));
+            let keys = keys.filter(|key| key.addr == addr_bytes(addr(address)));
+            let keys = keys.map(|key| (key.proto, key.kind));
+            let mut beside: Vec<_> = keys.filter(|of| of.0 == 0 || of.1 != 0).collect();
+            beside.sort_unstable();
+            beside
+        };
+        let (address, of_tcp, of_udp) = ((0, 0), (6, VIP_OF_FRAGMENTS), (17, VIP_OF_FRAGMENTS));
+        take_fragments(ids[0]);
+        take_fragments(ids[2]);
+        assert_eq!(beside(one), [address, of_tcp, of_udp]);
+        // As one that was killed may leave it.
+        let bare = VipKey {
+            addr: addr_bytes(addr(left_over)),
+            ..VipKey::default()
+        };
+        let value = VipValue::default();
+        map.update(
+            Plain::as_bytes(&bare),
+            Plain::as_bytes(&value),
+            MapFlags::ANY,
+        )
+        .expect("an address without a VIP");
+        lb.remove_vip(ids[0]).expect("a removal");
+        assert_eq!(beside(one), [address, of_udp]);
+        take_fragments(ids[1]);
+        lb.remove_vip(ids[2]).expect("a removal");
+        assert_eq!(beside(one), [address, of_tcp]);
+        lb.remove_vip(ids[1]).expect("a removal");
+        assert!(beside(one).is_empty());
+        assert_eq!(beside(other), [address]);
+        // To look for it would be a walk of the whole table with each VIP that goes.
+        assert_eq!(beside(left_over), [address]);
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!((beside(other), beside(left_over)), (vec![address], vec![]));
+        assert_eq!(lb.vips().len(), 1);
+    });
+}
+
+#[test]
 fn a_real_beyond_the_histograms_has_its_sums_alone() {
     Sandbox::run(|sandbox| {
         let options = options("lo", &sandbox.pin_dir("lb"));
@@ -205,6 +279,8 @@ fn the_next_hop_is_found_on_the_wire() {
             .run(|| causeway_netio::interface_info("peer0"))
             .expect("the peer");
         assert_eq!(hop.gateway_mac, theirs.mac);
+        let ours = causeway_netio::interface_info("lb0").expect("the interface");
+        assert_eq!(hop.mac, ours.mac);
         assert_eq!(hop.mtu, 1500);
         let ours = "10.7.0.1".parse().expect("an address");
         assert_eq!(hop.source_v4, Some(OuterSource::whole(ours)));
@@ -341,6 +417,7 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
         let lb = start(&options);
         let (vip, reals) = furnish(&lb);
         let hop = NextHop {
+            mac: [2; 6],
             gateway_mac: [2, 0, 0, 0, 0, 9],
             gateway6_mac: [0; 6],
             mtu: 1500,

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Successors, crashes and removal.
 
+use std::collections::HashSet;
+use std::thread;
+
+use causeway_core::control::Sampling;
+use causeway_dataplane::VipOptions;
+use causeway_dataplane::abi::{Plain, REAL_DOWN, RealValue, VipKey, VipValue, addr_bytes};
+use libbpf_rs::{MapCore as _, MapFlags};
+
 use super::*;
 
 #[test]
@@ -183,6 +191,93 @@ fn rings_of_configured_weights_stand_beside_the_schedulers() {
     });
 }
 
+#[test]
+fn who_may_not_read_rings_takes_over_without_former_owners() {
+    Sandbox::run(|sandbox| {
+        let options = options("lo", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, _) = furnish(&lb);
+        let second_chance = VipOptions {
+            second_chance: true,
+            ..VipOptions::default()
+        };
+        lb.set_vip_options(0, second_chance).expect("an option");
+        lb.set_ring(0, &[1, 1, 0]).expect("a ring");
+        let former_size = || {
+            let key = VipKey {
+                addr: addr_bytes(vip.address),
+                port_be: vip.port.to_be_bytes(),
+                proto: vip.protocol as u8,
+                kind: 0,
+            };
+            let vips = pinned(&options.pin_dir, "vips");
+            let value = vips.lookup(Plain::as_bytes(&key), MapFlags::ANY);
+            let value = VipValue::from_bytes(&value.expect("the VIPs").expect("the VIP"));
+            value.expect("its size").former_size
+        };
+        assert_eq!(former_size(), 3);
+        drop(lb);
+        let (lb, started) = thread::scope(|scope| {
+            let start = scope.spawn(|| {
+                sandbox::give_up(sandbox::SYS_ADMIN);
+                LoadBalancer::start(&options)
+            });
+            start.join().expect("a thread").expect("a takeover")
+        });
+        assert!(started.took_over);
+        assert_eq!(former_size(), 0);
+        assert_eq!(lb.ring(0).expect("the ring"), [1, 1, 0]);
+        assert!(lb.vip_options(0).expect("options").second_chance);
+        // From the next change on as ever; the first shows who has the slots.
+        lb.set_ring(0, &[0, 1, 0]).expect("a ring");
+        assert_eq!(former_size(), 0);
+        lb.set_ring(0, &[1, 1, 0]).expect("a ring");
+        assert_eq!(former_size(), 3);
+    });
+}
+
+#[test]
+fn a_successor_knows_who_is_down_and_takes_no_other_real_for_that() {
+    Sandbox::run(|sandbox| {
+        let options = options("lo", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (_, reals) = furnish(&lb);
+        let down = || {
+            let map = pinned(&options.pin_dir, "reals");
+            let is_down = |id: &u32| {
+                let value = map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
+                let value = RealValue::from_bytes(&value.expect("the reals").expect("a slot"));
+                value.expect("its size").flags & REAL_DOWN != 0
+            };
+            (0..3).filter(is_down).collect::<Vec<u32>>()
+        };
+        // The third is not there.
+        lb.set_down(&HashSet::from([0, 2])).expect("one");
+        assert_eq!(down(), [0]);
+        lb.set_forwarding(0, Forwarding::Gue).expect("another way");
+        let one_in_eight = Sampling {
+            opening: 3,
+            ..Sampling::default()
+        };
+        lb.set_sampling(0, one_in_eight).expect("sampling");
+        assert_eq!(down(), [0]);
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!(down(), [0]);
+        lb.set_down(&HashSet::from([1])).expect("another one");
+        assert_eq!(down(), [1]);
+        // Another real gets its id, and is down for itself.
+        lb.set_ring(0, &[0]).expect("a ring");
+        lb.remove_real(1).expect("gone");
+        assert_eq!(lb.add_real(&reals[1]).expect("a real"), 1);
+        assert!(down().is_empty());
+        lb.set_down(&HashSet::from([1])).expect("it too");
+        assert_eq!(down(), [1]);
+        lb.set_down(&HashSet::new()).expect("none");
+        assert!(down().is_empty());
+    });
+}
+
 const THIS_TEST: &str =
     "takeover::a_killed_process_leaves_the_data_plane_and_a_successor_takes_over";
 
@@ -261,9 +356,7 @@ fn a_decapsulator_of_another_layout_is_taken_over() {
         let own = std::collections::BTreeSet::from([addr("10.7.0.1")]);
         server.set_addresses(&own, &own).expect("its address");
         drop(server);
-        let pin = options.pin_dir.join("layout");
-        let layout = libbpf_rs::MapHandle::from_pinned_path(pin).expect("the layout");
-        use libbpf_rs::{MapCore as _, MapFlags};
+        let layout = pinned(&options.pin_dir, "layout");
         let word = 2_u32 << 16 | 99;
         layout
             .update(&[0; 4], &word.to_ne_bytes(), MapFlags::ANY)
@@ -276,5 +369,67 @@ fn a_decapsulator_of_another_layout_is_taken_over() {
         drop(server);
         let (_, started) = Decapsulator::start(&options).expect("a takeover");
         assert!(started.took_over && started.carried_over.is_none());
+    });
+}
+
+/// Whether lb0 has programs of traffic control: by links, or by filters, outwards and inwards.
+fn has_tc_programs() -> [bool; 2] {
+    let index = nix::net::if_::if_nametoindex("lb0").expect("the interface");
+    let hooks = [
+        (libbpf_sys::BPF_TCX_EGRESS, "egress"),
+        (libbpf_sys::BPF_TCX_INGRESS, "ingress"),
+    ];
+    hooks.map(|(hook, way)| {
+        let mut links = libbpf_sys::bpf_prog_query_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+            ..Default::default()
+        };
+        // Kernels before 6.6 refuse, and have none.
+        // SAFETY: `links` is of the size that it says and points to nothing.
+        let ret = unsafe { libbpf_sys::bpf_prog_query_opts(index as i32, hook, &mut links) };
+        // SAFETY: the union's members are the same number.
+        let links = unsafe { links.__bindgen_anon_1.count };
+        let filters = sandbox::run("tc", &format!("filter show dev lb0 {way}"));
+        ret == 0 && links > 0 || filters.contains("causeway_cookie")
+    })
+}
+
+/// Else cookies would be written on, by keys that nobody renews.
+#[test]
+fn a_decapsulator_without_cookies_takes_down_those_of_its_predecessor() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let with = server_options(&sandbox.pin_dir("server"));
+        let without = DecapsulatorOptions {
+            cookies: None,
+            ..with.clone()
+        };
+        for _ in 0..2 {
+            drop(Decapsulator::start(&with).expect("cookies"));
+            assert_eq!(has_tc_programs(), [true, true]);
+            let (server, started) = Decapsulator::start(&without).expect("none");
+            assert!(started.took_over);
+            assert_eq!(has_tc_programs(), [false, false]);
+            assert!(!with.pin_dir.join("link_cookie_open").exists());
+            assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        }
+    });
+}
+
+#[test]
+fn a_decapsulator_that_is_wanted_no_more_goes_and_a_balancer_stays() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = server_options(&sandbox.pin_dir("server"));
+        drop(Decapsulator::start(&options).expect("a decapsulator"));
+        let is_attached = || sandbox::run("ip", "link show lb0").contains("xdp");
+        assert!(is_attached());
+        let retired = || Decapsulator::retire(&options.pin_dir).expect("a look");
+        assert!(retired());
+        assert!(!is_attached() && !options.pin_dir.exists());
+        assert!(!retired());
+        drop(start(&super::options("lb0", &options.pin_dir)));
+        assert!(!retired());
+        assert!(is_attached());
     });
 }

@@ -148,6 +148,27 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// CAP_SYS_ADMIN of linux/capability.h.
+pub(crate) const SYS_ADMIN: u32 = 21;
+
+/// Takes a capability from this thread.
+pub(crate) fn give_up(capability: u32) {
+    let mut header = [0x2008_0522_u32, 0];
+    let mut sets = [[0_u32; 3]; 2];
+    // SAFETY: as long as this version of the calls has them.
+    unsafe {
+        assert_eq!(
+            libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()),
+            0
+        );
+        sets[0][0] &= !(1 << capability);
+        assert_eq!(
+            libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_mut_ptr()),
+            0
+        );
+    }
+}
+
 /// Puts a program of this name, which passes everything, on an interface. It stays
 /// as long as what is returned.
 pub(crate) fn attach_pass(interface: &str, name: &CStr) -> OwnedFd {

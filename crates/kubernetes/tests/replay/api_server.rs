@@ -19,6 +19,8 @@ struct State {
     events: Vec<Value>,
     lease: Option<Value>,
     asked: Vec<Asked>,
+    /// A Service that an admission webhook lets nobody change.
+    locked: Option<String>,
     version: u64,
     /// Watches of Services that are told of changes.
     watching: Vec<TcpStream>,
@@ -67,6 +69,22 @@ impl ApiServer {
 
     pub(crate) fn events(&self) -> Vec<Value> {
         lock(&self.state).events.clone()
+    }
+
+    /// The lease, if anybody has ever taken it.
+    pub(crate) fn lease(&self) -> Option<Value> {
+        lock(&self.state).lease.clone()
+    }
+
+    /// Refuses all changes of a Service.
+    pub(crate) fn lock(&self, name: &str) {
+        lock(&self.state).locked = Some(name.to_owned());
+    }
+
+    /// Changes a Service, as its author does.
+    pub(crate) fn change(&self, name: &str, patch: Value) {
+        let (status, said) = lock(&self.state).patch(name, patch);
+        assert_eq!(status, 200, "{said}");
     }
 
     pub(crate) fn asked(&self) -> Vec<String> {
@@ -187,7 +205,10 @@ fn serve(shared: &Mutex<State>, stream: TcpStream) {
             (201, parse(&asked.body))
         }
         ("PATCH", None, [.., "services", name] | [.., "services", name, "status"]) => {
-            state.patch(name, parse(&asked.body))
+            match state.locked.as_deref() == Some(*name) {
+                true => (403, json!({ "message": "a webhook denied the request" })),
+                false => state.patch(name, parse(&asked.body)),
+            }
         }
         _ => (404, json!({ "message": "not recorded" })),
     };

@@ -50,6 +50,13 @@ impl Daemon {
         self.lock().goes_by = file.to_owned();
     }
 
+    /// Starts it anew with its file.
+    pub(crate) fn restart(&self) {
+        let mut state = self.lock();
+        let config = BalancerConfig::load(&state.goes_by).expect("a file to start with");
+        state.config = Some(config);
+    }
+
     /// Has it fail reloads.
     pub(crate) fn hold(&self, holds: bool) {
         self.lock().holds = holds;
@@ -87,23 +94,53 @@ impl State {
                 });
                 (200, vips.collect())
             }
-            "/v1/check" => match BalancerConfig::parse(&self.goes_by, &asked.body) {
+            "/v1/check" => match self.would_take(&asked.body) {
                 Ok(config) => (200, json!(config.summary())),
-                Err(errors) => (422, json!({ "error": errors.to_string() })),
+                Err(refusal) => refusal,
+            },
+            "/v1/diff" => match self.parse(&asked.body) {
+                Ok(config) => {
+                    let refused = self.would_take(&asked.body).err();
+                    let refused = refused.map(|(_, of)| of["error"].clone());
+                    let former = self.config.as_ref();
+                    let changes = former.map_or_else(Vec::new, |former| config.changes(former));
+                    let refused: Vec<Value> = refused.into_iter().collect();
+                    (200, json!({ "changes": changes, "refused": refused }))
+                }
+                Err(refusal) => refusal,
             },
             "/v1/reload" if self.holds => (500, json!({ "error": "the data plane failed" })),
             "/v1/reload" => {
                 let text = fs::read_to_string(&self.goes_by).expect("the file");
-                match BalancerConfig::parse(&self.goes_by, &text) {
+                match self.would_take(&text) {
                     Ok(config) => {
                         let summary = json!(config.summary());
                         self.config = Some(config);
                         (200, summary)
                     }
-                    Err(errors) => (422, json!({ "error": errors.to_string() })),
+                    Err(refusal) => refusal,
                 }
             }
             _ => (404, json!({ "error": "no such thing" })),
+        }
+    }
+
+    fn parse(&self, text: &str) -> Result<BalancerConfig, (u16, Value)> {
+        BalancerConfig::parse(&self.goes_by, text)
+            .map_err(|errors| (422, json!({ "error": errors.to_string() })))
+    }
+
+    /// As a reload of the balancer, which has what it has.
+    fn would_take(&self, text: &str) -> Result<BalancerConfig, (u16, Value)> {
+        let config = self.parse(text)?;
+        let Some(running) = &self.config else {
+            return Ok(config);
+        };
+        let loses = config.vips.is_empty() && !running.vips.is_empty() && !config.allow_empty;
+        let loses = loses.then(|| "the file has no [[vip]]".to_owned());
+        match config.refused_by_reload(running).or(loses) {
+            Some(why) => Err((409, json!({ "error": why }))),
+            None => Ok(config),
         }
     }
 }

@@ -35,8 +35,8 @@ pub struct PathOptions {
     pub local: SocketAddr,
     /// Address and port there.
     pub remote: SocketAddr,
-    /// Device that packets go out of; `None`: as routes say.
-    pub device: Option<String>,
+    /// Number of the device that packets go out of and come in by; `None`: as routes say.
+    pub device: Option<u32>,
     /// Bytes that the kernel may hold of what came in, and of what goes out.
     pub buffer_bytes: usize,
     /// Whether the kernel merges datagrams that come in one after another.
@@ -98,20 +98,25 @@ impl UdpPath {
             .or_else(|_| setsockopt(&fd, sockopt::RcvBuf, &size));
         let _ = setsockopt(&fd, sockopt::SndBufForce, &size)
             .or_else(|_| setsockopt(&fd, sockopt::SndBuf, &size));
-        if let Some(device) = &options.device {
-            setsockopt(&fd, sockopt::BindToDevice, &device.into())
-                .map_err(failed("bind it to its device"))?;
+        let refused = |doing| {
+            move |cause| TunnelError::Path {
+                local,
+                remote,
+                doing,
+                cause,
+            }
+        };
+        if let Some(device) = options.device {
+            // By its number: a name may be another device's by now, unnoticed.
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
+            set_option(&fd, level, name, device as libc::c_int)
+                .map_err(refused("bind it to its device"))?;
         }
         if options.merge {
             setsockopt(&fd, sockopt::UdpGroSegment, &true)
                 .map_err(failed("have datagrams merged (UDP_GRO)"))?;
         }
-        never_fragment(&fd, &local).map_err(|cause| TunnelError::Path {
-            local,
-            remote,
-            doing: "forbid fragments",
-            cause,
-        })?;
+        never_fragment(&fd, &local).map_err(refused("forbid fragments"))?;
         bind(fd.as_raw_fd(), &SockaddrStorage::from(local)).map_err(failed(
             "take the local address and port (is it an address of this machine, and the port free?)",
         ))?;
@@ -207,6 +212,15 @@ fn never_fragment(fd: &OwnedFd, local: &SocketAddr) -> io::Result<()> {
             libc::IPV6_PMTUDISC_PROBE,
         ),
     };
+    set_option(fd, level, name, value)
+}
+
+fn set_option(
+    fd: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: a live integer and its size.
     let status = unsafe {
         libc::setsockopt(

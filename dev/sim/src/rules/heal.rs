@@ -73,6 +73,7 @@ impl FleetRules {
 impl RulesWorld {
     fn make_well(&mut self, rules: &FleetRules) {
         self.budget = Budget::default();
+        self.copy = None;
         self.store_is_up = true;
         for at in 0..self.members.len() {
             self.members[at].make_well(rules);
@@ -100,22 +101,25 @@ impl RulesWorld {
         self.open(rules);
     }
 
-    /// Wants what is not in the book, and has a store that no balancer in service puts back filled
-    /// by the one that knows most.
+    /// Wants what is not in the book, and has a store that has lost it filled by the balancer that
+    /// knows most, where none in service does that by itself.
     fn operator(&mut self, rules: &FleetRules) {
         let book_of = |world: &Self, at: usize| {
             let daemon = world.members[at].daemon.as_ref();
             daemon.and_then(FleetMember::book).cloned()
         };
-        if self.store.book.is_none() {
-            let all = 0..self.members.len();
-            let serves = |at: &usize| self.members[*at].in_service && book_of(self, *at).is_some();
-            if all.clone().any(|at| serves(&at)) {
+        let has_more = |at: &usize| {
+            let daemon = self.members[*at].daemon.as_ref();
+            daemon.is_some_and(|daemon| daemon.has_lost(&self.store))
+        };
+        let have_more: Vec<usize> = (0..self.members.len()).filter(has_more).collect();
+        if !have_more.is_empty() {
+            if have_more.iter().any(|at| self.members[*at].in_service) {
                 return;
             }
-            let knows_most = all.max_by_key(|at| book_of(self, *at).map(|book| book.position));
-            if let Some(at) = knows_most {
-                let actions = self.tell(at, FleetEvent::PutBack);
+            let book_at = |at: &usize| book_of(self, *at).map(|book| book.position);
+            if let Some(at) = have_more.into_iter().max_by_key(book_at) {
+                let actions = self.tell(at, FleetEvent::PutBack(self.store.clone()));
                 self.act(rules, at, actions);
                 self.arrive(rules, at);
             }

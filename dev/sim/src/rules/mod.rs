@@ -43,12 +43,16 @@ pub struct Budget {
     pub reboots: u8,
     /// Starts without the file of the last good book.
     pub files: u8,
+    /// Books that cannot be written to the disk.
+    pub unwritten: u8,
     /// Cuts between a balancer and the store.
     pub cuts: u8,
     /// Losses of the store.
     pub outages: u8,
     /// Losses of all that is in the store.
     pub wipes: u8,
+    /// Stores that are set back to how they were at the beginning.
+    pub rewinds: u8,
     /// Leases that end, where that means something.
     pub lapses: u8,
     /// Words of an operator that a balancer is gone.
@@ -62,11 +66,13 @@ impl fmt::Display for Budget {
         let parts = [
             (self.crashes, "crash"),
             (self.files, "file lost"),
+            (self.unwritten, "disk full"),
             (self.reboots, "power lost"),
             (self.words, "word of an operator"),
             (self.cuts, "cut"),
             (self.outages, "outage of the store"),
             (self.wipes, "wipe"),
+            (self.rewinds, "store set back"),
             (self.lapses, "lease over"),
             (self.versions, "other version"),
         ];
@@ -140,6 +146,10 @@ pub enum Planted {
     AcknowledgesBeforeItApplies,
     /// A balancer puts its book back although it was out of service.
     PutsBackWhatIsStale,
+    /// A balancer that was out of service goes on with a book that is older than its own.
+    TakesWhatIsOlder,
+    /// A balancer applies a book that it could not write to its disk.
+    DoesNotKeepAgain,
     /// An acknowledgement that the store has lost is not repeated.
     DoesNotRepeatItself,
     /// The format rises before all read it.
@@ -173,6 +183,8 @@ impl Planted {
             Self::WritesWithoutComparing => "writes without comparing",
             Self::AcknowledgesBeforeItApplies => "acknowledges before it applies",
             Self::PutsBackWhatIsStale => "puts back what is stale",
+            Self::TakesWhatIsOlder => "takes what is older",
+            Self::DoesNotKeepAgain => "does not keep again",
             Self::DoesNotRepeatItself => "does not repeat itself",
             Self::RaisesTheFormatEarly => "raises the format early",
             Self::ForgetsFiles => "forgets what is in files",
@@ -404,9 +416,11 @@ const NO_TROUBLE: Budget = Budget {
     crashes: 0,
     reboots: 0,
     files: 0,
+    unwritten: 0,
     cuts: 0,
     outages: 0,
     wipes: 0,
+    rewinds: 0,
     lapses: 0,
     words: 0,
     versions: 0,
@@ -427,6 +441,18 @@ const CRASH: Budget = Budget {
 const CUT: Budget = Budget {
     cuts: 1,
     ..NO_TROUBLE
+};
+
+/// All balancers of two lose power, and the store comes back from a backup.
+const SET_BACK: Budget = Budget {
+    reboots: 2,
+    rewinds: 1,
+    ..NO_TROUBLE
+};
+
+const DISK_FULL: Budget = Budget {
+    unwritten: 1,
+    ..CRASH
 };
 
 const FIRST_CID: &[Wish] = &[Wish::Configure(1)];
@@ -490,6 +516,11 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         ids(CRASH),
         ids(CUT),
         keys(crash_and_wipe),
+        keys(Budget {
+            reboots: 1,
+            ..SET_BACK
+        }),
+        keys(DISK_FULL),
         lease(&[Wish::Rotate], lapse),
         join(NO_TROUBLE),
         versions(CRASH),
@@ -512,6 +543,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
             ids(POWER),
             ids(files),
             keys(POWER),
+            keys(SET_BACK),
             FleetRules {
                 members: 3,
                 ..keys(CRASH)
@@ -583,6 +615,8 @@ pub fn planted() -> Vec<FleetRules> {
             ..keys(Planted::AcknowledgesBeforeItApplies, NO_TROUBLE)
         },
         keys(Planted::PutsBackWhatIsStale, Budget { wipes: 1, ..POWER }),
+        keys(Planted::TakesWhatIsOlder, SET_BACK),
+        keys(Planted::DoesNotKeepAgain, DISK_FULL),
         FleetRules {
             joins: true,
             ..FleetRules::new("a balancer joins", 3, &[Wish::Grow], WIPE).with(Planted::JoinsAtOnce)

@@ -60,6 +60,8 @@ fn name(at: usize) -> BalancerId {
 pub struct RulesWorld {
     pub(super) store_is_up: bool,
     pub(super) store: Stored,
+    /// A copy of the store, to which it may be set back.
+    pub(super) copy: Option<Stored>,
     pub(super) members: Vec<Balancer>,
     pub(super) agents: Vec<FleetAgent>,
     pub(super) connections: Connections,
@@ -190,12 +192,14 @@ impl RulesWorld {
             members: book.serving().map(|name| (name, since)).collect(),
             agents: reals.iter().map(|real| (*real, since)).collect(),
         };
+        let store = Stored {
+            book: Some(book),
+            acks,
+        };
         let mut world = Self {
             store_is_up: true,
-            store: Stored {
-                book: Some(book),
-                acks,
-            },
+            copy: (rules.budget.rewinds > 0).then(|| store.clone()),
+            store,
             members,
             agents,
             connections: Connections::default(),
@@ -252,6 +256,17 @@ impl RulesWorld {
             let mut next = self.clone();
             next.read(rules, at);
             put(step(at, "reads the store", None), next);
+            if self.budget.unwritten > 0 {
+                let mut next = self.clone();
+                let mut actions = next.heard(rules, at);
+                let is_keep = |action: &FleetAction| matches!(action, FleetAction::Keep(_));
+                if let Some(keep) = actions.iter().position(is_keep) {
+                    next.budget.unwritten -= 1;
+                    actions.truncate(keep);
+                    next.act(rules, at, actions);
+                    put(step(at, "reads the store and cannot keep it", None), next);
+                }
+            }
             let book = member.daemon.as_ref().and_then(FleetMember::book);
             for (which, wish) in rules.wishes.iter().enumerate() {
                 let may_remove = match rules.planted {
@@ -493,6 +508,13 @@ impl RulesWorld {
             next.store = Stored::default();
             put(store("the store is wiped"), next);
         }
+        if let Some(copy) = self.copy.clone().filter(|copy| *copy != self.store) {
+            let mut next = self.clone();
+            next.budget.rewinds -= 1;
+            next.copy = None;
+            next.store = copy;
+            put(store("the store is set back"), next);
+        }
     }
 
     pub(super) fn crash(&mut self, at: usize) {
@@ -531,6 +553,14 @@ impl RulesWorld {
         rules.distort(self.members[at].reads, &mut stored);
         let member = &mut self.members[at];
         member.lease_is_over = false;
+        if let Some(daemon) = &mut member.daemon
+            && rules.planted == Planted::TakesWhatIsOlder
+            && !daemon.in_service()
+            && stored.book.is_some()
+            && daemon.has_lost(&stored)
+        {
+            *daemon = FleetMember::start(name(at), member.reads, None, false).0;
+        }
         match &mut member.daemon {
             // Where it acknowledges before it applies, it applies here.
             Some(daemon) if rules.planted == Planted::AcknowledgesBeforeItApplies => {
@@ -543,10 +573,15 @@ impl RulesWorld {
     }
 
     pub(super) fn read(&mut self, rules: &FleetRules, at: usize) {
+        let daemon = self.members[at].daemon.as_ref();
+        let has_read = daemon.and_then(FleetMember::book) == self.store.book.as_ref();
         let mut actions = self.heard(rules, at);
         match rules.planted {
             Planted::PutsBackWhatIsStale if self.store.book.is_none() => {
-                actions = self.tell(at, FleetEvent::PutBack);
+                actions = self.tell(at, FleetEvent::PutBack(self.store.clone()));
+            }
+            Planted::DoesNotKeepAgain if has_read => {
+                actions.retain(|action| !matches!(action, FleetAction::Keep(_)));
             }
             Planted::DoesNotRepeatItself => {
                 actions.retain(|action| !matches!(action, FleetAction::Acknowledge(_)));

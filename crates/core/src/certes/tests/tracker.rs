@@ -561,12 +561,79 @@ fn what_was_opened_in_advance_is_waited_for_from_the_request_on() {
     assert_eq!(found, [(Count::Stalled, 2000)], "from the request on");
 }
 
+/// A client of TLS 1.3 asks behind its Finished, and the server's tickets leave before it has read
+/// what is asked.
+#[test]
+fn tickets_are_no_answer_however_long_the_server_thinks() {
+    use ConnectionEvent::*;
+    const TICKETS: ConnectionEvent = DataOf(510);
+    let tls = [(42, Handshake), (45, Data), (56, Handshake)];
+    let after = |more: &[(u64, ConnectionEvent)]| transactions(&[&tls[..], more].concat());
+    let slow = [
+        (57, Request),
+        (58, DataOf(255)),
+        (58, DataOf(255)),
+        (2100, Silence),
+        (5033, DataOf(300)),
+    ];
+    let end = [(5040, ClientFin(9))];
+    assert_eq!(
+        after(&[&slow[..], &end].concat()),
+        [(Count::Completed, 5033)]
+    );
+    assert_eq!(
+        server_ms(&[&tls[..], &slow, &end].concat()),
+        [Some(5033 - 57)]
+    );
+    // From then on a silence is an end, as it is behind more than tickets.
+    let kept_alive = [(8000, Silence), (80_000, DataOf(24)), (80_000, ServerFin)];
+    assert_eq!(
+        after(&[&slow[..], &kept_alive].concat()),
+        [(Count::Completed, 5033)]
+    );
+    let answered = [(57, Request), (58, TICKETS), (70, DataOf(300))];
+    for more in [
+        &[(2100, Silence), (5000, DataOf(300))][..],
+        &[(5000, DataOf(300)), (5001, ServerFin)],
+    ] {
+        let found = after(&[&answered[..], more].concat());
+        assert_eq!(found, [(Count::Completed, 70)]);
+    }
+    // So little may be tickets, and was the response: it ends with the goodbye, the next request or
+    // the connection, and when it was sent.
+    let short = [(57, Request), (70, DataOf(300)), (2100, Silence)];
+    for (more, expected) in [
+        (
+            &[(75_000, DataOf(24)), (75_000, ServerFin)][..],
+            &[(Count::Completed, 70)][..],
+        ),
+        (&[(75_000, ClientFin(9))], &[(Count::Completed, 70)]),
+        (
+            &[(9000, Request), (9007, DataOf(300)), (12_000, Silence)],
+            &[(Count::Completed, 70), (Count::Later, 7)],
+        ),
+    ] {
+        assert_eq!(after(&[&short[..], more].concat()), expected);
+    }
+    // What the network loses of the tickets is no response either.
+    let lost = [
+        (57, Request),
+        (58, TICKETS),
+        (2500, DataAgain),
+        (5033, DataOf(300)),
+    ];
+    assert_eq!(
+        after(&[&lost[..], &end].concat()),
+        [(Count::Completed, 5033)]
+    );
+}
+
 proptest! {
     /// Whatever comes in whatever order: at most as many accepted as offered,
     /// completed as established, and no time below zero.
     #[test]
     fn counters_stay_consistent(
-        events in prop::collection::vec((0_u64..2000, 0_u8..12, 0_u32..3), 0..200)
+        events in prop::collection::vec((0_u64..2000, 0_u8..13, 0_u32..3), 0..200)
     ) {
         let mut tracker = Tracker::default();
         let (mut now_ns, mut offered, mut accepted, mut established, mut completed) = (1, 0, 0, 0, 0);
@@ -584,6 +651,7 @@ proptest! {
                 8 => ConnectionEvent::ServerReset,
                 9 => ConnectionEvent::Request,
                 10 => ConnectionEvent::Handshake,
+                11 => ConnectionEvent::DataOf(30 + 200 * isn),
                 _ => ConnectionEvent::Silence,
             };
             let outcome = tracker.step(event, now_ns);

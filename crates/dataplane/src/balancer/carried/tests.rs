@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use self::sandbox::{Netns, Sandbox, ip, sysctl, tx_checksums_off, wait_for};
+use self::sandbox::{Netns, SYS_ADMIN, Sandbox, give_up, ip, sysctl, tx_checksums_off, wait_for};
 use super::*;
 use crate::pins::LAYOUT;
 
@@ -390,7 +390,7 @@ fn a_start_that_is_refused_leaves_the_other_layout_at_work() {
         // Without the right to read types.
         call(&options.pin_dir, OTHER_LAYOUT);
         let refused = net.balancer.run(|| {
-            give_up(21);
+            give_up(SYS_ADMIN);
             LoadBalancer::start(&options).map(drop)
         });
         assert!(
@@ -403,24 +403,6 @@ fn a_start_that_is_refused_leaves_the_other_layout_at_work() {
         net.check("started in the end");
         assert_eq!(lb.reals().len(), 4);
     });
-}
-
-/// Takes a capability from this thread.
-fn give_up(capability: u32) {
-    let mut header = [0x2008_0522_u32, 0];
-    let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: as long as this version of the calls has them.
-    unsafe {
-        assert_eq!(
-            libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()),
-            0
-        );
-        sets[0][0] &= !(1 << capability);
-        assert_eq!(
-            libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_mut_ptr()),
-            0
-        );
-    }
 }
 
 const THIS_TEST: &str = "balancer::carried::tests::a_start_that_is_killed_is_gone_on_with";

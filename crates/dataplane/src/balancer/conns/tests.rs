@@ -262,6 +262,21 @@ fn a_successor_finds_what_is_free() {
 }
 
 #[test]
+fn what_has_been_given_out_is_known_by_rings_and_by_slots() {
+    let mut world = World::new();
+    assert!(!world.unfilled().gives_out());
+    let table = world.table();
+    assert!(table.gives_out(), "handed to CPUs, and not asked for yet");
+    let number = world.open(&table, 0, 0).expect("a slot");
+    world.write(number, |flow| flow.bits |= c::FLOW_OPENED);
+    // Of another layout: the rings are new.
+    let rings = array("rings", size_of::<Ring>(), LAYOUT.partitions() * CPUS);
+    let table = |conns| ConnTable::new(conns, &rings, LAYOUT).expect("the table");
+    assert!(table(&world.conns).gives_out());
+    assert!(!table(&World::new().conns).gives_out());
+}
+
+#[test]
 fn a_connection_keeps_its_word_at_another_balancer() {
     let mut world = World::new();
     let mut table = world.unfilled();
@@ -294,6 +309,8 @@ fn a_connection_keeps_its_word_at_another_balancer() {
         assert_eq!(find(&table, ends, 7), None);
     }
     assert_eq!(find(&table, ends(2), 5), None);
+    // Who comes after a crash has as much to learn: nothing has been given out.
+    assert!(!world.unfilled().gives_out());
     // No other connection gets these slots.
     let taken: HashSet<u32> = table.connections().map(|held| held.slot).collect();
     assert_eq!(taken.len(), 2);
@@ -308,6 +325,7 @@ fn a_connection_keeps_its_word_at_another_balancer() {
         }
     }
     assert_eq!(given, 4096 - 2);
+    assert!(world.unfilled().gives_out());
     // And with all given out there is no room for more.
     assert_eq!(learn(&mut table, ends(9), 9), Learned::Taken);
     let held = find(&table, ends(1), 5).expect("still there");

@@ -116,7 +116,10 @@ impl World {
         let end = self.now + time;
         while self.now < end {
             self.now += Duration::from_millis(500);
-            self.sweep.step(self.now, &self.idle, &self.draining);
+            let after = self.idle.udp_drain;
+            let draining = self.draining.iter().map(|real| (*real, after));
+            let draining: Vec<_> = draining.collect();
+            self.sweep.step(self.now, &self.idle, &draining);
         }
     }
 
@@ -236,6 +239,35 @@ fn what_still_sends_to_a_draining_real_is_taken_off_it() {
     assert_eq!(world.age(0, 0), GONE);
     assert!([1, 2].iter().all(|at| world.age(0, *at) != GONE));
     assert_eq!(world.sweep.totals().udp_drained, 1);
+}
+
+/// More are down than before, others are back, and go down again.
+#[test]
+fn each_real_is_left_by_the_time_that_it_has_taken_nothing_itself() {
+    let mut world = World::new();
+    world.idle.udp_drain = Some(Duration::from_secs(300));
+    for (at, real) in [(0, 3), (1, 4), (2, 5)] {
+        world.open(0, at, UDP, real);
+    }
+    let gone = |world: &World| [0, 1, 2].map(|at| world.age(0, at) == GONE);
+    let seconds = Duration::from_secs;
+    world.draining = vec![3, 5];
+    world.wait_busily(seconds(200), 0, &[0, 1, 2]);
+    world.draining = vec![4, 3];
+    world.wait_busily(seconds(90), 0, &[0, 1, 2]);
+    assert_eq!(gone(&world), [false; 3]);
+    world.wait_busily(seconds(20), 0, &[1, 2]);
+    assert_eq!(gone(&world), [true, false, false]);
+    world.draining = vec![4, 3, 5];
+    world.wait_busily(seconds(180), 0, &[1, 2]);
+    assert_eq!(gone(&world), [true, false, false]);
+    world.wait_busily(seconds(20), 0, &[2]);
+    assert_eq!(gone(&world), [true, true, false]);
+    world.wait_busily(seconds(90), 0, &[2]);
+    assert_eq!(gone(&world), [true, true, false]);
+    world.wait_busily(seconds(20), 0, &[]);
+    assert_eq!(gone(&world), [true; 3]);
+    assert_eq!(world.sweep.totals().udp_drained, 3);
 }
 
 #[test]
