@@ -118,6 +118,11 @@ impl PeerSteering {
         self.link.as_ref()
     }
 
+    /// Forgets a real: the next one may have its id before the votes on it are in.
+    pub(super) fn forget(&mut self, real: RealId) {
+        self.reals.remove(&real);
+    }
+
     /// Connections to a real that are open at other balancers.
     pub(super) fn active(&self, real: RealId) -> u64 {
         self.reals.get(&real).map_or(0, |of| of.active)

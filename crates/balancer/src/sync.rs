@@ -412,6 +412,7 @@ impl Engine {
             self.checks.remove(&id);
             self.silences.remove(&id);
             self.begin_down.remove(&id);
+            self.peers.forget(id);
         }
         self.gone.extend(former.into_keys());
         for (id, counters) in staged.counters {
