@@ -16,8 +16,8 @@
  * connection that asked nothing is UNUSED, however it ended.
  *
  * A client of TLS 1.3 asks before the server has had its Finished, and the server's tickets leave
- * behind the request. A silence behind so little as they are ends nothing: the server may be at
- * work still. What comes then is the response, but for so little as an alert.
+ * behind the request. A silence behind no more bytes than tickets have ends nothing: the server may be
+ * at work still. What comes then is the response, unless it is as short as an alert.
  *
  * What the server took for a transaction runs from its first request to its last new data:
  * neither the path to the client nor what the network lost is in it. It is known where the
@@ -74,7 +74,7 @@
 
 /* What a server says first within TLS may be tickets, if it is no more: OpenSSL's two take 510. */
 #define SYN_TICKETS_BYTES 640
-/* So little may be its goodbye: an alert of TLS 1.2 with the longest of its hashes, or GOAWAY. */
+/* No more may be the end: an alert of TLS 1.2 with the longest of its hashes, or GOAWAY. */
 #define SYN_GOODBYE_BYTES 85
 
 /* No client gives up sooner; a flood repeats its tuples sooner. */

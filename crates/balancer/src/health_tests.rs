@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use causeway_core::health::HealthState;
-use causeway_dataplane::{RealId, UDP_DOWN};
+use causeway_dataplane::RealId;
 
 use super::engine::Engine;
+use super::interval::UDP_DOWN;
 use super::report;
 use super::state_dir::KeptState;
 use super::tests::{Bench, MS, WEB, config};
@@ -329,19 +330,7 @@ fn a_real_that_has_the_id_of_one_that_is_gone_has_a_check_of_its_own() {
         orders.find(|order| order.real == 3).expect("a probe")
     };
     let former = of_fourth(bench.engine.poll_health(now_ns).0);
-    let remove = |vip: &mut crate::config::VipConfig| {
-        vip.reals.pop();
-        Ok(())
-    };
-    let add = |vip: &mut crate::config::VipConfig| {
-        let mut real = vip.reals[0].clone();
-        real.address = [10, 0, 0, 5].into();
-        vip.reals.push(real);
-        Ok(())
-    };
-    bench.engine.change_vip("web", remove).unwrap();
-    bench.engine.change_vip("web", add).unwrap();
-    assert_eq!(bench.plane.state().real("10.0.0.5"), 3);
+    bench.give_last_id_to_another();
     bench.engine.apply_health();
     assert_eq!(state_of(&bench, 3), "waiting");
     let first = of_fourth(bench.engine.poll_health(now_ns).0);

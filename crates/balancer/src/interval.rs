@@ -7,7 +7,7 @@ use causeway_api::Moment;
 use causeway_api::balancer::Move;
 use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
-use causeway_dataplane::{RealId, RealStats, UDP_DOWN};
+use causeway_dataplane::{RealId, RealStats};
 use tracing::{debug, info};
 
 use super::engine::Engine;
@@ -19,6 +19,9 @@ use super::timeline::{STEP_NS, Standing};
 use super::visits::Looks;
 use super::{health, latency_source, loads, rings, timeline};
 use crate::config::Control;
+
+/// How long a UDP flow stays on a real that is down while others are not, at most.
+pub(super) const UDP_DOWN: Duration = Duration::from_secs(10);
 
 /// Changes of weight that are remembered.
 const MOVES_MAX: usize = 1000;

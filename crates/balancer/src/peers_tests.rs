@@ -249,20 +249,7 @@ fn a_real_that_has_the_id_of_one_that_is_gone_has_no_votes() {
     let everyone: Vec<_> = (0..3).map(|own| (own, 3)).collect();
     fleet.run(30, IDLE, &everyone);
     assert_eq!(fleet.states(0)[3], HealthState::Down);
-    let engine = &mut fleet.benches[0].engine;
-    let remove = |vip: &mut crate::config::VipConfig| {
-        vip.reals.pop();
-        Ok(())
-    };
-    let add = |vip: &mut crate::config::VipConfig| {
-        let mut real = vip.reals[0].clone();
-        real.address = [10, 0, 0, 5].into();
-        vip.reals.push(real);
-        Ok(())
-    };
-    engine.change_vip("web", remove).unwrap();
-    engine.change_vip("web", add).unwrap();
-    assert_eq!(fleet.benches[0].plane.state().real("10.0.0.5"), 3);
+    fleet.benches[0].give_last_id_to_another();
     let engine = &fleet.benches[0].engine;
     assert!(engine.peers().votes(3).is_none());
     assert_eq!(engine.health(3), None, "not down, as its predecessor");

@@ -56,6 +56,23 @@ pub(crate) fn report_keys(digits: &str) -> ReportKeys {
 }
 
 impl Bench {
+    /// Removes real 3 of `WEB` and then adds 10.0.0.5, which gets its id.
+    pub(super) fn give_last_id_to_another(&mut self) {
+        let remove = |vip: &mut crate::config::VipConfig| {
+            vip.reals.pop();
+            Ok(())
+        };
+        let add = |vip: &mut crate::config::VipConfig| {
+            let mut real = vip.reals[0].clone();
+            real.address = [10, 0, 0, 5].into();
+            vip.reals.push(real);
+            Ok(())
+        };
+        self.engine.change_vip("web", remove).unwrap();
+        self.engine.change_vip("web", add).unwrap();
+        assert_eq!(self.plane.state().real("10.0.0.5"), 3);
+    }
+
     /// An agent's datagram arrives, and its agent answers what the balancer may ask.
     pub(crate) fn hear(&self, report: &AgentReport, keys: &ReportKeys) {
         let receive = |report: &AgentReport| {

@@ -493,7 +493,7 @@ fn an_agent_goes_by_the_book_though_its_quic_programs_cannot_be_given_it() {
     });
 }
 
-/// A pipe that nobody writes to stands for the disk.
+/// A pipe without a writer stands for the disk.
 #[test]
 fn a_history_whose_disk_hangs_holds_up_nothing_else() {
     Sandbox::run(|sandbox| {
@@ -532,7 +532,7 @@ fn a_history_whose_disk_hangs_holds_up_nothing_else() {
     });
 }
 
-/// Whoever scrapes takes a counter that falls for one that began anew, and adds it all again.
+/// Prometheus takes a counter that falls for one that was reset, and adds all of it again.
 #[test]
 fn an_agent_that_is_started_again_counts_no_client_twice() {
     Sandbox::run(|sandbox| {

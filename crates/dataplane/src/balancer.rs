@@ -49,7 +49,7 @@ pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use sources::{Prefix, SourceRing};
 pub use stats::{LatencySums, RealStats};
-pub use sweep::{FlowIdle, FlowSweep, FlowTotals, UDP_DOWN};
+pub use sweep::{FlowIdle, FlowSweep, FlowTotals};
 pub use trace::{Traced, destination_of, trace};
 pub(crate) use vips::pinned_pool;
 pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions, VipRings};

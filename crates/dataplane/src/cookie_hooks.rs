@@ -33,7 +33,7 @@ const HOOKS: [FrontHook; 2] = [
 ];
 const SOCKOPS: &str = "causeway_cookie_open";
 /// Name of the sockops link's pin.
-const LINK: &str = "link_cookie_open";
+pub(crate) const LINK: &str = "link_cookie_open";
 
 /// Where the cookie programs of a server are to run, beside its interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

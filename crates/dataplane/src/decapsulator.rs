@@ -148,10 +148,10 @@ impl Decapsulator {
                 )?)
             }
             None => {
-                // Those of an agent that had cookies would write on, by keys that nobody renews.
+                // Those of an agent that had cookies would write on, by keys that are not renewed.
                 let (interface, pins) = startup.place();
                 cookie_hooks::detach(pins, interface.index)?;
-                pins.forget("link_cookie_open")?;
+                pins.forget(cookie_hooks::LINK)?;
                 None
             }
         };

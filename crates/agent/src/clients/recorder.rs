@@ -119,7 +119,7 @@ fn run(path: &Path, bound: u64, batches: &Receiver<Batch>, told: &Sender<Result<
         match &mut history {
             Some(file) => {
                 let written = file.append(&records).map(|()| Done::Written(until));
-                // Nobody looks any more where the agent ends.
+                // The receiver is gone where the agent ends.
                 let _ = told.send(written);
             }
             None => history = open(path, bound, told),

@@ -11,7 +11,7 @@ use crate::config::fleet::{FleetConfig, FleetStore};
 /// Why a store did not do what it was asked, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// It cannot be reached: whoever asks for more now waits in vain once more.
+    /// It cannot be reached; another request now would wait in vain, too.
     #[error("{0}")]
     Away(String),
     /// It does not do this. It may do something else: one that is full can be read.

@@ -70,12 +70,10 @@ pub struct FlowIdle {
     /// Any other TCP connection. Only its slot is offered to others.
     pub tcp: Duration,
     /// A UDP flow on a real that drains, silent or not, since the sweep learnt of that; `None`
-    /// lets it stay. From a real that is down it goes at the latest after [`UDP_DOWN`].
+    /// lets it stay. Which reals those are, and how soon flows leave one that is down, the caller
+    /// of [`FlowSweep::step`] says.
     pub udp_drain: Option<Duration>,
 }
-
-/// How long a UDP flow stays on a real that is down while others are not.
-pub const UDP_DOWN: Duration = Duration::from_secs(10);
 
 impl Default for FlowIdle {
     /// 2 min, 60 s (TIME_WAIT), 1 h, and never.

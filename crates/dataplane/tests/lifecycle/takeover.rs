@@ -394,7 +394,7 @@ fn has_tc_programs() -> [bool; 2] {
     })
 }
 
-/// Else cookies would be written on, by keys that nobody renews.
+/// Else cookies would be written on, by keys that are not renewed.
 #[test]
 fn a_decapsulator_without_cookies_takes_down_those_of_its_predecessor() {
     Sandbox::run(|sandbox| {

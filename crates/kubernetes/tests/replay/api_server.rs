@@ -19,7 +19,7 @@ struct State {
     events: Vec<Value>,
     lease: Option<Value>,
     asked: Vec<Asked>,
-    /// A Service that an admission webhook lets nobody change.
+    /// A Service whose updates an admission webhook denies.
     locked: Option<String>,
     version: u64,
     /// Watches of Services that are told of changes.
