@@ -48,15 +48,16 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 {
 	struct icmp_header *icmp = take(cur, sizeof(*icmp));
 	enum parsed quote = PARSED_OTHER;
+	struct ctl *control = get_ctl();
 
 	*verdict = V_NOT_VIP;
 	if (!is_vip_address(pkt, family))
 		return false;
 	*verdict = V_MALFORMED;
-	if (!icmp)
+	if (!icmp || !control)
 		return false;
 	if (icmp->type == (family == IPV4 ? ICMP4_ECHO_REQUEST : ICMP6_ECHO_REQUEST)) {
-		*verdict = answer_echo(ctx, icmp, pkt, family);
+		*verdict = answer_echo(ctx, icmp, pkt, family, control->own_mac);
 		return false;
 	}
 	if (family == IPV4 && is_icmp4_error(icmp->type))
@@ -333,23 +334,6 @@ CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 	return 0;
 }
 
-/*
- * What is sent comes from the interface, in the place of whom it came to. A switch floods what
- * it has forgotten the port of, and with the address that such a frame is for it would learn
- * here where another host is.
- */
-CW_GLOBAL int set_sender(struct xdp_md *ctx, u32 verdict)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ctl *control = get_ctl();
-
-	if (verdict >= V_COUNT || lb_actions[verdict] != XDP_TX || !control || data + ETH_HLEN > end)
-		return 0;
-	if (is_mac(control->own_mac))
-		copy_mac(data + ETH_ALEN, control->own_mac);
-	return 1;
-}
-
 SEC("xdp") /* takes frames of several buffers where the loader says so */
 int causeway_lb(struct xdp_md *ctx)
 {
@@ -365,7 +349,6 @@ int causeway_lb(struct xdp_md *ctx)
 	if (!cfg_dry && is_mirrored())
 		mirror_before(ctx);
 	verdict = handle(ctx, &pkt);
-	set_sender(ctx, verdict);
 	/* Asked again: to remember it would have every path verified twice. */
 	if (!cfg_dry && is_mirrored())
 		mirror_after(ctx, verdict);

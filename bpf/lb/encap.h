@@ -176,17 +176,21 @@ CW_GLOBAL int write_former6(struct xdp_md *ctx, const struct packet *pkt, u32 le
 	return pkt && write_former(ctx, pkt, IPV6, len, token, at);
 }
 
-/* The packet as it came, to the real's MAC address. */
+/*
+ * The packet as it came, to the real's MAC address. All frames leave with the interface's own
+ * address, whomever they came to: a switch floods what it has forgotten the port of, and would
+ * learn here where another host is.
+ */
 static __always_inline MUST_USE enum verdict
-forward_l2(struct xdp_md *ctx, const struct real *real, enum verdict verdict)
+forward_l2(struct xdp_md *ctx, const struct real *real, const struct ctl *control, enum verdict verdict)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 
 	if ((void *)(eth + 1) > end)
 		return V_MALFORMED;
-	__builtin_memcpy(eth->h_source, eth->h_dest, ETH_ALEN);
-	__builtin_memcpy(eth->h_dest, real->mac, ETH_ALEN);
+	copy_mac(eth->h_source, control->own_mac);
+	copy_mac(eth->h_dest, real->mac);
 	return verdict;
 }
 
@@ -199,27 +203,23 @@ forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const st
 	const struct route *route)
 {
 	void *data, *end, *ip;
-	struct ctl *control;
+	struct ctl *control = get_ctl();
 	struct outer outer;
-	struct macs macs;
 
-	if (real->flags & REAL_L2)
-		return forward_l2(ctx, real, route->verdict);
-	control = get_ctl();
 	if (!control)
 		return V_NO_NEXT_HOP;
+	if (real->flags & REAL_L2)
+		return forward_l2(ctx, real, control, route->verdict);
 	outer = tunnel_of(control, real, route);
 	if (!is_mac(gateway_of(control, &outer)) || !has_source(control, outer.ipv4))
 		return V_NO_NEXT_HOP;
 	if (pkt->est.ip_len + outer.len > link_mtu(control))
-		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer.len);
-	if (!read_macs(ctx, &macs))
-		return V_MALFORMED;
+		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer.len, control->own_mac);
 	if (bpf_xdp_adjust_head(ctx, -(int)outer.len))
 		return V_NO_HEADROOM;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
-	if (!write_link(data, end, pkt, gateway_of(control, &outer), macs.dest,
+	if (!write_link(data, end, pkt, gateway_of(control, &outer), control->own_mac,
 			outer.ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6)))
 		return V_MALFORMED;
 	ip = data + (pkt->l2_len & 31);

@@ -6,7 +6,6 @@
 #ifndef CAUSEWAY_PACKET_ICMP_H
 #define CAUSEWAY_PACKET_ICMP_H
 
-
 #include "write.h"
 
 /* The UAPI header linux/icmp.h draws in libc; this is all that is needed of it. */
@@ -90,7 +89,7 @@ static __always_inline void turn_echo6(struct ipv6hdr *ip, struct icmp_header *i
 }
 
 static __always_inline MUST_USE enum verdict
-answer_echo(struct xdp_md *ctx, struct icmp_header *icmp, const struct packet *pkt, const int family)
+answer_echo(struct xdp_md *ctx, struct icmp_header *icmp, const struct packet *pkt, const int family, const u8 *own_mac)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	void *ip = data + (pkt->l2_len & 31);
@@ -108,7 +107,7 @@ answer_echo(struct xdp_md *ctx, struct icmp_header *icmp, const struct packet *p
 		turn_echo6(ip, icmp);
 	}
 	copy_mac(data, macs.source);
-	copy_mac(data + ETH_ALEN, macs.dest);
+	copy_mac(data + ETH_ALEN, own_mac);
 	return V_ECHO_ANSWERED;
 }
 
@@ -221,7 +220,7 @@ static __always_inline void write_too_big6(void *at, const struct packet *pkt, u
  * fragment header and go on with 1280 bytes.
  */
 static __always_inline MUST_USE enum verdict
-build_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u32 mtu)
+build_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u32 mtu, const u8 *own_mac)
 {
 	u32 ip_len = family == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	u32 kept = pkt->l2_len + QUOTE_LEN;
@@ -238,7 +237,7 @@ build_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u3
 		return V_NO_HEADROOM;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
-	if (!write_link(data, end, pkt, macs.source, macs.dest, pkt->ethertype_be))
+	if (!write_link(data, end, pkt, macs.source, own_mac, pkt->ethertype_be))
 		return V_MALFORMED;
 	at = data + (pkt->l2_len & 31);
 	if (at + ip_len + sizeof(struct icmp_header) + QUOTE_LEN > end)
@@ -251,20 +250,20 @@ build_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u3
 }
 
 /* Rare and long: two instances of their own, out of the fast path. */
-static __noinline int too_big4(struct xdp_md *ctx, const struct packet *pkt, u32 mtu)
+static __noinline int too_big4(struct xdp_md *ctx, const struct packet *pkt, u32 mtu, const u8 *own_mac)
 {
-	return build_too_big(ctx, pkt, IPV4, mtu);
+	return build_too_big(ctx, pkt, IPV4, mtu, own_mac);
 }
 
-static __noinline int too_big6(struct xdp_md *ctx, const struct packet *pkt, u32 mtu)
+static __noinline int too_big6(struct xdp_md *ctx, const struct packet *pkt, u32 mtu, const u8 *own_mac)
 {
-	return build_too_big(ctx, pkt, IPV6, mtu);
+	return build_too_big(ctx, pkt, IPV6, mtu, own_mac);
 }
 
 static __always_inline MUST_USE enum verdict
-answer_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u32 mtu)
+answer_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u32 mtu, const u8 *own_mac)
 {
-	return family == IPV4 ? too_big4(ctx, pkt, mtu) : too_big6(ctx, pkt, mtu);
+	return family == IPV4 ? too_big4(ctx, pkt, mtu, own_mac) : too_big6(ctx, pkt, mtu, own_mac);
 }
 
 #endif

@@ -537,7 +537,7 @@ struct ctl {
 	u32 tunnel4_be;
 	u32 tunnel6_be[4];
 	u8 gateway6_mac[6]; /* of outer IPv6; all zero: gateway_mac */
-	u8 own_mac[6];      /* of the interface, source of all frames; all zero: the one that they came to */
+	u8 own_mac[6];      /* of the interface, source of all frames */
 	u8 pass_unserved;   /* what is for a VIP's address and no VIP goes to the kernel */
 	u8 pad3[7];
 };

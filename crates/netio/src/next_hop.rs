@@ -55,8 +55,7 @@ pub struct OuterSource<A> {
 /// What the data plane needs to send a packet to a real.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The interface's own address, with which all frames leave; zeros: with the one that they
-    /// came to.
+    /// The interface's own address, with which all frames leave.
     pub mac: Mac,
     /// Where frames go whose outer header is IPv4; zeros: nowhere.
     pub gateway_mac: Mac,

@@ -113,11 +113,16 @@ impl Player {
     /// # Errors
     /// When the child ends instead, or its answer begins with `error:`.
     pub fn ask(&mut self, line: &str) -> Result<String> {
-        ensure!(!line.contains('\n'), "a command is one line: {line:?}");
-        let name = self.name.clone();
-        let input = self.input.as_mut().context("the input is closed")?;
-        writeln!(input, "{line}").with_context(|| format!("{name} has ended"))?;
+        self.tell(line)?;
         self.answer(ANSWER_TIMEOUT)
+    }
+
+    /// Sends a line whose answer is waited for otherwise.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        ensure!(!line.contains('\n'), "a command is one line: {line:?}");
+        let name = &self.name;
+        let input = self.input.as_mut().context("the input is closed")?;
+        writeln!(input, "{line}").with_context(|| format!("{name} has ended"))
     }
 
     /// Waits for one more answer.

@@ -130,7 +130,7 @@ plain! {
         tunnel6_be: [u8; 16],
         /// MAC of the gateway for outer IPv6; zero: `gateway_mac`.
         gateway6_mac: [u8; 6],
-        /// MAC of the interface, source of all frames; zero: the one that they came to.
+        /// MAC of the interface, source of all frames.
         own_mac: [u8; 6],
         /// Not 0: what is for a VIP's address and for no VIP goes to the kernel.
         pass_unserved: u8,

@@ -265,7 +265,6 @@ verdict_tests! { Rig, Verdict:
     }
     Opened frames_leave_with_the_interfaces_address_whomever_they_came_to(rig) {
         const ANOTHER: [u8; 6] = [2, 0, 0, 0, 0, 7];
-        rig.set_ctl(|ctl| ctl.own_mac = OWN);
         let mac = [2, 0, 0, 0, 0, 9];
         for (vip, sport) in [(VIP4, 4001), (VIP6, 4002)] {
             serve(rig, vip, REAL4);

@@ -374,6 +374,7 @@ impl<'o> Balancer<'o> {
         let maps = &self.skel.maps;
         let ctl = Ctl {
             gateway_mac: [2, 0, 0, 0, 0, 1],
+            own_mac: [2, 0, 0, 0, 0, 2],
             outer4_be: [10, 9, 0, 1],
             hash_key: [1, 2],
             table_seed: 3,

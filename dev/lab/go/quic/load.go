@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -79,9 +80,10 @@ type loadLog struct {
 
 type world struct {
 	loadConfig
-	target *net.UDPAddr
-	roots  *x509.CertPool
-	log    loadLog
+	target  *net.UDPAddr
+	roots   *x509.CertPool
+	log     loadLog
+	stopped atomic.Bool // no page begins any more
 }
 
 func load(lines <-chan string) error {
@@ -100,6 +102,10 @@ func load(lines <-chan string) error {
 		return err
 	}
 	answer("ready")
+	go func() {
+		<-lines // "stop", or the end of the lab
+		w.stopped.Store(true)
+	}()
 	var users sync.WaitGroup
 	for i := range w.Users {
 		users.Add(1)

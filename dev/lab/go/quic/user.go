@@ -36,7 +36,7 @@ func (u *user) run() {
 	for ; ; u.page++ {
 		due := u.StartNs + me.PhaseNs + int64(u.page)*u.IntervalNs
 		now := monotonicNs()
-		last := u.page >= len(me.Pages) || due >= u.EndNs || now >= u.EndNs
+		last := u.page >= len(me.Pages) || due >= u.EndNs || now >= u.EndNs || u.stopped.Load()
 		// A connection that would be too old by the next page goes now.
 		if u.open != nil && (last || due >= u.open.retireNs) {
 			u.close("")

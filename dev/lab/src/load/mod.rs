@@ -213,7 +213,7 @@ impl RunningLoad {
         clock::monotonic_ns() < self.end_ns
     }
 
-    /// Ends a load over HTTP/1.1 now: pages that have begun are completed, no other begins.
+    /// Ends the load now: pages that have begun are completed, no other begins.
     pub fn stop(&mut self) {
         self.progress.stopped.store(true, Ordering::Relaxed);
         self.end_ns = self.end_ns.min(clock::monotonic_ns());

@@ -185,7 +185,8 @@ impl<'a> User<'a> {
     async fn run(mut self) -> Result<()> {
         loop {
             let due_ns = self.due_ns();
-            let last = clock::monotonic_ns().max(due_ns) >= self.world.end_ns;
+            let last = clock::monotonic_ns().max(due_ns) >= self.world.end_ns
+                || self.world.progress.is_stopped();
             // A connection that would be too old by the next page goes now.
             if let Some(open) = &self.open
                 && (last || due_ns >= open.retire_ns)

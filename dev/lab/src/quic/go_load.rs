@@ -4,6 +4,7 @@
 //! process sends its log when it is done.
 
 use std::net::SocketAddr;
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -20,6 +21,8 @@ use crate::role::Player;
 
 /// Random streams of a slot beside those of its pages.
 const STREAM_PHASE: u64 = 1 << 41;
+/// How often the load's end is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long the log may take after the last page.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 const PROTO_UDP: u8 = 17;
@@ -102,7 +105,7 @@ pub(super) fn start(
     load::start_with(
         clients,
         config,
-        move |config, slots, start_ns, _: &Progress| {
+        move |config, slots, start_ns, progress: &Progress| {
             // Slots are dealt out in turn, so the first one names the namespace.
             let Some(&first) = slots.first() else {
                 return Ok(Log::default());
@@ -118,14 +121,26 @@ pub(super) fn start(
             command.arg("load");
             let mut player =
                 Player::start(command, "quic-go load", &serde_json::to_string(&plan)?)?;
-            let run = Duration::from_millis(config.duration_ms + config.timeout_ms);
-            let answer = player.answer(run + END_TIMEOUT)?;
+            wait_for_end(config, start_ns, progress);
+            if progress.is_stopped() {
+                // One that has ended by itself has answered.
+                let _ = player.tell("stop");
+            }
+            let answer = player.answer(Duration::from_millis(config.timeout_ms) + END_TIMEOUT)?;
             take(
                 config.target,
                 serde_json::from_str(&answer).context("log of quic-go")?,
             )
         },
     )
+}
+
+/// Until no page is to begin any more.
+fn wait_for_end(config: &LoadConfig, start_ns: u64, progress: &Progress) {
+    let end_ns = start_ns + config.duration_ms * 1_000_000;
+    while !progress.is_stopped() && clock::monotonic_ns() < end_ns {
+        sleep(LOOK_EVERY);
+    }
 }
 
 fn plan(config: &LoadConfig, certificate: &str, slots: &[usize], start_ns: u64) -> Plan {

@@ -23,6 +23,8 @@ use crate::scenario::bench::QUIC_PORT;
 use crate::topology::Node;
 
 const SERVERS: usize = 4;
+/// How much longer than planned the changes may take.
+const LONGEST: Duration = Duration::from_secs(300);
 
 pub(super) const QUIC_CID: Scenario = Scenario {
     name: "quic-cid",
@@ -172,7 +174,7 @@ impl World<'_> {
             .topology
             .route_vips(&self.bench.topology.balancer)?;
         let mut balancer = self.balancer(&three)?;
-        let loads = self.loads(step * 6)?;
+        let mut loads = self.loads(step * 6)?;
         sleep(step);
         say("adding a server");
         balancer.apply(&self.settings(SERVERS, None, &[0])?)?;
@@ -194,6 +196,8 @@ impl World<'_> {
             say("rotating keys");
             self.rotate(&balancer)?;
         }
+        sleep(step * 2);
+        loads.iter_mut().for_each(|(_, load)| load.stop());
         let mut log = Log::default();
         let mut broken = BTreeMap::new();
         for (kind, load) in loads {
@@ -240,6 +244,7 @@ impl World<'_> {
 
     /// Clients of both stacks that migrate, and clients behind NATs; half of each by
     /// IPv6. Kinds have names.
+    /// They go on until they are stopped: changes take their time on a busy machine.
     fn loads(&self, length: Duration) -> Result<Vec<(String, RunningLoad)>> {
         let namespaces = self.bench.client_namespaces();
         let kinds = [
@@ -253,7 +258,7 @@ impl World<'_> {
         for (i, (kind, stack, migrate_ms, nat_ms)) in kinds.into_iter().enumerate() {
             for (family, vip) in ["IPv4", "IPv6"].into_iter().zip(&self.vips) {
                 let config = LoadConfig {
-                    duration_ms: length.as_millis() as u64,
+                    duration_ms: (length + LONGEST).as_millis() as u64,
                     slots: slots / 2,
                     // Some live through every change, others are made after it.
                     max_age_ms: length.as_millis() as u64 * 2,

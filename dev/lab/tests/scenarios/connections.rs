@@ -151,15 +151,21 @@ fn cookies_alone_keep_every_connection() {
         assert!(number(run, "/worst_second_broken_pct") <= 100.0);
         number(run, "/broken_connections") / number(run, "/connections")
     };
+    // The more connections are opened between two changes, the smaller the share that breaks; of
+    // streams there are always as many.
+    let streams = |name: &str| {
+        let run = runs.iter().find(|run| run["name"] == name).expect(name);
+        number(run, "/kinds/stream/broken")
+    };
     assert_eq!(broken("cookie"), 0.0, "{runs:?}");
     assert_eq!(broken("quic-cid"), 0.0, "{runs:?}");
-    assert!(broken("hash") > 0.1, "{runs:?}");
-    assert!(broken("consistent-hash") < broken("hash"), "{runs:?}");
+    assert!(streams("hash") > 15.0, "{runs:?}");
+    assert!(streams("consistent-hash") < streams("hash"), "{runs:?}");
     assert!(
-        broken("daisy-chain") < broken("consistent-hash"),
+        streams("daisy-chain") < streams("consistent-hash"),
         "{runs:?}"
     );
-    assert!(broken("maglev-table") < broken("hash"), "{runs:?}");
+    assert!(streams("maglev-table") < streams("hash"), "{runs:?}");
     // What was on its way between two balancers' reloads may be reset: some packets, however many
     // connections there are.
     assert!(

@@ -64,6 +64,7 @@ impl Rig {
         };
         Ctl {
             gateway_mac: ROUTER,
+            own_mac: OWN,
             outer4_be: outer4.octets(),
             outer6_be: outer6.octets(),
             hash_key: HASH_KEY,

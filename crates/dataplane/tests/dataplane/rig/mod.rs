@@ -24,7 +24,7 @@ use causeway_dataplane::{FlowLimit, Mirror, MirrorMaps, MirrorOptions};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
 
-use crate::frame::{ROUTER, Tuple};
+use crate::frame::{OWN, ROUTER, Tuple};
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
