@@ -84,6 +84,7 @@ bench-dataplane: build-dev ## cost per packet, repeated and live; bench/out/data
 	mkdir -p bench/out
 	$(SUDO) target/release/causeway-lab bench dataplane --json bench/out/dataplane.json
 	$(SUDO) target/release/causeway-lab run packet-cost --json bench/out/packet-cost.json
+	$(SUDO) target/release/causeway-lab run packet-rate --json bench/out/packet-rate.json
 
 bench-server: build-dev ## cost per segment in a server's programs; bench/out/server.json
 	mkdir -p bench/out

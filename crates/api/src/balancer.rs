@@ -157,7 +157,7 @@ pub struct FlowTableView {
     pub flows: u64,
     /// UDP flows that ended by silence.
     pub udp_idle: u64,
-    /// UDP flows that were taken off draining reals.
+    /// UDP flows that were taken off reals that drain or are down.
     pub udp_drained: u64,
     /// TCP connections whose slots were offered after they had ended, or had never been
     /// completed.

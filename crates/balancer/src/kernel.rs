@@ -286,7 +286,7 @@ impl DataPlane for KernelPlane {
     fn mend(&mut self) -> anyhow::Result<HoldChanges> {
         let changes = self.balancer.mend();
         if let Some(probes) = &mut self.probes {
-            probes.mend(&self.resolver.interface)?;
+            probes.mend()?;
         }
         Ok(changes?)
     }

@@ -16,6 +16,9 @@ use crate::config::{LoadSource, Scheduler};
 
 /// Loads that are not counts reach the data plane in thousandths.
 const MILLI: f64 = 1000.0;
+/// Largest load and weight in the data plane, which multiplies the two in 63 bits.
+const LOAD_MAX: f64 = (1_u64 << 46) as f64;
+const RATIO_MAX: u32 = (1 << 16) - 1;
 /// Weight of the newest interval in a smoothed rate.
 const SMOOTHING: f64 = 0.5;
 /// Least part of a load that one flow is taken for: below it, a herd could form.
@@ -100,14 +103,14 @@ impl Engine {
     fn write_loads(&mut self, pool: &Pool, rise: f64) -> anyhow::Result<()> {
         let known: Vec<f64> = pool.members().filter_map(|(_, m)| m.load).collect();
         let average = known.iter().sum::<f64>() / known.len().max(1) as f64;
-        for ((_, member), weight) in pool.members().zip(pool.meant_ratio()) {
+        for ((_, member), weight) in pool.members().zip(small_ratio(pool)) {
             let terms = LoadTerms {
                 rise: (rise * MILLI).min(f64::from(u32::MAX)) as u32,
                 fall: 0,
                 weight,
             };
             self.plane.set_load_terms(member.id, terms)?;
-            let load = member.load.unwrap_or(average) * MILLI;
+            let load = (member.load.unwrap_or(average) * MILLI).min(LOAD_MAX);
             self.plane.set_load(member.id, load as i64)?;
         }
         Ok(())
@@ -116,7 +119,7 @@ impl Engine {
 
 /// Sets in the data plane, which counts connections, what share of them each real is meant to have.
 pub(super) fn weigh_connections(plane: &mut dyn DataPlane, pool: &Pool) -> anyhow::Result<()> {
-    for ((_, member), weight) in pool.members().zip(pool.meant_ratio()) {
+    for ((_, member), weight) in pool.members().zip(small_ratio(pool)) {
         let terms = LoadTerms {
             rise: 1,
             fall: 1,
@@ -125,6 +128,18 @@ pub(super) fn weigh_connections(plane: &mut dyn DataPlane, pool: &Pool) -> anyho
         plane.set_load_terms(member.id, terms)?;
     }
     Ok(())
+}
+
+/// The weights that members are meant to have, in whole numbers small enough for the data plane.
+fn small_ratio(pool: &Pool) -> Vec<u32> {
+    let ratio = pool.meant_ratio();
+    let most = ratio.iter().copied().max().unwrap_or(0);
+    if most <= RATIO_MAX {
+        return ratio;
+    }
+    let unit = f64::from(RATIO_MAX) / f64::from(most);
+    let small = |weight: u32| ((f64::from(weight) * unit).round() as u32).max(weight.min(1));
+    ratio.into_iter().map(small).collect()
 }
 
 /// What one flow adds to a load: one connection, or the mean load of a flow that is

@@ -101,6 +101,35 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
     assert_eq!(state.terms[&0].fall, 0);
 }
 
+/// The data plane multiplies a load by a weight in 64 bits.
+#[test]
+fn no_product_of_load_and_weight_overflows() {
+    let text = WEB
+        .replace("\"latency\"", "\"p2c\"\nload = \"bytes\"")
+        .replace("\"10.0.0.2\"", "\"10.0.0.2\", weight = 65535")
+        .replace("\"10.0.0.3\"", "\"10.0.0.3\", weight = 30000");
+    let mut bench = Bench::new(&text);
+    for real in 0..4 {
+        let mut state = bench.plane.state();
+        state.totals.entry(real).or_default().bytes += u64::MAX / 4;
+        drop(state);
+        bench.run(1, &[]);
+    }
+    let state = bench.plane.state();
+    for (real, terms) in &state.terms {
+        let product = |terms: &LoadTerms| {
+            (state.loads[real] + i64::from(terms.rise)).checked_mul(i64::from(terms.weight))
+        };
+        assert!(
+            state.terms.values().all(|of| product(of).is_some()),
+            "{terms:?}"
+        );
+    }
+    let weights: Vec<u32> = (0..4).map(|real| state.terms[&real].weight).collect();
+    assert!(weights[0] >= 1 && weights[1] == 65535, "{weights:?}");
+    assert!((29_900..30_100).contains(&weights[2]), "{weights:?}");
+}
+
 /// A VIP that goes by what agents report.
 fn told(scheduler: &str, load: &str) -> (Bench, ReportKeys) {
     let digits = "7".repeat(32);

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use causeway_netio::NextHop;
+use causeway_netio::{Mac, NextHop};
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
@@ -220,6 +220,9 @@ impl LoadBalancer {
             &options.pin_dir,
             options.xdp_mode,
         )?;
+        let own_mac = startup.place().0.mac();
+        let own_mac =
+            own_mac.map_err(|_| DataPlaneError::NoInterface(options.interface.clone()))?;
         let failed = |cause| DataPlaneError::Load {
             program: BLUEPRINT.program,
             cause,
@@ -243,7 +246,7 @@ impl LoadBalancer {
         let (plane, started) = startup.attach(skel.object())?;
         let balancer = Self::new(plane, options.conns)?;
         balancer.tunnel_sources.set(&options.tunnel_sources)?;
-        balancer.store(options)?;
+        balancer.store(options, own_mac)?;
         Ok((balancer, started))
     }
 
@@ -334,11 +337,13 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
-    /// Writes the options into the program's tables.
-    fn store(&self, options: &LoadBalancerOptions) -> Result<()> {
+    /// Writes the options, and the interface's address, into the program's tables.
+    fn store(&self, options: &LoadBalancerOptions, own_mac: Mac) -> Result<()> {
         let _changing = self.book();
         let ends = options.tunnel_ends;
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        // Frames to a real's MAC address leave without a next hop.
+        ctl.own_mac = own_mac;
         ctl.pass_unserved = options.pass_unserved.into();
         ctl.tunnel4_be = ends.v4.map_or([0; 4], |v4| v4.octets());
         ctl.tunnel6_be = ends.v6.map_or([0; 16], |v6| v6.octets());

@@ -7,26 +7,30 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 use causeway_netio::Interface;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, OpenObject, TC_EGRESS, TcHook, TcHookBuilder};
+use libbpf_rs::{MapCore as _, OpenObject};
 use nix::sys::socket::{setsockopt, sockopt};
 
+use crate::abi;
 use crate::balancer::{LoadBalancer, RealId};
 use crate::error::{DataPlaneError, Result};
-use crate::map::io_error;
 use crate::skel::probe::{ProbeSkel, ProbeSkelBuilder};
-use crate::{abi, tc};
+use crate::tc::{FrontHook, TcDirection};
+use crate::xdp::Link;
 
-/// Handle and priority of the filter; ours, so that a restart replaces it.
-const FILTER: u32 = 0xca5e;
+/// In front of others, as what ends a probe's way before it is encapsulated has a real that is well
+/// look down.
+const HOOK: FrontHook = FrontHook::new("causeway_probe", TcDirection::Out, 0xca5e);
 
 /// The program on the balancer's interface; dropped, it is taken off.
 pub struct ProbeEgress {
-    hook: TcHook,
+    interface: Interface,
+    /// `None`: by a filter of `clsact`.
+    link: Option<Link>,
     skel: ProbeSkel<'static>,
 }
 
-// SAFETY: the skeleton's pointers are to its own object, which only drops with it; the
-// hook is plain integers. Nothing else reaches them.
+// SAFETY: the skeleton's pointers are to its own object, which only drops with it. Nothing else
+// reaches them.
 unsafe impl Send for ProbeEgress {}
 
 impl ProbeEgress {
@@ -48,19 +52,25 @@ impl ProbeEgress {
         open.maps.reals.reuse_fd(reals.as_fd()).map_err(failed)?;
         open.maps.ctl.reuse_fd(ctl.as_fd()).map_err(failed)?;
         let skel = open.load().map_err(failed)?;
-        let hook = attach(skel.progs.causeway_probe.as_fd(), interface)?;
-        Ok(Self { hook, skel })
+        let interface = Interface::find(interface)?;
+        let link = HOOK.attach_anew(skel.progs.causeway_probe.as_fd(), &interface)?;
+        Ok(Self {
+            interface,
+            link,
+            skel,
+        })
     }
 
     /// Puts the program on the interface again where it is not there any more: it may have been
     /// recreated, or the filter been removed by hand.
-    pub fn mend(&mut self, interface: &str) -> Result<()> {
+    pub fn mend(&mut self) -> Result<()> {
         // What is not there needs no probes.
-        let Ok(found) = Interface::find(interface) else {
+        let Ok(found) = Interface::find(&self.interface.name) else {
             return Ok(());
         };
-        if !tc::has_filter(found.index, libbpf_sys::BPF_TC_EGRESS, FILTER)? {
-            self.hook = attach(self.skel.progs.causeway_probe.as_fd(), interface)?;
+        if !HOOK.is_on(self.link.as_ref(), &found)? {
+            self.link = HOOK.attach_anew(self.skel.progs.causeway_probe.as_fd(), &found)?;
+            self.interface = found;
         }
         Ok(())
     }
@@ -68,29 +78,11 @@ impl ProbeEgress {
 
 impl Drop for ProbeEgress {
     fn drop(&mut self) {
-        // A filter that stays touches no packet without a probe's mark.
-        let _ = self.hook.detach();
-    }
-}
-
-fn attach(program: std::os::fd::BorrowedFd<'_>, interface: &str) -> Result<TcHook> {
-    let failed = |e| DataPlaneError::bpf(format!("attach the health probes to {interface}"), e);
-    let index =
-        nix::net::if_::if_nametoindex(interface).map_err(|e| failed(std::io::Error::from(e)))?;
-    let mut builder = TcHookBuilder::new(program);
-    builder
-        .ifindex(index as i32)
-        .replace(true)
-        .handle(FILTER)
-        .priority(FILTER);
-    let mut hook = builder.hook(TC_EGRESS);
-    match hook.create() {
-        Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
-            return Err(failed(io_error(&e)));
+        if self.link.is_none() {
+            // A filter that stays touches no packet without a probe's mark.
+            let _ = HOOK.detach_filter(self.interface.index);
         }
-        _ => {}
     }
-    hook.attach().map_err(|e| failed(io_error(&e)))
 }
 
 /// Has the packets of a socket go to this real, whatever address they are for. Needs

@@ -120,11 +120,11 @@ impl Drop for TcLink {
     }
 }
 
-/// A hook on which a program is to see every packet, also while no process holds it.
+/// A hook on which a program is to see every packet.
 ///
 /// By a link in front of the programs that are there, where the kernel has links: one that ends
-/// with a verdict, as Cilium's do, hides the packet from those behind it. The link is to be
-/// pinned. Else by a filter of `clsact`, which every supported kernel has.
+/// with a verdict, as Cilium's do, hides the packet from those behind it. Pinned, the link outlives
+/// the process. Else by a filter of `clsact`, which every supported kernel has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrontHook {
     pub(crate) program: &'static str,
@@ -149,33 +149,38 @@ impl FrontHook {
         interface: &Interface,
         pin: &Path,
     ) -> Result<Option<Link>> {
-        let held = match Link::open(pin)? {
-            Some(link) if self.is_on(Some(&link), interface)? => Some(link),
-            _ => None,
-        };
-        let link = match held {
-            Some(link) => {
-                link.replace(program)?;
-                link
+        if let Some(link) = Link::open(pin)?
+            && self.is_on(Some(&link), interface)?
+        {
+            link.replace(program)?;
+            self.detach_filter(interface.index)?;
+            return Ok(Some(link));
+        }
+        forget(pin)?;
+        self.attach_anew(program, interface)
+    }
+
+    /// Puts the program on the hook by a link of its own, which lives as long as it is held, or by
+    /// a filter, in the place of the one that is there.
+    pub(crate) fn attach_anew(
+        &self,
+        program: BorrowedFd<'_>,
+        interface: &Interface,
+    ) -> Result<Option<Link>> {
+        let (target, before) = (interface.index as i32, libbpf_sys::BPF_F_BEFORE);
+        match Link::create(program, target, self.direction.link(), before) {
+            Ok(link) => {
+                self.detach_filter(interface.index)?;
+                Ok(Some(link))
             }
-            None => {
-                forget(pin)?;
-                let (target, before) = (interface.index as i32, libbpf_sys::BPF_F_BEFORE);
-                match Link::create(program, target, self.direction.link(), before) {
-                    Ok(link) => link,
-                    // A kernel before 6.6 knows no such attachment.
-                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                        let point = self.direction.filter();
-                        attach_filter(program, interface, point, self.priority)?;
-                        return Ok(None);
-                    }
-                    Err(e) => return Err(failed(interface, e)),
-                }
+            // A kernel before 6.6 knows no such attachment.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                let point = self.direction.filter();
+                attach_filter(program, interface, point, self.priority)?;
+                Ok(None)
             }
-        };
-        // An earlier build's: a packet is not to meet two.
-        detach_filter(interface.index, self.direction.filter(), self.priority)?;
-        Ok(Some(link))
+            Err(e) => Err(failed(interface, e)),
+        }
     }
 
     /// Whether the program is on the interface: by `link`, or else by a filter.
@@ -192,6 +197,11 @@ impl FrontHook {
             link.detach()?;
             forget(pin)?;
         }
+        self.detach_filter(ifindex)
+    }
+
+    /// Takes a filter off, such as an earlier build's: a packet is not to meet two programs.
+    pub(crate) fn detach_filter(&self, ifindex: u32) -> Result<()> {
         detach_filter(ifindex, self.direction.filter(), self.priority)
     }
 }
@@ -277,11 +287,7 @@ fn detach_filter(
 }
 
 /// Whether an interface has a filter of this priority.
-pub(crate) fn has_filter(
-    ifindex: u32,
-    point: libbpf_sys::bpf_tc_attach_point,
-    priority: u32,
-) -> Result<bool> {
+fn has_filter(ifindex: u32, point: libbpf_sys::bpf_tc_attach_point, priority: u32) -> Result<bool> {
     let hook = hook(ifindex, point);
     let mut options = options(priority);
     // SAFETY: structs of the sizes that they say.

@@ -5,6 +5,7 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::next_hop::Mac;
 use crate::tunnel::address;
 
 /// There is no such interface in this network namespace.
@@ -33,6 +34,14 @@ impl Interface {
                 index,
             })
             .map_err(|_| NoInterface(name.to_owned()))
+    }
+
+    /// Its MAC address; zeros if it has none.
+    ///
+    /// # Errors
+    /// When it is not there any more.
+    pub fn mac(&self) -> io::Result<Mac> {
+        address::mac(&self.name)
     }
 
     /// Whether it is turned on, and then whether there is anything at its other end.

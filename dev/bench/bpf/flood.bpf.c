@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * A flood, for the lab: both ends of it. flood_begin runs on live frames (BPF_PROG_TEST_RUN):
- * it fills each with the next that user space has made, and sends it out of an interface, as
+ * it fills each with the next that user space has made, all of them again and again, and sends it out of an interface, as
  * cheaply as a driver hands frames to XDP. flood_end drops them where they come back from the
  * balancer, at the price of a look: they are known by their hop limit, which no other packet
  * has. What lies behind is not under test, and would take the same CPUs.
@@ -38,11 +38,8 @@ u64 ended;
 SEC("xdp")
 int flood_begin(struct xdp_md *ctx)
 {
-	u32 number = position++;
-
-	if (number >= FLOOD_FRAMES)
-		return XDP_ABORTED;
-	struct flood_frame *frame = &frames[number];
+	/* A run may be longer than there are frames. */
+	struct flood_frame *frame = &frames[position++ % FLOOD_FRAMES];
 	u32 length = frame->length;
 
 	if (length < ETH_HLEN || length > FLOOD_FRAME_MAX)

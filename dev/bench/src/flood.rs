@@ -80,7 +80,7 @@ impl FloodPrograms {
         Ok(())
     }
 
-    /// Sends the first of them.
+    /// Sends the first of them, or more than there are: all of them again and again.
     pub fn send(&mut self, count: usize) -> Result<()> {
         let shared = self.skel.maps.bss_data.as_deref_mut().context(WHAT)?;
         shared.position = 0;

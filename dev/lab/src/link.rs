@@ -22,6 +22,23 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 /// `XDP_FLAGS_DRV_MODE`, linux/if_link.h.
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
+/// How many programs hang by links on what leaves an interface; none on kernels before 6.6.
+pub(crate) fn linked_egress(interface: &str) -> io::Result<usize> {
+    let index = nix::net::if_::if_nametoindex(interface)?;
+    let mut query = bpf::bpf_prog_query_opts {
+        sz: size_of::<bpf::bpf_prog_query_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: `query` is of the size that it says and points to nothing.
+    let ret = unsafe { bpf::bpf_prog_query_opts(index as i32, bpf::BPF_TCX_EGRESS, &mut query) };
+    match ret {
+        // SAFETY: the union's members are the same number.
+        0 => Ok(unsafe { query.__bindgen_anon_1.count } as usize),
+        _ if ret == -libc::EINVAL => Ok(0),
+        _ => Err(io::Error::from_raw_os_error(-ret)),
+    }
+}
+
 fn request(interface: &str) -> io::Result<(OwnedFd, libc::ifreq)> {
     // SAFETY: socket(2) with constants.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -125,6 +142,11 @@ pub fn attach_xdp_pass(interface: &str) -> io::Result<XdpPass> {
     attach_xdp(interface, &XDP_PASS_CODE)
 }
 
+/// Attaches a program that sends every frame back as it came, in native mode.
+pub fn attach_xdp_back(interface: &str) -> io::Result<XdpPass> {
+    attach_xdp(interface, &XDP_BACK_CODE)
+}
+
 /// Puts a program on an interface that drops the SYN-ACKs of IPv4 (without IP options)
 /// that arrive there, as long as what is returned lives.
 pub fn attach_syn_ack_drop(interface: &str) -> io::Result<XdpPass> {
@@ -152,6 +174,9 @@ fn attach_xdp(interface: &str, code: &[u64]) -> io::Result<XdpPass> {
 /// Programs small enough to be written down as bytecode: `struct bpf_insn` as words.
 /// This one: `r0 = XDP_PASS; exit`.
 const XDP_PASS_CODE: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
+
+/// `r0 = XDP_TX; exit`.
+const XDP_BACK_CODE: [u64; 2] = [0x0000_0003_0000_00b7, 0x95];
 
 /// `if (data + 54 <= data_end && data[47] == (SYN | ACK)) return XDP_DROP; return XDP_PASS;`
 const SYN_ACK_DROP_CODE: [u64; 10] = [

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where SYN accounting hangs, beside others' programs and on interfaces that come and go.
+//! Where SYN accounting hangs, and what sends probes, beside others' programs and on interfaces that come and go.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::time::Duration;
 
+use causeway_dataplane::probe::{ProbeEgress, aim_at};
 use causeway_dataplane::{HookChanges, SynMeter, SynMeterOptions};
 
 use super::*;
@@ -126,5 +128,47 @@ fn syns_are_counted_in_front_of_others_and_again_when_the_interface_is_back() {
         );
         let left = programs("lb0", libbpf_sys::BPF_TCX_INGRESS);
         assert_eq!(left, 0, "nothing is left");
+    });
+}
+
+/// A program that ends with a verdict must not end a probe's way before it is encapsulated: reals
+/// that are well would look down.
+#[test]
+fn probes_are_sent_in_front_of_others_and_again_when_the_interface_is_back() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let _last_word = attach_last_word("lb0", libbpf_sys::BPF_TCX_EGRESS);
+        let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
+        let mut probes = ProbeEgress::start(&lb, "lb0").expect("start");
+        let on_egress = || programs("lb0", libbpf_sys::BPF_TCX_EGRESS);
+        assert_eq!(on_egress(), 2);
+        // A probe of a real that is not there goes nowhere.
+        let sent = |peer: &Netns| {
+            let to = peer.run(|| UdpSocket::bind("10.7.0.2:9999").expect("bind"));
+            to.set_read_timeout(Some(Duration::from_secs(30)))
+                .expect("a timeout");
+            let probe = UdpSocket::bind("10.7.0.1:0").expect("bind");
+            aim_at(&probe, 3).expect("aim");
+            // What the program drops the kernel tells the sender of, or not.
+            let _ = probe.send_to(b"probe", "10.7.0.2:9999");
+            let other = UdpSocket::bind("10.7.0.1:0").expect("bind");
+            other.send_to(b"other", "10.7.0.2:9999").expect("send");
+            let mut first = [0; 5];
+            to.recv(&mut first).expect("a datagram");
+            first
+        };
+        assert_eq!(&sent(&peer), b"other");
+        probes.mend().expect("look");
+        assert_eq!(on_egress(), 2, "nothing to mend");
+
+        ip("link del lb0");
+        probes.mend().expect("look");
+        let peer = veth();
+        let _last_word = attach_last_word("lb0", libbpf_sys::BPF_TCX_EGRESS);
+        probes.mend().expect("look");
+        assert_eq!(&sent(&peer), b"other");
+        drop(probes);
+        assert_eq!(on_egress(), 1, "nothing is left");
+        assert_eq!(&sent(&peer), b"probe");
     });
 }

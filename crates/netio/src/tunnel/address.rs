@@ -53,6 +53,23 @@ pub(crate) fn flags(device: &str) -> io::Result<libc::c_int> {
     Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
 }
 
+/// A device's MAC address; zeros if it has none.
+pub(crate) fn mac(device: &str) -> io::Result<[u8; 6]> {
+    let mut request = request(device)?;
+    let socket = socket(libc::AF_INET)?;
+    ioctl(&socket, libc::SIOCGIFHWADDR as _, &mut request)?;
+    // SAFETY: SIOCGIFHWADDR has filled the address member of the union.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != libc::ARPHRD_ETHER {
+        return Ok([0; 6]);
+    }
+    let mut mac = [0; 6];
+    for (to, from) in mac.iter_mut().zip(address.sa_data) {
+        *to = from as u8;
+    }
+    Ok(mac)
+}
+
 /// Brings a device up.
 pub(super) fn up(device: &str) -> io::Result<()> {
     let flags = flags(device)? | libc::IFF_UP | libc::IFF_RUNNING;

@@ -24,6 +24,7 @@ mod fleet;
 mod health;
 mod night;
 mod packet_cost;
+mod packet_rate;
 mod page;
 mod paper;
 mod pcc_scale;
@@ -157,6 +158,7 @@ pub fn all() -> &'static [Scenario] {
         rtt_peers::RTT_PEERS,
         rtt_study::RTT_STUDY,
         packet_cost::PACKET_COST,
+        packet_rate::PACKET_RATE,
         certes::CERTES,
         certes::CERTES_DROPS,
         certes::CLIENTS_EVERYBODY,

@@ -81,6 +81,18 @@ fn every_live_packet_is_counted_once_measured_or_not() {
     assert!(samples("measured") > 0.3 * answers, "{report}");
 }
 
+/// What the rates are is the machine's.
+#[test]
+fn packets_come_through_the_balancer_on_one_cpu_and_on_all() {
+    let report = run("packet-rate", &["rounds=1", "seconds=0.3"]);
+    let rows = report["rows"].as_array().expect("rows");
+    let cpus = std::thread::available_parallelism().expect("CPUs").get();
+    assert_eq!(rows.len(), 3 * 2 * cpus.min(2), "ways, mixes, CPUs");
+    for row in rows {
+        assert!(row["packets_per_s"].as_f64() > Some(1000.0), "{row}");
+    }
+}
+
 #[test]
 fn a_syn_flood_breaks_no_connection() {
     let report = run("syn-flood", &["seconds=1", "rate=20000"]);

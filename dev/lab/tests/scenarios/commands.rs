@@ -32,6 +32,7 @@ fn list_names_every_scenario() {
         "bifrost-balancer",
         "degrade",
         "packet-cost",
+        "packet-rate",
         "agent-cost",
         "syn-flood",
         "cookie",

@@ -37,7 +37,6 @@ const RING_SIZE: u32 = 17;
 const COOKIE_BASE: u32 = 1024;
 pub(crate) const PARTITIONS: u32 = 2;
 
-/// Storage that the object borrows; it lives as long as the test process.
 /// Loads the program that hands frames on without headroom; build.rs compiles it.
 pub(crate) fn no_headroom() -> libbpf_rs::Object {
     let object = include_bytes!(concat!(env!("OUT_DIR"), "/no_headroom.bpf.o"));
@@ -50,6 +49,7 @@ pub(crate) fn no_headroom() -> libbpf_rs::Object {
     open.load().expect("load")
 }
 
+/// Storage that the object borrows; it lives as long as the test process.
 pub(crate) fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
 }

@@ -502,7 +502,7 @@ fn put(at: &mut [u8], address: IpAddr) {
 }
 
 /// The checksum of an IPv4 header.
-fn seal_ip(ip: &mut [u8]) {
+pub(in crate::scenario) fn seal_ip(ip: &mut [u8]) {
     ip[10..12].fill(0);
     let checksum = !fold(sum(&ip[..20]));
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());

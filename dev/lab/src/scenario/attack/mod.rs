@@ -24,6 +24,7 @@ use causeway_bench::flood::{FloodPrograms, HOP_LIMIT};
 use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
+pub(super) use self::floods::seal_ip;
 use self::floods::{COOKIES, FLOODS, FloodKind, Frames, Plan, QUIC, STATEFUL, TABLE, UDP_PORT};
 use self::live::Live;
 use super::bench::{Bench, QUIC_PORT};

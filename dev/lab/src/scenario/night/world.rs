@@ -248,7 +248,7 @@ impl<'a> World<'a> {
         Ok(found.map(|row| row.value))
     }
 
-    /// How many programs are on the interface: XDP, and the filter that sends probes.
+    /// How many programs are on the interface: XDP, and those behind the stack, where probes are sent.
     fn attached(&self) -> Result<[usize; 2]> {
         let netns = &self.bench.topology.balancer.netns;
         let count = |mut command: Command, word: &str| {
@@ -260,7 +260,9 @@ impl<'a> World<'a> {
         link.args(["-d", "link", "show", DEVICE]);
         let mut filters = netns.command("tc");
         filters.args(["filter", "show", "dev", DEVICE, "egress"]);
-        Ok([count(link, "prog/xdp")?, count(filters, " handle ")?])
+        let linked = netns.run(|| Ok(link::linked_egress(DEVICE)?))?;
+        let filters = count(filters, " handle ")?;
+        Ok([count(link, "prog/xdp")?, linked + filters])
     }
 
     /// One answer through the VIP, by a connection of its own.
