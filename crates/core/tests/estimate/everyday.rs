@@ -592,6 +592,32 @@ fn pings_are_no_requests() {
 }
 
 #[test]
+fn window_updates_are_no_requests_where_pings_show_what_they_are() {
+    // gRPC sends them just before each message.
+    for update in [13, 26] {
+        let mut client = Client::new(true);
+        client.sends(460);
+        client.receives(300 * US, 64);
+        for turn in 0..200_u32 {
+            if turn % 10 == 3 {
+                client.receives(200 * US, 17);
+                client.sends(17);
+                client.pauses(100 * US);
+            }
+            client.sends(update);
+            client.sends(214);
+            client.receives(SERVICE_NS, 249);
+        }
+        let tally = client.measured();
+        assert_eq!(tally.window, 1, "{update}");
+        assert!(
+            off_pct(&tally, SERVICE_NS).abs() < 3.0,
+            "{update}: {tally:?}"
+        );
+    }
+}
+
+#[test]
 fn streams_are_told_without_a_packet_for_settings() {
     // The acknowledgement of SETTINGS leaves with ten requests; several more are as long as
     // what ends a handshake of TLS 1.2.

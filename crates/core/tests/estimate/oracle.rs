@@ -437,9 +437,10 @@ impl Oracle {
         let answer = self.request_ack.map_or(0, |ack| p.ack.wrapping_sub(ack));
         if !self.tls {
             // PING and its answer are as long, and there are packets far longer.
-            let ping = p.payload_len == 17 && self.longest >= 200;
-            self.pings |= ping && answer == 17;
-            return ping && self.pings;
+            let beside_longer = self.longest >= 200;
+            self.pings |= beside_longer && p.payload_len == 17 && answer == 17;
+            // One WINDOW_UPDATE, or two.
+            return beside_longer && self.pings && matches!(p.payload_len, 17 | 13 | 26);
         }
         let settings = p.payload_len == 22 + 9;
         if settings && self.closed < 4 {
