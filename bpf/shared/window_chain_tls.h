@@ -88,11 +88,13 @@ CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet 
 #define WC_HTTP1_MIN (WC_RECORD + 27)
 #define WC_PREFACE_MIN 100u /* bytes, as IP has it */
 /*
- * Without TLS: a PING, known by one that acknowledges as much, beside packets far larger. Where
- * it is known, WINDOW_UPDATE is, for a stream or for the connection too.
+ * Without TLS: a PING, known by one that acknowledges as much, beside packets far larger, and in
+ * the first bursts also behind the acknowledgement of SETTINGS and WINDOW_UPDATEs. Where it is
+ * known, WINDOW_UPDATE is, for a stream or for the connection too.
  */
 #define WC_PING 17u
 #define WC_PLAIN_UPDATE 13u
+#define WC_PING_BEHIND_MAX (9 + 2 * WC_PLAIN_UPDATE)
 
 /*
  * Whether so many bytes, of a packet that acknowledges what answers the last request, are
@@ -104,7 +106,8 @@ CW_INLINE int wc_is_control(struct wc_state *s, u32 bytes, u32 answers)
 	if (!wc_in_tls(s)) {
 		if (s->packet_max < WC_TLS_HELLO_MIN)
 			return 0;
-		if (bytes == WC_PING && answers == WC_PING)
+		if (bytes == WC_PING &&
+		    answers - WC_PING <= (s->bursts < WC_SETTINGS_BURSTS ? WC_PING_BEHIND_MAX : 0))
 			s->answers = WC_ANSWERS_PINGS;
 		return s->answers == WC_ANSWERS_PINGS &&
 		       (bytes == WC_PING || bytes == WC_PLAIN_UPDATE || bytes == 2 * WC_PLAIN_UPDATE);

@@ -593,19 +593,23 @@ fn pings_are_no_requests() {
 
 #[test]
 fn window_updates_are_no_requests_where_pings_show_what_they_are() {
-    // gRPC sends them just before each message.
-    for update in [13, 26] {
+    // gRPC sends them just before each message, and PINGs behind them.
+    for (update, before) in [(13, 0), (26, 9), (26, 22), (26, 26)] {
         let mut client = Client::new(true);
-        client.sends(460);
-        client.receives(300 * US, 64);
+        client.sends(82);
+        client.receives(200 * US, 46);
+        client.sends(461);
+        client.receives(300 * US, before + 17);
+        client.sends(17);
+        client.receives(SERVICE_NS, 327);
         for turn in 0..200_u32 {
+            client.sends(update);
+            client.sends(214);
             if turn % 10 == 3 {
-                client.receives(200 * US, 17);
+                client.receives(200 * US, update + 17);
                 client.sends(17);
                 client.pauses(100 * US);
             }
-            client.sends(update);
-            client.sends(214);
             client.receives(SERVICE_NS, 249);
         }
         let tally = client.measured();
