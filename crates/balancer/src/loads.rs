@@ -103,7 +103,7 @@ impl Engine {
     fn write_loads(&mut self, pool: &Pool, rise: f64) -> anyhow::Result<()> {
         let known: Vec<f64> = pool.members().filter_map(|(_, m)| m.load).collect();
         let average = known.iter().sum::<f64>() / known.len().max(1) as f64;
-        for ((_, member), weight) in pool.members().zip(small_ratio(pool)) {
+        for ((_, member), weight) in pool.members().zip(small(pool.meant_ratio())) {
             let terms = LoadTerms {
                 rise: (rise * MILLI).min(f64::from(u32::MAX)) as u32,
                 fall: 0,
@@ -119,7 +119,7 @@ impl Engine {
 
 /// Sets in the data plane, which counts connections, what share of them each real is meant to have.
 pub(super) fn weigh_connections(plane: &mut dyn DataPlane, pool: &Pool) -> anyhow::Result<()> {
-    for ((_, member), weight) in pool.members().zip(small_ratio(pool)) {
+    for ((_, member), weight) in pool.members().zip(small(pool.meant_ratio())) {
         let terms = LoadTerms {
             rise: 1,
             fall: 1,
@@ -130,9 +130,8 @@ pub(super) fn weigh_connections(plane: &mut dyn DataPlane, pool: &Pool) -> anyho
     Ok(())
 }
 
-/// The weights that members are meant to have, in whole numbers small enough for the data plane.
-fn small_ratio(pool: &Pool) -> Vec<u32> {
-    let ratio = pool.meant_ratio();
+/// The same ratio in whole numbers small enough for the data plane; who has a weight keeps one.
+pub(super) fn small(ratio: Vec<u32>) -> Vec<u32> {
     let most = ratio.iter().copied().max().unwrap_or(0);
     if most <= RATIO_MAX {
         return ratio;

@@ -8,6 +8,7 @@ use causeway_dataplane::{LoadTerms, Pick};
 use serde_json::json;
 
 use super::engine::EngineError;
+use super::loads::small;
 use super::tests::{Bench, WEB, report_keys};
 use crate::config;
 
@@ -99,6 +100,17 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
     let rise = state.terms[&0].rise;
     assert!((740_000..760_000).contains(&rise), "{rise}");
     assert_eq!(state.terms[&0].fall, 0);
+}
+
+#[test]
+fn large_weights_keep_their_ratio_in_small_numbers() {
+    assert_eq!(small(vec![65_535, 1, 0]), [65_535, 1, 0]);
+    // As configured, times what servers say, times the parts of a slow start.
+    let largest = 65_535 * 1_000 * 10;
+    assert_eq!(
+        small(vec![largest, largest / 2, 1, 0]),
+        [65_535, 32_768, 1, 0]
+    );
 }
 
 /// The data plane multiplies a load by a weight in 64 bits.

@@ -17,8 +17,8 @@ use crate::skel::probe::{ProbeSkel, ProbeSkelBuilder};
 use crate::tc::{FrontHook, TcDirection};
 use crate::xdp::Link;
 
-/// In front of others, as what ends a probe's way before it is encapsulated has a real that is well
-/// look down.
+/// In front of other programs: one that ends with a verdict would keep probes from being
+/// encapsulated, and healthy reals would look down.
 const HOOK: FrontHook = FrontHook::new("causeway_probe", TcDirection::Out, 0xca5e);
 
 /// The program on the balancer's interface; dropped, it is taken off.

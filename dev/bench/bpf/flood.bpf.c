@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * A flood, for the lab: both ends of it. flood_begin runs on live frames (BPF_PROG_TEST_RUN):
- * it fills each with the next that user space has made, all of them again and again, and sends it out of an interface, as
- * cheaply as a driver hands frames to XDP. flood_end drops them where they come back from the
+ * it fills each with the next that user space has made, behind the last again with the first, and
+ * sends it out of an interface, as cheaply as a driver hands frames to XDP. flood_end drops them where they come back from the
  * balancer, at the price of a look: they are known by their hop limit, which no other packet
  * has. What lies behind is not under test, and would take the same CPUs.
  */

@@ -161,9 +161,14 @@ impl Drop for Awake {
 /// a path. On two hosts the ends never meet on a CPU; on one the scheduler moves a program
 /// to where it is woken from, and a round trip there is shorter by both wake-ups.
 pub fn two() -> Option<[usize; 2]> {
-    let ours = sched_getaffinity(Pid::from_raw(0)).ok()?;
-    let mut usable = (0..CpuSet::count()).filter(|&cpu| ours.is_set(cpu) == Ok(true));
-    Some([usable.next()?, usable.next()?])
+    usable().ok()?.first_chunk().copied()
+}
+
+/// The CPUs that this process may use.
+pub fn usable() -> io::Result<Vec<usize>> {
+    let ours = sched_getaffinity(Pid::from_raw(0))?;
+    let all = 0..CpuSet::count();
+    Ok(all.filter(|&cpu| ours.is_set(cpu) == Ok(true)).collect())
 }
 
 /// Keeps this thread, and those that it starts from now on, to one CPU.

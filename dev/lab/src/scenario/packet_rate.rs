@@ -8,7 +8,7 @@
 //! caches and memory.
 
 use std::sync::atomic::Ordering;
-use std::thread::{available_parallelism, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,9 +20,9 @@ use super::bench::{Bench, PORT};
 use super::{Context, Scenario, param};
 use crate::background::{Background, output_of};
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
-use crate::link;
 use crate::statistics::median;
 use crate::topology::{DEVICE, ROUTER_MAC, vip4};
+use crate::{cpu, link};
 
 /// The router's port to the balancer.
 const PORT_TO_BALANCER: &str = "lb";
@@ -100,9 +100,8 @@ fn run(context: &Context) -> Result<Value> {
     let rounds: usize = context.param("rounds")?;
     let lasts = Duration::from_secs_f64(context.param("seconds")?);
     ensure!(rounds > 0, "at least one round");
-    let cpus = available_parallelism()?.get();
-    ensure!(cpus <= 256, "at most 256 CPUs");
-    let world = World::build(context, cpus)?;
+    let world = World::build(context)?;
+    let cpus = world.cpus.len();
     let counts = [1, cpus];
     let counts = &counts[..cpus.min(2)];
     let mut rows: Vec<Row> = Vec::new();
@@ -157,6 +156,8 @@ impl Row {
 struct World<'a> {
     context: &'a Context,
     bench: Bench,
+    /// Those that may send.
+    cpus: Vec<usize>,
     /// What takes frames off behind the balancer, and counts them.
     end: FloodPrograms,
 }
@@ -168,7 +169,10 @@ struct Stand {
 }
 
 impl<'a> World<'a> {
-    fn build(context: &'a Context, queues: usize) -> Result<Self> {
+    fn build(context: &'a Context) -> Result<Self> {
+        let cpus = cpu::usable()?;
+        let queues = cpus.len();
+        ensure!((1..=256).contains(&queues), "{queues} CPUs: 1 to 256");
         let bench = Bench::bare(context.sandbox, 1, 2)?;
         let topology = &bench.topology;
         let (router, balancer) = (&topology.router.netns, &topology.balancer.netns);
@@ -183,8 +187,8 @@ impl<'a> World<'a> {
             output_of(command.args(["-L", device, what, &queues.to_string()]))
                 .with_context(|| format!("{queues} queues of {device}"))?;
         }
-        for cpu in 0..queues {
-            let keeper = keeper(cpu);
+        for sender in 0..queues {
+            let keeper = keeper(sender);
             router.ip(&format!(
                 "link add {keeper} type veth peer name {keeper}-peer\n"
             ))?;
@@ -194,6 +198,7 @@ impl<'a> World<'a> {
         Ok(Self {
             context,
             bench,
+            cpus,
             end,
         })
     }
@@ -228,14 +233,15 @@ impl<'a> World<'a> {
     fn rate(&self, cpus: usize, lengths: &'static [usize], lasts: Duration) -> Result<f64> {
         let router = &self.bench.topology.router.netns;
         let mac = self.bench.topology.balancer.mac;
-        let senders: Vec<Background<()>> = (0..cpus)
-            .map(|cpu| {
+        let sending = self.cpus.iter().take(cpus).copied().enumerate();
+        let senders: Vec<Background<()>> = sending
+            .map(|(sender, cpu)| {
                 Background::spawn_in(router, move |stop| {
-                    crate::cpu::keep_to(cpu)?;
+                    cpu::keep_to(cpu)?;
                     let mut flood = FloodPrograms::load(PORT_TO_BALANCER)?;
-                    flood.keep_at(&keeper(cpu))?;
+                    flood.keep_at(&keeper(sender))?;
                     flood.fill(FRAMES, |n, frame| {
-                        write_frame(frame, mac, (cpu, n), lengths[n % lengths.len()])
+                        write_frame(frame, mac, (sender, n), lengths[n % lengths.len()])
                     })?;
                     while !stop.load(Ordering::Relaxed) {
                         flood.send(AT_ONCE)?;
@@ -255,15 +261,15 @@ impl<'a> World<'a> {
 }
 
 /// An interface for [`FloodPrograms::keep_at`].
-fn keeper(cpu: usize) -> String {
-    format!("keeper{cpu}")
+fn keeper(sender: usize) -> String {
+    format!("keeper{sender}")
 }
 
-/// An ACK of flow `n` of a CPU, over IPv4.
+/// An ACK of a sender's flow `n`, over IPv4.
 fn write_frame(
     frame: &mut [u8; FRAME_MAX],
     balancer: [u8; 6],
-    (cpu, n): (usize, usize),
+    (sender, n): (usize, usize),
     length: usize,
 ) -> usize {
     frame.fill(0);
@@ -274,7 +280,7 @@ fn write_frame(
     ip[..12].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, HOP_LIMIT, 6, 0, 0]);
     ip[2..4].copy_from_slice(&(length as u16 - 14).to_be_bytes());
     // The network for benchmarks (RFC 2544).
-    ip[12..16].copy_from_slice(&[198, 18, cpu as u8, n as u8]);
+    ip[12..16].copy_from_slice(&[198, 18, sender as u8, n as u8]);
     ip[16..20].copy_from_slice(&vip4(0).octets());
     seal_ip(ip);
     tcp[..2].copy_from_slice(&(1024 + n as u16).to_be_bytes());

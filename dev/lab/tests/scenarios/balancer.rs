@@ -86,7 +86,7 @@ fn every_live_packet_is_counted_once_measured_or_not() {
 fn packets_come_through_the_balancer_on_one_cpu_and_on_all() {
     let report = run("packet-rate", &["rounds=1", "seconds=0.3"]);
     let rows = report["rows"].as_array().expect("rows");
-    let cpus = std::thread::available_parallelism().expect("CPUs").get();
+    let cpus = causeway_lab::cpu::usable().expect("CPUs").len();
     assert_eq!(rows.len(), 3 * 2 * cpus.min(2), "ways, mixes, CPUs");
     for row in rows {
         assert!(row["packets_per_s"].as_f64() > Some(1000.0), "{row}");
