@@ -213,7 +213,11 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 		return route.verdict;
 	if (is_measured(flow))
 		prepare_measurement(ctx, pkt, flow);
-	verdict = forward(ctx, pkt, family, real, &route);
+	if (has_former(&route))
+		verdict = family == IPV4 ? forward_former4(ctx, pkt, real, &route)
+					 : forward_former6(ctx, pkt, real, &route);
+	else
+		verdict = forward(ctx, pkt, family, real, &route, route.token, 0);
 	if (verdict != route.verdict) {
 		/* The estimator was to begin with this packet. */
 		if (flow && route.verdict == V_OPENED && !cfg_dry)

@@ -84,19 +84,22 @@ static __always_inline MUST_USE enum server_verdict check_ends(const struct tunn
 }
 
 /*
- * The cursor is behind the second of two outer headers. The client's packet stays, if this
- * server may know its connection, or goes on in the second one.
+ * Behind the second of two outer headers the client's packet stays, if this server may know its
+ * connection, or goes on in the second one. Seldom needed, and so verified once for all tunnels.
  */
-static __always_inline MUST_USE enum server_verdict
-give_second_chance(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const struct tunnel *second)
+CW_GLOBAL int give_second_chance(struct xdp_md *ctx, const struct packet *pkt, const struct tunnel *second)
 {
-	struct tunnel client = { .outer_len = second->outer_len };
+	struct tunnel client = {};
 	enum server_verdict verdict;
-	struct cursor inner = *cur;
+	struct cursor cur, inner;
 
+	if (!pkt || !second)
+		return SV_INNER_MALFORMED;
+	client.outer_len = second->outer_len;
 	client.outer_len += second->inner == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	client.inner = second->carries == IPPROTO_IPIP ? IPV4 : IPV6;
-	verdict = check_inner(cur, pkt, &client);
+	cur = inner = inner_packet(ctx, pkt, &client);
+	verdict = check_inner(&cur, pkt, &client);
 	if (verdict == SV_DECAPSULATED)
 		verdict = check_ends(&client);
 	if (verdict != SV_DECAPSULATED)
@@ -112,7 +115,6 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 	enum parsed parsed = family == IPV4 ? parse_ipv4(cur, pkt) : parse_ipv6(cur, pkt);
 	struct tunnel tunnel = {};
 	enum server_verdict verdict;
-	struct cursor inner;
 
 	if (parsed == PARSED_FRAGMENT)
 		return SV_OUTER_FRAGMENT;
@@ -129,15 +131,15 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 		return verdict;
 	if (!tunnel.has_token)
 		read_source_token(pkt, family, &tunnel);
-	inner = *cur;
 	verdict = check_inner(cur, pkt, &tunnel);
 	if (verdict == SV_DECAPSULATED && is_second_tunnel(&tunnel) && !(uses_of(&tunnel.to) & ADDRESS_VIP))
-		return give_second_chance(ctx, cur, pkt, &tunnel);
+		return give_second_chance(ctx, pkt, &tunnel);
 	if (verdict == SV_DECAPSULATED)
 		verdict = check_ends(&tunnel);
 	if (verdict != SV_DECAPSULATED)
 		return verdict;
-	remember_token(inner, &tunnel);
+	if (tunnel.has_token)
+		remember_token(ctx, pkt, &tunnel);
 	return strip(ctx, pkt, &tunnel, SV_DECAPSULATED);
 }
 

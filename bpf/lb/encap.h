@@ -50,22 +50,19 @@ static __always_inline u32 former_len(const struct ctl *control, u32 token)
 	return former->family == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-static __always_inline struct outer
-tunnel_of(const struct ctl *control, const struct real *real, const struct route *route)
+static __always_inline struct outer tunnel_of(const struct real *real, u32 token, u32 former)
 {
 	struct outer outer = {
+		.token = token,
 		.ipv4 = real->family == IPV4,
 		.gue = real->flags & REAL_GUE,
+		.former = former,
 	};
 
 	outer.len = outer.ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
-	if (has_former(route))
-		outer.former = former_len(control, route->token);
-	else
-		outer.token = route->token;
 	if (outer.gue)
-		outer.len += gue_len(outer.token);
-	outer.len += outer.former;
+		outer.len += gue_len(token);
+	outer.len += former;
 	return outer;
 }
 
@@ -165,17 +162,6 @@ write_former(struct xdp_md *ctx, const struct packet *pkt, const int family, u32
 			   : write_outer6(ip, end, pkt, family, former, &tunnel, control);
 }
 
-/* Seldom needed, and so verified once each. */
-CW_GLOBAL int write_former4(struct xdp_md *ctx, const struct packet *pkt, u32 len, u32 token, u32 at)
-{
-	return pkt && write_former(ctx, pkt, IPV4, len, token, at);
-}
-
-CW_GLOBAL int write_former6(struct xdp_md *ctx, const struct packet *pkt, u32 len, u32 token, u32 at)
-{
-	return pkt && write_former(ctx, pkt, IPV6, len, token, at);
-}
-
 /*
  * The packet as it came, to the real's MAC address. All frames leave with the interface's own
  * address, whomever they came to: a switch floods what it has forgotten the port of, and would
@@ -194,27 +180,45 @@ forward_l2(struct xdp_md *ctx, const struct real *real, const struct ctl *contro
 	return verdict;
 }
 
+/* Rare and long, and so verified once each. */
+CW_GLOBAL int too_big4(struct xdp_md *ctx, const struct packet *pkt, u32 mtu)
+{
+	struct ctl *control = get_ctl();
+
+	return pkt && control ? build_too_big(ctx, pkt, IPV4, mtu, control->own_mac) : V_MALFORMED;
+}
+
+CW_GLOBAL int too_big6(struct xdp_md *ctx, const struct packet *pkt, u32 mtu)
+{
+	struct ctl *control = get_ctl();
+
+	return pkt && control ? build_too_big(ctx, pkt, IPV6, mtu, control->own_mac) : V_MALFORMED;
+}
+
 /*
  * Send the packet to the real, behind an outer header of the real's family or by its MAC
- * address: the route's verdict, or why that was not possible.
+ * address: the route's verdict, or why that was not possible. The server is told the token; behind
+ * the outer header stay `former` bytes for one to the slot's former owner.
  */
 static __always_inline MUST_USE enum verdict
 forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
-	const struct route *route)
+	const struct route *route, u32 token, u32 former)
 {
-	void *data, *end, *ip;
 	struct ctl *control = get_ctl();
+	void *data, *end, *ip;
 	struct outer outer;
+	u32 mtu;
 
 	if (!control)
 		return V_NO_NEXT_HOP;
 	if (real->flags & REAL_L2)
 		return forward_l2(ctx, real, control, route->verdict);
-	outer = tunnel_of(control, real, route);
+	outer = tunnel_of(real, token, former);
 	if (!is_mac(gateway_of(control, &outer)) || !has_source(control, outer.ipv4))
 		return V_NO_NEXT_HOP;
-	if (pkt->est.ip_len + outer.len > link_mtu(control))
-		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer.len, control->own_mac);
+	mtu = link_mtu(control);
+	if (pkt->est.ip_len + outer.len > mtu)
+		return family == IPV4 ? too_big4(ctx, pkt, mtu - outer.len) : too_big6(ctx, pkt, mtu - outer.len);
 	if (bpf_xdp_adjust_head(ctx, -(int)outer.len))
 		return V_NO_HEADROOM;
 	data = (void *)(long)ctx->data;
@@ -228,14 +232,36 @@ forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const st
 		return V_MALFORMED;
 	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.token, outer.len))
 		return V_MALFORMED;
-	if (outer.former) {
-		u32 at = pkt->l2_len + outer.len - outer.former;
-
-		if (!(family == IPV4 ? write_former4(ctx, pkt, outer.former, route->token, at)
-				     : write_former6(ctx, pkt, outer.former, route->token, at)))
-			return V_NO_REAL;
-	}
 	return route->verdict;
+}
+
+/* The same, to the slot's former owner behind the real if a tunnel leads there. */
+static __always_inline MUST_USE enum verdict
+forward_former(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
+	       const struct route *route)
+{
+	struct ctl *control = get_ctl();
+	u32 former = control && !(real->flags & REAL_L2) ? former_len(control, route->token) : 0;
+	enum verdict verdict = forward(ctx, pkt, family, real, route, 0, former);
+	u32 at;
+
+	if (verdict != route->verdict || !former)
+		return verdict;
+	at = pkt->l2_len + tunnel_of(real, 0, former).len - former;
+	return write_former(ctx, pkt, family, former, route->token, at) ? verdict : V_NO_REAL;
+}
+
+/* Seldom needed, and so verified once each. */
+CW_GLOBAL int
+forward_former4(struct xdp_md *ctx, const struct packet *pkt, const struct real *real, const struct route *route)
+{
+	return pkt && real && route ? forward_former(ctx, pkt, IPV4, real, route) : V_MALFORMED;
+}
+
+CW_GLOBAL int
+forward_former6(struct xdp_md *ctx, const struct packet *pkt, const struct real *real, const struct route *route)
+{
+	return pkt && real && route ? forward_former(ctx, pkt, IPV6, real, route) : V_MALFORMED;
 }
 
 #endif

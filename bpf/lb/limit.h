@@ -23,7 +23,7 @@ static __always_inline void keep_prefix(u32 addr_be[4], u32 bits)
 
 /* The hash of VIP and client prefix. */
 static __always_inline u64
-prefix_hash(const struct packet *pkt, const int family, u32 vip_id, const struct vip_limit *limit, u64 seed)
+prefix_hash(const struct packet *pkt, u32 family, u32 vip_id, const struct vip_limit *limit, u64 seed)
 {
 	u32 addr_be[4] = {};
 	u64 words[3];
@@ -36,12 +36,12 @@ prefix_hash(const struct packet *pkt, const int family, u32 vip_id, const struct
 		keep_prefix(addr_be, limit->prefix6);
 	}
 	__builtin_memcpy(words, addr_be, sizeof(addr_be));
-	words[2] = (u64)vip_id << 8 | (u32)family;
+	words[2] = (u64)vip_id << 8 | family;
 	return mix_words(words, 3, seed);
 }
 
 /* Whether a new flow is beyond its prefix's limit; counts it if not. */
-static __always_inline int is_beyond_limit(const struct packet *pkt, const int family, u32 vip_id)
+CW_GLOBAL int is_beyond_limit(const struct packet *pkt, u32 family, u32 vip_id)
 {
 	struct vip_limit *limit = bpf_map_lookup_elem(&vip_limits, &vip_id);
 	u64 hash, tag, now, entry, next;
@@ -49,7 +49,7 @@ static __always_inline int is_beyond_limit(const struct packet *pkt, const int f
 	struct ctl *control = get_ctl();
 	u32 index, way;
 
-	if (!limit || !limit->interval || !control)
+	if (!pkt || !limit || !limit->interval || !control)
 		return 0;
 	hash = prefix_hash(pkt, family, vip_id, limit, control->table_seed);
 	index = (u32)hash & (LIMIT_BUCKETS - 1);
@@ -69,22 +69,10 @@ static __always_inline int is_beyond_limit(const struct packet *pkt, const int f
 	return 0;
 }
 
-CW_GLOBAL int is_beyond_limit4(const struct packet *pkt, u32 vip_id)
-{
-	return pkt ? is_beyond_limit(pkt, IPV4, vip_id) : 0;
-}
-
-CW_GLOBAL int is_beyond_limit6(const struct packet *pkt, u32 vip_id)
-{
-	return pkt ? is_beyond_limit(pkt, IPV6, vip_id) : 0;
-}
-
 /* Whether the packet opens a flow that its VIP does not let in. */
 static __always_inline bool is_refused(const struct packet *pkt, const int family, const struct vip *vip)
 {
-	if (!(vip->flags & VIP_LIMITED))
-		return false;
-	return family == IPV4 ? is_beyond_limit4(pkt, vip->id) : is_beyond_limit6(pkt, vip->id);
+	return vip->flags & VIP_LIMITED && is_beyond_limit(pkt, family, vip->id);
 }
 
 #endif

@@ -57,7 +57,7 @@ static __always_inline bool is_quic_opening(const u8 *head)
  */
 CW_GLOBAL s64 quic_server(struct xdp_md *ctx, u32 at, u32 configs)
 {
-	u8 *head = (void *)(long)ctx->data + CW_MASKED(at, 0x3ff), *id;
+	u8 *head = (void *)(long)ctx->data + CW_MASKED(at, 0x3fff), *id;
 	s64 opening = 0, none = QUIC_UNROUTABLE;
 	struct quic_lb_config *config;
 	struct quic_lb_block block;

@@ -249,21 +249,4 @@ build_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u3
 	return V_TOO_BIG_ANSWERED;
 }
 
-/* Rare and long: two instances of their own, out of the fast path. */
-static __noinline int too_big4(struct xdp_md *ctx, const struct packet *pkt, u32 mtu, const u8 *own_mac)
-{
-	return build_too_big(ctx, pkt, IPV4, mtu, own_mac);
-}
-
-static __noinline int too_big6(struct xdp_md *ctx, const struct packet *pkt, u32 mtu, const u8 *own_mac)
-{
-	return build_too_big(ctx, pkt, IPV6, mtu, own_mac);
-}
-
-static __always_inline MUST_USE enum verdict
-answer_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u32 mtu, const u8 *own_mac)
-{
-	return family == IPV4 ? too_big4(ctx, pkt, mtu, own_mac) : too_big6(ctx, pkt, mtu, own_mac);
-}
-
 #endif

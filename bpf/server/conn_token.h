@@ -91,14 +91,31 @@ static __always_inline MUST_USE bool inner_key(struct cursor *cur, const struct 
 	return true;
 }
 
-/* `cur` is at the inner packet. */
-static __always_inline void remember_token(struct cursor cur, const struct tunnel *tunnel)
+/* At the inner packet of a tunnel, as long as the outer headers are there. */
+static __always_inline struct cursor
+inner_packet(struct xdp_md *ctx, const struct packet *outer, const struct tunnel *tunnel)
+{
+	return (struct cursor){
+		.pos = (void *)(long)ctx->data + CW_MASKED(outer->l2_len + tunnel->outer_len, 0x3fff),
+		.end = (void *)(long)ctx->data_end,
+		.xdp = ctx,
+	};
+}
+
+/* The token that came with the inner packet. Global: verified once, for all tunnels. */
+CW_GLOBAL int remember_token(struct xdp_md *ctx, const struct packet *outer, const struct tunnel *tunnel)
 {
 	struct flow_key6 key = {};
-	u32 token = tunnel->token;
+	struct cursor cur;
+	u32 token;
 
-	if (tunnel->has_token && inner_key(&cur, tunnel, &key))
+	if (!outer || !tunnel)
+		return 0;
+	token = tunnel->token;
+	cur = inner_packet(ctx, outer, tunnel);
+	if (inner_key(&cur, tunnel, &key))
 		bpf_map_update_elem(&conn_tokens, &key, &token, BPF_ANY);
+	return 0;
 }
 
 #endif

@@ -33,12 +33,17 @@ CW_INLINE s64 limit_ahead(u64 a, u64 b)
 	return (s64)((a - b) << (64 - LIMIT_TIME_BITS)) >> (64 - LIMIT_TIME_BITS);
 }
 
-/* The way of a prefix, else of the entry with the least debt. */
-CW_INLINE u32 limit_way(const struct limit_bucket *bucket, u64 tag, u64 now)
+/*
+ * The way of a prefix, else of the entry with the least debt. Global, or the verifier would
+ * follow each way through all that is done with it.
+ */
+CW_GLOBAL u32 limit_way(const struct limit_bucket *bucket, u64 tag, u64 now)
 {
 	s64 least = 0x7fffffffffffffffll;
 	u32 way = 0;
 
+	if (!bucket)
+		return 0;
 	CW_UNROLL
 	for (u32 i = 0; i < LIMIT_WAYS; i++) {
 		u64 entry = bucket->entry[i];

@@ -125,6 +125,15 @@ CW_INLINE struct quic_lb_half quic_lb_ones(u32 octets)
 	return quic_lb_part(&ones, 0, octets);
 }
 
+/* Or each kind of block would be verified through all rounds. */
+CW_INLINE void quic_lb_forget(struct quic_lb_half *half, const struct quic_lb_config *config)
+{
+	u64 key = (u64)config->aes_rounds[1] << 32 | config->aes_rounds[0];
+
+	half->lo = CW_FORGET(half->lo, key);
+	half->hi = CW_FORGET(half->hi, key);
+}
+
 /* The left half of the plain block, by the last three passes backwards. */
 CW_INLINE u64 quic_lb_aes_left(const struct quic_lb_config *config, const struct quic_lb_block *block)
 {
@@ -144,6 +153,10 @@ CW_INLINE u64 quic_lb_aes_left(const struct quic_lb_config *config, const struct
 		left.hi &= keep_left.hi;
 		right.lo &= keep_right.lo;
 	}
+	quic_lb_forget(&left, config);
+	quic_lb_forget(&right, config);
+	quic_lb_forget(&keep_left, config);
+	quic_lb_forget(&keep_right, config);
 	quic_lb_aes_pass(config, 4, &right, &left, &keep_left);
 	quic_lb_aes_pass(config, 3, &left, &right, &keep_right);
 	quic_lb_aes_pass(config, 2, &right, &left, &keep_left);

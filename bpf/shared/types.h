@@ -72,6 +72,22 @@ typedef int64_t s64;
 #define CW_CLAMPED(i, max) CW_MIN((u32)(i), (u32)(max))
 #endif
 
+/*
+ * The value, of which the verifier forgets what it knew, by a number that it knows nothing of:
+ * ways that differ in it alone come together here, and what follows is followed once. Two
+ * instructions, where a global function costs a call.
+ */
+#ifdef __bpf__
+#define CW_FORGET(value, unknown)                                                                \
+	({                                                                                       \
+		u64 _cw_v = (value);                                                             \
+		asm volatile("%0 ^= %1\n%0 ^= %1" : "+r"(_cw_v) : "r"((u64)(unknown)));          \
+		_cw_v;                                                                           \
+	})
+#else
+#define CW_FORGET(value, unknown) ((void)(unknown), (value))
+#endif
+
 /* Before a loop that the verifier is to see unrolled. */
 #ifdef __clang__
 #define CW_UNROLL _Pragma("unroll")

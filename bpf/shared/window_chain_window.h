@@ -100,18 +100,22 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 	need = CW_MAX(s->flags & WC_TCP ? 1u : CW_MIN(2u, total >> 1), 1u);
 	need = CW_MAX(need, total / WC_HIST_SHARE);
 	two = s->flags & WC_TCP ? CW_MAX(need, 2u) : need;
-	/* Two loops: in one the verifier would follow each window through all the rest. */
 	CW_NO_UNROLL
 	for (window = WC_RING; window > 1; window--) {
 		reached += s->hist[window - 1];
 		if (reached >= (window == 2 ? two : need))
 			break;
 	}
+	window = (u32)CW_FORGET(window, s->last_ns);
+	reached = (u32)CW_FORGET(reached, s->last_ns);
 	CW_NO_UNROLL
-	for (u32 i = window - 1; i > 1; i--) {
-		u32 n = s->hist[i - 1];
+	for (u32 below = 1; below < WC_RING; below++) {
+		u32 i = window - below, n;
 
-		if (n > WC_HIST_PEAK * reached && n > s->hist[i - 2]) {
+		if (i <= 1 || i >= WC_RING)
+			break;
+		n = s->hist[CW_MASKED(i - 1, WC_RING - 1)];
+		if (n > WC_HIST_PEAK * reached && n > s->hist[CW_MASKED(i - 2, WC_RING - 1)]) {
 			window = i;
 			break;
 		}

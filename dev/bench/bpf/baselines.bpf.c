@@ -65,7 +65,7 @@ static __always_inline int finish(struct xdp_md *ctx, const struct packet *pkt, 
 
 	route->verdict = V_ESTABLISHED;
 	if (real)
-		verdict = forward(ctx, pkt, IPV4, real, route);
+		verdict = forward(ctx, pkt, IPV4, real, route, route->token, 0);
 	if (verdict == V_ESTABLISHED)
 		count_route(route, pkt->frame_len);
 	return leave(verdict, pkt->frame_len);
