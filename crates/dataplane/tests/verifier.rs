@@ -18,7 +18,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 /// kernel,program,instructions
 const COMMITTED: &str = include_str!("../../../bpf/verifier.csv");
 /// The verifier gives up at a million.
-const LIMIT: u32 = 500_000;
+const LIMIT: u32 = 350_000;
 const TOLERANCE_PCT: u32 = 15;
 const LOAD_TIME: Duration = Duration::from_secs(1);
 
