@@ -235,20 +235,23 @@ forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const st
 	return route->verdict;
 }
 
-/* The same, to the slot's former owner behind the real if a tunnel leads there. */
+/*
+ * The same, to the slot's former owner behind the real if a tunnel leads there. User space may
+ * have changed the real meanwhile: the frame tells which headers it got.
+ */
 static __always_inline MUST_USE enum verdict
 forward_former(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
 	       const struct route *route)
 {
 	struct ctl *control = get_ctl();
-	u32 former = control && !(real->flags & REAL_L2) ? former_len(control, route->token) : 0;
+	u32 former = control ? former_len(control, route->token) : 0, added;
+	u64 before = bpf_xdp_get_buff_len(ctx);
 	enum verdict verdict = forward(ctx, pkt, family, real, route, 0, former);
-	u32 at;
 
-	if (verdict != route->verdict || !former)
+	added = (u32)(bpf_xdp_get_buff_len(ctx) - before);
+	if (verdict != route->verdict || !former || !added)
 		return verdict;
-	at = pkt->l2_len + tunnel_of(real, 0, former).len - former;
-	return write_former(ctx, pkt, family, former, route->token, at) ? verdict : V_NO_REAL;
+	return write_former(ctx, pkt, family, former, route->token, pkt->l2_len + added - former) ? verdict : V_NO_REAL;
 }
 
 /* Seldom needed, and so verified once each. */
