@@ -52,14 +52,23 @@ fn everyday_clients_have_truths_and_estimates() {
         assert!(number(row, "/coverage_pct") > 90.0, "{row}");
         assert!(number(row, "/median_error_pct") < 10.0, "{row}");
     }
+    // Clients see no less than the packets do, but for one request of one row that its client did
+    // not stay to see the end of, where the machine stood still.
+    let unseen_us = |row: &Value| {
+        let slower = 0.9 * number(row, "/truth_us") - number(row, "/client_us");
+        slower * number(row, "/requests")
+    };
+    let unseen: Vec<f64> = rows.iter().map(unseen_us).collect();
+    assert!(
+        unseen.iter().filter(|&&us| us > 0.0).count() <= 1,
+        "{report}"
+    );
+    assert!(unseen.iter().all(|&us| us < 1e6), "{report}");
     for row in &rows {
         assert_eq!(row["path_ms"], 20);
-        // The path is in the truth, and the client saw no less, but for a request that it did not
-        // stay to see the end of, of a machine that stood still for up to a second.
-        let (truth, requests) = (number(row, "/truth_us"), number(row, "/requests"));
-        let unseen_us = (0.9 * truth - number(row, "/client_us")) * requests;
-        assert!(truth > 20_000.0 && requests >= 3.0, "{row}");
-        assert!(unseen_us < 1e6, "{row}");
+        // The path is in the truth.
+        assert!(number(row, "/truth_us") > 20_000.0, "{row}");
+        assert!(number(row, "/requests") >= 3.0, "{row}");
         let coverage = number(row, "/coverage_pct");
         assert!((0.0..=100.0).contains(&coverage), "{row}");
         if coverage > 0.0 {
