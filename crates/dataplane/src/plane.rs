@@ -298,12 +298,21 @@ impl Startup {
                 maps,
                 carried: Some(mut carried),
             }) => {
-                let (link, mut started) = carried.during(|| self.put(program))?;
+                let layout = self.pins.former().unwrap_or(LAYOUT);
+                // What a killed start began is ended first: its program is the one that is pinned.
+                let (link, mut started) = if self.pins.is_switched() {
+                    carried.during(|| Ok(()))?;
+                    self.pins.commit()?;
+                    self.put(program)?
+                } else {
+                    let put = carried.during(|| self.put(program))?;
+                    self.pins.commit()?;
+                    put
+                };
                 started.carried_over = Some(CarriedOver {
-                    layout: self.pins.former().unwrap_or(LAYOUT),
+                    layout,
                     losses: carried.losses,
                 });
-                self.pins.commit()?;
                 (link, started, maps)
             }
             furnished => {
@@ -372,7 +381,7 @@ impl Startup {
         if self.furnished.is_some() {
             return Ok(());
         }
-        if self.plan.is_some() {
+        if self.plan.is_some() && !self.pins.is_switched() {
             self.pins
                 .stage(self.blueprint.kind, self.program(object)?)?;
         }

@@ -114,6 +114,7 @@ fn carry(carried: &mut Carried) -> Result<()> {
             [new_buckets, new_flows],
             hashed,
             seed,
+            carried.is_behind,
         )?;
         match follower {
             Some(follower) => carried.follow(follower)?,
@@ -126,17 +127,23 @@ fn carry(carried: &mut Carried) -> Result<()> {
 
 /// Between the switch of programs and the last look at the old table, what the new one does not
 /// know may be of a connection that has just been opened. Where that would get another real than
-/// it has, what no table knows is dropped for these milliseconds: clients send it again.
+/// it has, what no table knows is dropped for these milliseconds: clients send it again. A start that
+/// was killed may have left VIPs so; when its flows have been copied they come over once more.
 fn freeze(carried: &mut Carried) -> Result<()> {
     let (vips, ctl) = (carried.map("vips")?, carried.map("ctl")?);
     let (types, of_ctl) = (carried.types("vips").value, carried.types("ctl").value);
     let failed = |e: libbpf_rs::Error| DataPlaneError::map("write", "vips", io_error(&e));
     let mut frozen = Vec::new();
-    for (key, value) in read_entries(&vips)? {
+    let at_rest = match carried.is_behind {
+        true => Vec::new(),
+        false => read_entries(&vips)?,
+    };
+    for (key, value) in at_rest {
         let number = |field| types.number(&value, field, 0).unwrap_or(0);
         let flag = |flag: u32| number("flags") & u64::from(flag) != 0;
         let by_hash = number("pick") == u64::from(abi::PICK_HASH);
-        let is_known = by_hash && number("plain_size") == 0 && !flag(abi::VIP_SOURCES);
+        let is_changed = number("plain_size") != 0 || number("former_size") != 0;
+        let is_known = by_hash && !is_changed && !flag(abi::VIP_SOURCES);
         if is_known || flag(abi::VIP_FORGET) {
             continue;
         }

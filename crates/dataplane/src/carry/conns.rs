@@ -99,7 +99,7 @@ impl ConnFollower {
 }
 
 impl Follower for ConnFollower {
-    fn follow(&mut self) -> Result<()> {
+    fn follow(&mut self, _is_at_rest: bool) -> Result<()> {
         for number in 0..self.seen.len() as u32 {
             let key = self.old.key(number);
             let seen = &mut self.seen[number as usize];

@@ -70,7 +70,7 @@ impl EntryFollower {
 }
 
 impl Follower for EntryFollower {
-    fn follow(&mut self) -> Result<()> {
+    fn follow(&mut self, _is_at_rest: bool) -> Result<()> {
         let mut gone = std::mem::take(&mut self.copied);
         let mut copied = HashMap::new();
         for (key, old) in read(&self.source.map)? {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flows into a flow table of another layout or size, while both may be at work: each is hashed
 //! again. Slots are claimed and published as the program does it (`bpf/lb/flow_table.h`).
+//!
+//! The tuple of a connection that has ended may be opened again at any time, with another real, in
+//! the same slot and under the same tag. As long as the old program is at work such flows are
+//! therefore hidden in the new table: its program shall not find what may be wrong by then.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -9,7 +13,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::translate::Translator;
 use super::{Follower, Source};
-use crate::abi::c::{AGE_GONE, AGE_LIVE, AGE_MASK, AGE_NEW, AGE_OLD};
+use crate::abi::c::{AGE_GONE, AGE_LIVE, AGE_MASK, AGE_NEW, AGE_OLD, FLOW_CLOSED};
 use crate::btf::Fields;
 use crate::error::Result;
 use crate::mapped::Mapped;
@@ -21,10 +25,61 @@ const WAYS_SHARED: usize = 4;
 /// 64-bit words of a flow's key.
 const KEY_WORDS: usize = 5;
 
+/// Set in every tag, but in one that is hidden.
+const SHOWN: u32 = AGE_MASK + 1;
+
+/// What tells a flow from a later one in the same slot, maybe of the same tuple: besides its key,
+/// which real it is on, and which connection it is.
+const NUMBERS: [&str; 3] = ["real", "real_gen", "isn"];
+
+/// Where the fields are that tell flows apart.
+struct Identity {
+    /// Words before the key.
+    key: usize,
+    /// Byte and size of each of [`NUMBERS`].
+    numbers: [Option<(usize, usize)>; 3],
+    /// Byte of what is said of the connection.
+    bits: Option<usize>,
+}
+
+impl Identity {
+    /// `None` if the key has another form.
+    fn new(flow: &Fields) -> Option<Self> {
+        let key = flow.get("key.saddr_be")?;
+        let number = |name| {
+            let field = flow.get(name)?;
+            let fits = field.size <= 8 && field.offset % field.size == 0;
+            fits.then_some((field.offset, field.size))
+        };
+        (key.offset % 8 == 0).then(|| Self {
+            key: key.offset / 8,
+            numbers: NUMBERS.map(number),
+            bits: flow.get("bits").map(|field| field.offset),
+        })
+    }
+
+    fn digest(&self, word: impl Fn(usize) -> u64) -> u32 {
+        let key = (self.key..self.key + KEY_WORDS).map(&word);
+        let numbers = self.numbers.iter().flatten().map(|(offset, size)| {
+            let bytes = word(offset / 8).to_ne_bytes();
+            let mut wide = [0; 8];
+            wide[..*size].copy_from_slice(&bytes[offset % 8..][..*size]);
+            u64::from_le_bytes(wide)
+        });
+        let mix = |hash: u64, word: u64| {
+            (hash ^ word)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29)
+        };
+        (key.chain(numbers).fold(0, mix) >> 32) as u32
+    }
+}
+
 /// One family's table, of any layout.
 struct FlowTable {
     tags: Mapped<AtomicU32>,
     flows: Mapped<AtomicU64>,
+    identity: Identity,
     buckets: usize,
     ways: usize,
     /// Where a bucket's tags begin, in tags, and how many make a bucket.
@@ -34,16 +89,26 @@ struct FlowTable {
     words: usize,
 }
 
+/// Bucket and way.
+type Slot = (usize, usize);
+
 impl FlowTable {
-    /// `None` if a bucket of these fields has no tags.
-    fn new(buckets: &MapHandle, flows: &MapHandle, bucket: &Fields) -> Result<Option<Self>> {
+    /// `None` if its layout does not say where tags and flows are.
+    fn new(
+        buckets: &MapHandle,
+        flows: &MapHandle,
+        bucket: &Fields,
+        flow: &Fields,
+    ) -> Result<Option<Self>> {
         let tag = bucket.get("tag");
-        let Some(tag) = tag.filter(|tag| tag.size == 4 && tag.offset % 4 == 0) else {
+        let tag = tag.filter(|tag| tag.size == 4 && tag.offset % 4 == 0);
+        let (Some(tag), Some(identity)) = (tag, Identity::new(flow)) else {
             return Ok(None);
         };
         let table = Self {
             tags: Mapped::parts(buckets)?,
             flows: Mapped::parts(flows)?,
+            identity,
             buckets: buckets.max_entries() as usize,
             ways: tag.count,
             tags_at: tag.offset / 4,
@@ -54,20 +119,71 @@ impl FlowTable {
         Ok(has_all.then_some(table))
     }
 
-    fn tag(&self, bucket: usize, way: usize) -> &AtomicU32 {
+    fn tag(&self, (bucket, way): Slot) -> &AtomicU32 {
         &self.tags[bucket * self.tags_apart + self.tags_at + way]
     }
 
-    fn flow(&self, bucket: usize, way: usize) -> &[AtomicU64] {
+    fn flow(&self, (bucket, way): Slot) -> &[AtomicU64] {
         let at = (bucket * self.ways + way) * self.words;
         &self.flows[at..at + self.words]
     }
 
+    fn digest(&self, slot: Slot) -> u32 {
+        let flow = self.flow(slot);
+        self.identity
+            .digest(|word| flow[word].load(Ordering::Relaxed))
+    }
+
+    /// Whether a packet that opens a connection may give the flow another real.
+    fn may_be_opened(&self, slot: Slot, tag: u32) -> bool {
+        let flow = self.flow(slot);
+        let bits = self.identity.bits.map_or(0, |at| {
+            flow[at / 8].load(Ordering::Relaxed).to_ne_bytes()[at % 8]
+        });
+        tag & AGE_MASK == AGE_GONE || bits & FLOW_CLOSED != 0
+    }
+
+    fn slots(&self, bucket: usize) -> impl Iterator<Item = Slot> + use<> {
+        (0..self.ways).map(move |way| (bucket, way))
+    }
+
     fn taken(&self, bucket: usize) -> usize {
-        let ways = 0..self.ways;
-        ways.filter(|way| self.tag(bucket, *way).load(Ordering::Relaxed) != 0)
+        self.slots(bucket)
+            .filter(|slot| self.tag(*slot).load(Ordering::Relaxed) != 0)
             .count()
     }
+}
+
+/// What the last look met in a slot of the old table.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    tag: u32,
+    digest: u32,
+    has: Has,
+}
+
+/// Whether the new table has a flow.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Has {
+    /// It has no room.
+    #[default]
+    Not,
+    Hidden,
+    Shown,
+}
+
+/// A flow on its way.
+struct Flow<'a> {
+    /// As the new layout has it.
+    value: &'a [u64],
+    digest: u32,
+    age: u32,
+    is_hidden: bool,
+    /// What may go for it: flows of lower age classes than this one.
+    worth: u32,
+    /// Where the old table has it, and what was there before.
+    from: Slot,
+    before: Seen,
 }
 
 /// Copies one family's flows.
@@ -75,14 +191,13 @@ pub(crate) struct FlowFollower {
     old: FlowTable,
     new: FlowTable,
     translate: Translator,
-    /// Words before a new flow's key, and how many of the key are hashed.
-    key_at: usize,
+    /// How many words of a key are hashed.
     hashed: usize,
     seed: u64,
-    /// The tags that have been dealt with.
-    seen: Vec<u32>,
+    seen: Vec<Seen>,
     is_begun: bool,
-    lost: u64,
+    /// The new table has been at work: what it knows is newer.
+    is_behind: bool,
 }
 
 impl FlowFollower {
@@ -93,100 +208,198 @@ impl FlowFollower {
         [new_buckets, new_flows]: [&MapHandle; 2],
         hashed: usize,
         seed: u64,
+        is_behind: bool,
     ) -> Result<Option<Self>> {
-        let key = old_flows.new.value.get("key.saddr_be");
-        let Some(key) = key.filter(|key| key.offset % 8 == 0) else {
-            return Ok(None);
-        };
-        let old = FlowTable::new(&old_buckets.map, &old_flows.map, &old_buckets.old.value)?;
-        let new = FlowTable::new(new_buckets, new_flows, &old_buckets.new.value)?;
+        let old = FlowTable::new(
+            &old_buckets.map,
+            &old_flows.map,
+            &old_buckets.old.value,
+            &old_flows.old.value,
+        )?;
+        let new = FlowTable::new(
+            new_buckets,
+            new_flows,
+            &old_buckets.new.value,
+            &old_flows.new.value,
+        )?;
         let (Some(old), Some(new)) = (old, new) else {
             return Ok(None);
         };
         Ok(Some(Self {
-            seen: vec![0; old.buckets * old.ways],
+            seen: vec![Seen::default(); old.buckets * old.ways],
             translate: old_flows.value.clone(),
-            key_at: key.offset / 8,
             hashed,
             seed,
             old,
             new,
             is_begun: false,
-            lost: 0,
+            is_behind,
         }))
     }
 
     /// Deals with what is new, of one age class or of all.
-    fn look(&mut self, age: Option<u32>) {
+    fn look(&mut self, age: Option<u32>, is_at_rest: bool) {
         for bucket in 0..self.old.buckets {
-            for way in 0..self.old.ways {
-                let at = bucket * self.old.ways + way;
-                let slot = self.old.tag(bucket, way);
-                let tag = slot.load(Ordering::Acquire);
-                let is_known = (tag ^ self.seen[at]) & !AGE_MASK == 0;
+            for from in self.old.slots(bucket) {
+                let tag = self.old.tag(from).load(Ordering::Acquire);
                 let is_other = age.is_some_and(|age| tag & AGE_MASK != age);
-                if tag == 0 || tag == CLAIMED || is_known || is_other {
+                // Of what is hidden a killed start has left a later form, or it is gone.
+                if tag & SHOWN == 0 || is_other {
                     continue;
                 }
-                let words = self.old.flow(bucket, way).iter();
-                let value: Vec<u8> = words
-                    .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
-                    .collect();
-                std::sync::atomic::fence(Ordering::Acquire);
-                if (slot.load(Ordering::Relaxed) ^ tag) & !AGE_MASK != 0 {
-                    continue; // it is being replaced: the next look finds it
+                let at = bucket * self.old.ways + from.1;
+                let before = self.seen[at];
+                let digest = self.old.digest(from);
+                let is_known = (tag ^ before.tag) & !AGE_MASK == 0 && before.digest == digest;
+                let had_no_room = is_known && before.has == Has::Not;
+                let is_hidden = !is_at_rest && self.old.may_be_opened(from, tag);
+                let wanted = if is_hidden { Has::Hidden } else { Has::Shown };
+                let is_waiting = had_no_room && tag & AGE_MASK != AGE_LIVE;
+                if is_known && before.has == wanted || is_waiting {
+                    continue;
                 }
-                self.seen[at] = tag;
-                let value = words_of(&self.translate.apply(&value));
-                // Others go first from a table that is full, as they do by the program.
-                let is_lost = !self.place(&value, tag & AGE_MASK) && tag & AGE_MASK == AGE_LIVE;
-                self.lost += u64::from(is_lost);
+                let is_shown = is_known && before.has == Has::Hidden && self.show(from, tag);
+                let has = match is_shown {
+                    true => Some(true),
+                    false => self.copy(from, tag, digest, is_hidden, is_known),
+                };
+                if let Some(has) = has {
+                    let has = if has { wanted } else { Has::Not };
+                    self.seen[at] = Seen { tag, digest, has };
+                }
             }
         }
     }
 
-    /// Puts a flow into the new table, unless it is there; `false` if there is no room.
-    fn place(&self, value: &[u64], age: u32) -> bool {
-        let key = value.get(self.key_at..self.key_at + KEY_WORDS);
-        let Some(key) = key else {
+    /// Shows a flow in the slot that it has in the old table, if it is hidden there.
+    fn show(&self, slot: Slot, tag: u32) -> bool {
+        if !self.is_alike() {
+            return false;
+        }
+        let of_new = self.new.tag(slot);
+        let seen = of_new.load(Ordering::Relaxed);
+        let is_hidden = (seen ^ tag) & !AGE_MASK == SHOWN;
+        let show = || of_new.compare_exchange(seen, tag, Ordering::AcqRel, Ordering::Relaxed);
+        is_hidden && show().is_ok()
+    }
+
+    /// Copies a flow; whether the new table has room for it. `None`: it is being written, and the next
+    /// look finds it.
+    fn copy(
+        &self,
+        from: Slot,
+        tag: u32,
+        digest: u32,
+        is_hidden: bool,
+        is_known: bool,
+    ) -> Option<bool> {
+        let words = self.old.flow(from).iter();
+        let value: Vec<u8> = words
+            .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+            .collect();
+        std::sync::atomic::fence(Ordering::Acquire);
+        let is_other = (self.old.tag(from).load(Ordering::Relaxed) ^ tag) & !AGE_MASK != 0;
+        if is_other || self.old.digest(from) != digest {
+            return None;
+        }
+        let value = words_of(&self.translate.apply(&value));
+        let word = |at: usize| value.get(at).copied().unwrap_or(0);
+        let age = tag & AGE_MASK;
+        let is_opened = self.is_begun && !is_known && !self.old.may_be_opened(from, tag);
+        Some(self.place(&Flow {
+            digest: self.new.identity.digest(word),
+            value: &value,
+            age,
+            is_hidden,
+            // The program, too, has what opens take the place of others.
+            worth: if is_opened { AGE_LIVE } else { age },
+            from,
+            before: self.seen[from.0 * self.old.ways + from.1],
+        }))
+    }
+
+    /// Puts a flow into the new table; `false` if there is no room.
+    fn place(&self, flow: &Flow<'_>) -> bool {
+        let key_at = self.new.identity.key;
+        let Some(key) = flow.value.get(key_at..key_at + KEY_WORDS) else {
             return false;
         };
         let spot = FlowSpot::of(&key[..self.hashed], self.seed, self.new.buckets as u32);
         let buckets = spot.buckets.map(|bucket| bucket as usize);
-        if buckets.iter().any(|bucket| self.has(*bucket, &spot, key)) {
-            return true;
-        }
-        // A program may take the same way at the same time.
+        let shown = spot.fingerprint & !AGE_MASK;
+        let tag = flow.age
+            | if flow.is_hidden {
+                shown & !SHOWN
+            } else {
+                shown
+            };
+        // A program may take the same slot at the same time.
         (0..4).any(|_| {
-            let Some((bucket, way, seen)) = self.choose(buckets, age) else {
+            let find = |tag| {
+                let mut buckets = buckets.iter();
+                buckets.find_map(|bucket| self.find(*bucket, tag, key))
+            };
+            let known = find(shown);
+            if let Some(slot) = known
+                && !flow.is_hidden
+                && (self.is_behind || self.new.digest(slot) == flow.digest)
+            {
+                return true;
+            }
+            let known = known.or_else(|| find(shown & !SHOWN));
+            let chosen = known.map(|slot| (slot, self.new.tag(slot).load(Ordering::Relaxed)));
+            let chosen = chosen
+                .or_else(|| self.same_slot(buckets, flow))
+                .or_else(|| self.choose(buckets, flow.worth));
+            let Some((slot, seen)) = chosen.filter(|(_, seen)| *seen != CLAIMED) else {
                 return false;
             };
-            let slot = self.new.tag(bucket, way);
-            let claimed = slot.compare_exchange(seen, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
+            let claimed = self.new.tag(slot).compare_exchange(
+                seen,
+                CLAIMED,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
             if claimed.is_err() {
                 return false;
             }
-            for (to, from) in self.new.flow(bucket, way).iter().zip(value) {
+            for (to, from) in self.new.flow(slot).iter().zip(flow.value) {
                 to.store(*from, Ordering::Relaxed);
             }
-            slot.store(spot.fingerprint | age, Ordering::Release);
+            self.new.tag(slot).store(tag, Ordering::Release);
             true
         })
     }
 
-    fn has(&self, bucket: usize, spot: &FlowSpot, key: &[u64]) -> bool {
-        (0..self.new.ways).any(|way| {
-            let tag = self.new.tag(bucket, way).load(Ordering::Acquire);
-            let flow = &self.new.flow(bucket, way)[self.key_at..];
+    fn is_alike(&self) -> bool {
+        (self.old.buckets, self.old.ways) == (self.new.buckets, self.new.ways)
+    }
+
+    fn find(&self, bucket: usize, tag: u32, key: &[u64]) -> Option<Slot> {
+        self.new.slots(bucket).find(|slot| {
+            let found = self.new.tag(*slot).load(Ordering::Acquire);
+            let flow = &self.new.flow(*slot)[self.new.identity.key..];
             let mut words = flow.iter().zip(key);
-            tag & !AGE_MASK == spot.fingerprint
+            found & !AGE_MASK == tag
                 && words.all(|(word, key)| word.load(Ordering::Relaxed) == *key)
         })
     }
 
-    /// An empty way, of the first bucket as long as that has some to spare; else that of a flow
+    /// The slot that it has in a table of the same size, if nothing is in there but what was in
+    /// the old one before: so a full table comes over whole, and what has been evicted goes here too.
+    fn same_slot(&self, buckets: [usize; 2], flow: &Flow<'_>) -> Option<(Slot, u32)> {
+        if !self.is_alike() || !buckets.contains(&flow.from.0) {
+            return None;
+        }
+        let tag = self.new.tag(flow.from).load(Ordering::Relaxed);
+        let is_same = (tag ^ flow.before.tag) & !(AGE_MASK | SHOWN) == 0;
+        let is_free = tag == 0 || is_same && self.new.digest(flow.from) == flow.before.digest;
+        is_free.then_some((flow.from, tag))
+    }
+
+    /// An empty slot, of the first bucket as long as that has some to spare; else that of a flow
     /// that is less worth. With its tag.
-    fn choose(&self, buckets: [usize; 2], age: u32) -> Option<(usize, usize, u32)> {
+    fn choose(&self, buckets: [usize; 2], worth: u32) -> Option<(Slot, u32)> {
         let [first, second] = buckets.map(|bucket| self.new.taken(bucket));
         let spills = first >= self.new.ways - WAYS_SHARED && second < first;
         let ordered = if spills {
@@ -194,28 +407,26 @@ impl FlowFollower {
         } else {
             buckets
         };
-        let ways = ordered
+        let slots = ordered
             .into_iter()
-            .flat_map(|bucket| (0..self.new.ways).map(move |way| (bucket, way)));
-        let tagged = ways.map(|(bucket, way)| {
-            let tag = self.new.tag(bucket, way).load(Ordering::Relaxed);
-            (bucket, way, tag)
-        });
+            .flat_map(|bucket| self.new.slots(bucket));
+        let tagged = slots.map(|slot| (slot, self.new.tag(slot).load(Ordering::Relaxed)));
         let cost = |tag: u32| if tag == 0 { 0 } else { 1 + (tag & AGE_MASK) };
-        let open = tagged.filter(|(.., tag)| *tag != CLAIMED && cost(*tag) <= age);
-        open.min_by_key(|(.., tag)| cost(*tag))
+        let open = tagged.filter(|(_, tag)| *tag != CLAIMED && cost(*tag) <= worth);
+        open.min_by_key(|(_, tag)| cost(*tag))
     }
 }
 
 impl Follower for FlowFollower {
-    fn follow(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.is_begun, true) {
-            self.look(None);
+    fn follow(&mut self, is_at_rest: bool) -> Result<()> {
+        if self.is_begun {
+            self.look(None, is_at_rest);
         } else {
             // A smaller table keeps those that are in use.
             for age in [AGE_LIVE, AGE_OLD, AGE_NEW, AGE_GONE] {
-                self.look(Some(age));
+                self.look(Some(age), is_at_rest);
             }
+            self.is_begun = true;
         }
         Ok(())
     }
@@ -225,10 +436,11 @@ impl Follower for FlowFollower {
     }
 
     fn loss(&self) -> Option<String> {
-        (self.lost > 0).then(|| {
+        let is_lost = |seen: &&Seen| seen.has == Has::Not && seen.tag & AGE_MASK == AGE_LIVE;
+        let lost = self.seen.iter().filter(is_lost).count();
+        (lost > 0).then(|| {
             format!(
-                "the flow table has no room for {} of the flows in use: they are picked again by hash",
-                self.lost
+                "the flow table has no room for {lost} of the flows in use: they are picked again by hash"
             )
         })
     }
@@ -242,3 +454,6 @@ pub(super) fn words_of(bytes: &[u8]) -> Vec<u64> {
     });
     words.collect()
 }
+
+#[cfg(test)]
+mod tests;

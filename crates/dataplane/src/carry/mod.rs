@@ -254,7 +254,10 @@ impl Plan {
             cut_off: BTreeMap::new(),
             thaw: None,
             losses: self.losses,
+            is_behind: self.is_behind,
         };
+        // Of maps at work: what lets packets be picked for comes when flows are known.
+        let mut last = Vec::new();
         for (name, map) in maps {
             let another = MapHandle::try_from(map).map_err(|e| {
                 crate::error::DataPlaneError::map("open", name, crate::map::io_error(&e))
@@ -275,7 +278,11 @@ impl Plan {
                     // Nobody but a process changes these.
                     let overwrites = self.is_behind && rule.how == How::Copied;
                     let mut follower = entries::EntryFollower::new(source, new, overwrites);
-                    follower.follow()?;
+                    if overwrites {
+                        last.push(follower);
+                        continue;
+                    }
+                    follower.follow(self.is_behind)?;
                     let cut_off = follower.last_cut_off().map(u64::from);
                     carried.cut_off.extend(cut_off.map(|last| (name, last)));
                     carried.followers.push(Box::new(follower));
@@ -287,6 +294,8 @@ impl Plan {
             }
         }
         (rules.apart)(&mut carried)?;
+        last.into_iter()
+            .try_for_each(|follower| carried.follow(follower))?;
         Ok(carried)
     }
 }
@@ -294,8 +303,8 @@ impl Plan {
 /// Copies a map, and later what has changed in it.
 pub(crate) trait Follower {
     /// Brings over what has changed since the last call; at first, everything. Newer entries of the
-    /// new program stay.
-    fn follow(&mut self) -> Result<()>;
+    /// new program stay. At rest: the old program is not at work any more.
+    fn follow(&mut self, is_at_rest: bool) -> Result<()>;
 
     /// Whether packets go astray until it has followed.
     fn is_urgent(&self) -> bool {
@@ -323,6 +332,8 @@ pub(crate) struct Carried {
     cut_off: BTreeMap<String, u64>,
     thaw: Option<Thaw>,
     pub(crate) losses: Vec<String>,
+    /// The new maps are at work already.
+    pub(crate) is_behind: bool,
 }
 
 impl Carried {
@@ -347,7 +358,7 @@ impl Carried {
 
     /// Copies by this from now on.
     pub(crate) fn follow(&mut self, mut follower: impl Follower + 'static) -> Result<()> {
-        follower.follow()?;
+        follower.follow(self.is_behind)?;
         self.followers.push(Box::new(follower));
         Ok(())
     }
@@ -365,19 +376,19 @@ impl Carried {
     /// has written last.
     pub(crate) fn during<T>(&mut self, switch: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut followers = std::mem::take(&mut self.followers);
-        let mut urgent = |which: bool| {
-            let mut some = followers.iter_mut().filter(|of| !which || of.is_urgent());
-            some.try_for_each(|of| of.follow())
+        let mut follow = |urgent: bool, is_at_rest: bool| {
+            let mut some = followers.iter_mut().filter(|of| of.is_urgent() == urgent);
+            some.try_for_each(|of| of.follow(is_at_rest))
         };
         // What is left to do behind the switch is soon done then.
-        urgent(true)?;
+        follow(true, self.is_behind)?;
         let done = switch()?;
-        // The program has been replaced: what fails now fails no start.
-        let at_once = urgent(true);
-        let thawed = self.thaw.take().map_or(Ok(()), |thaw| thaw());
-        // Packets that the old program had begun with.
+        // Packets that the old program has begun with open connections, too.
         crate::map::wait_for_programs();
-        for error in [at_once, thawed, urgent(false)]
+        // The program has been replaced: what fails now fails no start.
+        let at_once = follow(true, true);
+        let thawed = self.thaw.take().map_or(Ok(()), |thaw| thaw());
+        for error in [at_once, thawed, follow(false, true)]
             .into_iter()
             .filter_map(Result::err)
         {

@@ -6,14 +6,15 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::sandbox::{Netns, SYS_ADMIN, Sandbox, give_up, ip, sysctl, tx_checksums_off, wait_for};
 use super::*;
 use crate::pins::LAYOUT;
+use crate::xdp::Link;
 
 #[path = "../../../tests/sandbox/mod.rs"]
 mod sandbox;
@@ -105,7 +106,8 @@ struct Net {
     balancer: Netns,
     servers: [Netns; 2],
     is_over: Arc<AtomicBool>,
-    broken: Arc<AtomicU32>,
+    /// What happened to each connection that broke, and after how long a wait.
+    broken: Arc<Mutex<Vec<String>>>,
     rounds: Arc<AtomicU32>,
 }
 
@@ -132,7 +134,12 @@ impl Net {
         let servers = [join("s0", "2"), join("s1", "3")];
         client.ip("route add 192.0.2.1/32 via 10.9.0.254");
         client.ip("route add 2001:db8:1::1/128 via fd09::254");
-        client.run(|| tx_checksums_off("c0"));
+        // Tuples are used again and again, so that the table has been told other reals of them.
+        client.run(|| {
+            tx_checksums_off("c0");
+            sysctl("ipv4/ip_local_port_range", "20000 21999");
+            sysctl("ipv4/tcp_tw_reuse", "1");
+        });
         for server in &servers {
             server.run(|| {
                 sysctl("ipv4/conf/all/arp_ignore", "1");
@@ -194,20 +201,25 @@ impl Net {
                 Ok::<_, std::io::Error>(stream)
             };
             let first = self.client.run(connect).expect("connect");
-            let counters = [&self.broken, &self.rounds].map(Arc::clone);
+            let (broken, rounds) = (self.broken.clone(), self.rounds.clone());
             let (client, is_over) = (self.client.another(), self.is_over.clone());
             thread::spawn(move || {
                 client.enter();
-                let [broken, rounds] = counters;
-                let mut stream = Ok(first);
+                let (mut stream, mut since) = (Ok(first), Instant::now());
                 while !is_over.load(Ordering::Relaxed) {
-                    let done = stream.and_then(|stream| {
-                        (0..20).try_for_each(|_| ping(&stream))?;
+                    let done = stream.map_err(|e| format!("connect: {e}"));
+                    let done = done.and_then(|stream: TcpStream| {
+                        let pinged = (0..20).try_for_each(|_| ping(&stream));
+                        pinged.map_err(|e| format!("{:?}: {e}", stream.local_addr()))?;
                         Ok(stream)
                     });
                     rounds.fetch_add(1, Ordering::Relaxed);
-                    broken.fetch_add(u32::from(done.is_err()), Ordering::Relaxed);
+                    if let Err(what) = &done {
+                        let what = format!("connection {number}, {:?}: {what}", since.elapsed());
+                        broken.lock().expect("the list").push(what);
+                    }
                     thread::sleep(Duration::from_millis(1));
+                    since = Instant::now();
                     stream = match (done, stays) {
                         (Ok(stream), true) => Ok(stream),
                         _ => connect(),
@@ -222,7 +234,8 @@ impl Net {
         let before = self.rounds.load(Ordering::Relaxed);
         let heard = || self.rounds.load(Ordering::Relaxed) > before + 40;
         wait_for("connections to go on", heard);
-        assert_eq!(self.broken.load(Ordering::Relaxed), 0, "broken: {what}");
+        let broken = self.broken.lock().expect("the list");
+        assert_eq!(*broken, [] as [&str; 0], "{what}");
     }
 }
 
@@ -426,8 +439,12 @@ fn a_start_that_is_killed_is_gone_on_with() {
         net.furnish(&lb);
         drop(lb);
         net.load();
-        // In the copy, and around the switch.
-        for wait in [1, 15].map(Duration::from_millis) {
+        let program = || {
+            let link = Link::open(&options.pin_dir.join(BLUEPRINT.link)).expect("the link");
+            link.and_then(|link| Some(link.info().ok()?.program))
+        };
+        for moment in ["in the copy", "at the switch", "about its end"] {
+            let before = program();
             let mut victim = net.balancer.run(|| {
                 Command::new(std::env::current_exe().expect("this binary"))
                     .args(["--exact", THIS_TEST])
@@ -440,7 +457,14 @@ fn a_start_that_is_killed_is_gone_on_with() {
             while !begun.exists() {
                 thread::yield_now();
             }
-            thread::sleep(wait);
+            if moment != "in the copy" {
+                while program() == before {
+                    thread::yield_now();
+                }
+            }
+            if moment == "about its end" {
+                thread::sleep(Duration::from_millis(20));
+            }
             victim.kill().expect("SIGKILL");
             victim.wait().expect("the end of the child");
             // The same build goes on, wherever the other one ended.
@@ -450,10 +474,10 @@ fn a_start_that_is_killed_is_gone_on_with() {
             call(&options.pin_dir, OTHER_LAYOUT);
             let (lb, started) = net.start(&options);
             assert!(started.took_over);
-            assert_eq!((lb.vips().len(), lb.reals().len()), (2, 4), "{wait:?}");
+            assert_eq!((lb.vips().len(), lb.reals().len()), (2, 4), "{moment}");
             // As the daemon does it.
             pick_in_turn(&lb);
-            net.check("killed");
+            net.check(&format!("killed {moment}"));
         }
     });
 }
