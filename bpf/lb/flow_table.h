@@ -385,7 +385,8 @@ static __always_inline u32 offer(u32 cost, u32 occupancy, u32 ways, u32 start)
  * The way of a bucket that costs least to take, and what it costs: 0 an empty slot
  * or the same fingerprint's, then one more than the age. Ways are tried from
  * `start` on, so that not always the same one goes. Between them the occupancy: how many
- * slots are taken, if one costs nothing, else how many are live.
+ * slots are taken, if one is empty, else how many are live; 0 for the same fingerprint's, which
+ * goes before all others: a flow that is opened again must not be there twice.
  * Cost << 16 | occupancy << 8 | way.
  */
 CW_GLOBAL u32 cheapest_way(const struct flow_bucket *bucket, u32 fingerprint, u32 start)
@@ -394,10 +395,12 @@ CW_GLOBAL u32 cheapest_way(const struct flow_bucket *bucket, u32 fingerprint, u3
 
 	if (!bucket)
 		return CW_U32_MAX;
-	empty = ways_with(bucket, 0, ~0u);
 	same = ways_with(bucket, fingerprint, ~AGE_MASK);
-	if (empty | same)
-		return offer(0, FLOW_WAYS - count_ways(empty), empty | same, start);
+	if (same)
+		return offer(0, 0, same, start);
+	empty = ways_with(bucket, 0, ~0u);
+	if (empty)
+		return offer(0, FLOW_WAYS - count_ways(empty), empty, start);
 	live = ways_with(bucket, AGE_LIVE, AGE_MASK);
 	occupancy = count_ways(live);
 #pragma unroll

@@ -114,6 +114,22 @@ verdict_tests! { Rig, Verdict:
             assert_eq!(rig.flow(client(port), TCP).expect("one entry").real, 4, "in its old place");
         }
     }
+    Opened a_tuple_that_opens_again_is_there_once(rig) {
+        one_real(rig);
+        // Some first buckets have few empty slots left by then, and their second ones more.
+        let ports = 1000..2000;
+        for port in ports.clone() {
+            open(rig, client(port));
+        }
+        rig.end_flows();
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, TCP, &[4]);
+        for port in ports {
+            let (syn, ack) = (client(port).tcp(Tcp::syn(77)), client(port).tcp(Tcp::ack(78, 1)));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+            rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL1, &ack));
+        }
+    }
     Opened a_real_that_is_down_keeps_its_connections_and_no_syn(rig) {
         for (port, seq) in [(4000, 1000), (4001, 77)] {
             one_real(rig);
