@@ -15,7 +15,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use self::slots::Slots;
 use crate::error::{DataPlaneError, Result};
 use crate::hold::HoldChanges;
-use crate::map::{PerCpu, Table};
+use crate::map::{PerCpu, Table, io_error};
 use crate::mapped::Mapped;
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
@@ -243,10 +243,14 @@ impl LoadBalancer {
         let sizes = limits::sizes(options, possible_cpus()?);
         startup.prepare(skel.open_object_mut(), &sizes)?;
         let skel = skel.load().map_err(failed)?;
+        startup.furnish(skel.object())?;
+        let ctl = MapHandle::try_from(&skel.maps.ctl);
+        let ctl = ctl.map_err(|e| DataPlaneError::map("open", "ctl", io_error(&e)))?;
+        set_own_mac(&Table::new(ctl)?, own_mac)?;
         let (plane, started) = startup.attach(skel.object())?;
         let balancer = Self::new(plane, options.conns)?;
         balancer.tunnel_sources.set(&options.tunnel_sources)?;
-        balancer.store(options, own_mac)?;
+        balancer.store(options)?;
         Ok((balancer, started))
     }
 
@@ -337,13 +341,11 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
-    /// Writes the options, and the interface's address, into the program's tables.
-    fn store(&self, options: &LoadBalancerOptions, own_mac: Mac) -> Result<()> {
+    /// Writes the options into the program's tables.
+    fn store(&self, options: &LoadBalancerOptions) -> Result<()> {
         let _changing = self.book();
         let ends = options.tunnel_ends;
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
-        // Frames to a real's MAC address leave without a next hop.
-        ctl.own_mac = own_mac;
         ctl.pass_unserved = options.pass_unserved.into();
         ctl.tunnel4_be = ends.v4.map_or([0; 4], |v4| v4.octets());
         ctl.tunnel6_be = ends.v6.map_or([0; 16], |v6| v6.octets());
@@ -443,4 +445,15 @@ impl LoadBalancer {
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Before a program is at work: frames to a real's MAC address leave without a next hop, and tables of
+/// a former layout may have had no place for this.
+fn set_own_mac(ctl: &Table<u32, abi::Ctl>, own_mac: Mac) -> Result<()> {
+    let mut of_ctl = ctl.get(&0)?.unwrap_or_default();
+    if of_ctl.own_mac == own_mac {
+        return Ok(());
+    }
+    of_ctl.own_mac = own_mac;
+    ctl.put(&0, &of_ctl)
 }

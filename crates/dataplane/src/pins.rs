@@ -236,13 +236,14 @@ impl PinDir {
             let running = Link::open(&self.pin(link))?;
             let running = running.map(|link| link.info()).transpose()?;
             let staged = xdp::pinned_program(&self.next_pin(PROGRAM_PIN))?;
-            if staged.is_none() || running.map(|link| link.program) != staged {
+            let Some(running) = running.filter(|link| Some(link.program) == staged) else {
                 return self.drop_next();
-            }
+            };
             let layout = open_map(&self.next_pin(LAYOUT_PIN), LAYOUT_PIN)?;
             let layout = layout.map(Table::<u32, u32>::new).transpose()?;
             let layout = layout.map(|map| map.get(&0)).transpose()?.flatten();
-            if layout == Some(kind.layout()) {
+            // A link without an interface is soon forgotten, and with it which set is in force.
+            if layout == Some(kind.layout()) && running.ifindex != 0 {
                 self.is_switched = true;
                 return Ok(());
             }
@@ -328,10 +329,12 @@ impl PinDir {
 
     /// Has the next start begin with nothing, whatever is still pinned by then.
     pub(crate) fn condemn(&self) -> Result<()> {
-        match self.map(LAYOUT_PIN)? {
-            Some(map) => Table::<u32, u32>::new(map)?.put(&0, &REMOVED),
-            None => Ok(()),
+        for pin in [self.pin(LAYOUT_PIN), self.next_pin(LAYOUT_PIN)] {
+            if let Some(map) = open_map(&pin, LAYOUT_PIN)? {
+                Table::<u32, u32>::new(map)?.put(&0, &REMOVED)?;
+            }
         }
+        Ok(())
     }
 
     /// Removes all pins and the directory. Returns how many pins there were.
@@ -385,6 +388,7 @@ impl PinDir {
             Some(REMOVED) => {
                 self.detach_links()?;
                 self.clear()?;
+                self.is_switched = false;
                 self.write_layout(kind, &layout)
             }
             Some(found) if found >> 16 == kind as u32 => {

@@ -348,13 +348,15 @@ impl Startup {
 
     fn put(&self, program: BorrowedFd<'_>) -> Result<(Link, Started)> {
         if let Some(Running { link, mode }) = &self.running {
+            // First what may fail: behind the switch there is no way back.
+            let ours = link.try_clone()?;
             link.replace(program)?;
             let started = Started {
                 took_over: true,
                 mode: *mode,
                 carried_over: None,
             };
-            return Ok((link.try_clone()?, started));
+            return Ok((ours, started));
         }
         let mode = match self.mode {
             // In generic mode it would have to be another program.

@@ -157,7 +157,7 @@ impl FrontHook {
             return Ok(Some(link));
         }
         forget(pin)?;
-        self.attach_anew(program, interface)
+        self.put(program, interface, Some(pin))
     }
 
     /// Puts the program on the hook by a link of its own, which lives as long as it is held, or by
@@ -167,9 +167,20 @@ impl FrontHook {
         program: BorrowedFd<'_>,
         interface: &Interface,
     ) -> Result<Option<Link>> {
+        self.put(program, interface, None)
+    }
+
+    fn put(
+        &self,
+        program: BorrowedFd<'_>,
+        interface: &Interface,
+        pin: Option<&Path>,
+    ) -> Result<Option<Link>> {
         let (target, before) = (interface.index as i32, libbpf_sys::BPF_F_BEFORE);
         match Link::create(program, target, self.direction.link(), before) {
             Ok(link) => {
+                // A link without a pin goes with this process: only then may a filter go.
+                pin.map_or(Ok(()), |pin| link.pin(pin))?;
                 self.detach_filter(interface.index)?;
                 Ok(Some(link))
             }

@@ -7,7 +7,6 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use super::*;
 use crate::btf::Fields;
 use crate::carry::{Carried, ConnFollower, FlowFollower, How, Rule, Rules, Source, read_entries};
-use crate::map::io_error;
 
 const BY_HASH: &str = "the ids of VIPs or reals cannot be read: all connections are picked again by hash, but those whose cookies or connection ids name their server";
 const FLOWS: &str = "the flow table cannot be read: connections without cookies or connection ids are picked again by hash";
@@ -126,9 +125,10 @@ fn carry(carried: &mut Carried) -> Result<()> {
 }
 
 /// Between the switch of programs and the last look at the old table, what the new one does not
-/// know may be of a connection that has just been opened. Where that would get another real than
-/// it has, what no table knows is dropped for these milliseconds: clients send it again. A start that
-/// was killed may have left VIPs so; when its flows have been copied they come over once more.
+/// know may be of a connection that has just been opened, or of one that is hidden: it may be on
+/// another real than a pick gives it. What no table knows is therefore dropped for these
+/// milliseconds: clients send it again. A start that was killed may have left VIPs so; when its
+/// flows have been copied they come over once more.
 fn freeze(carried: &mut Carried) -> Result<()> {
     let (vips, ctl) = (carried.map("vips")?, carried.map("ctl")?);
     let (types, of_ctl) = (carried.types("vips").value, carried.types("ctl").value);
@@ -140,11 +140,7 @@ fn freeze(carried: &mut Carried) -> Result<()> {
     };
     for (key, value) in at_rest {
         let number = |field| types.number(&value, field, 0).unwrap_or(0);
-        let flag = |flag: u32| number("flags") & u64::from(flag) != 0;
-        let by_hash = number("pick") == u64::from(abi::PICK_HASH);
-        let is_changed = number("plain_size") != 0 || number("former_size") != 0;
-        let is_known = by_hash && !is_changed && !flag(abi::VIP_SOURCES);
-        if is_known || flag(abi::VIP_FORGET) {
+        if number("flags") & u64::from(abi::VIP_FORGET) != 0 {
             continue;
         }
         let mut without = value.clone();

@@ -114,14 +114,15 @@ impl LoadBalancer {
             return Ok(());
         }
         let has_ids = wanted.mode != 0;
+        value.cookie = wanted;
+        // Packets are checked as long as a VIP has cookies, wherever a kill comes in between.
         if has_ids {
             value.cookie_base = self.block_base(book, id)?;
+            self.set_cookie_vips(book)?;
+            return self.put_vip(&vip.key(), &value);
         }
-        value.cookie = wanted;
         self.put_vip(&vip.key(), &value)?;
-        if !has_ids {
-            book.cookies.remove(&id);
-        }
+        book.cookies.remove(&id);
         self.set_cookie_vips(book)
     }
 
