@@ -165,6 +165,10 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 		if (!vip || !gets_cookie(pkt, vip) || is_kept(vip))
 			hash_key(pkt, family);
 		*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
+		if (vip && *flow && (*flow)->bits & FLOW_CLOSED &&
+		    (family == IPV4 ? was_opened_anew4(pkt, vip, *flow, route)
+				    : was_opened_anew6(pkt, vip, *flow, route)))
+			goto routed;
 		real = *flow ? follow(pkt, family, *flow, route) : NULL;
 		if (real && vip)
 			count_cookie(vip, followed_as(pkt, found));
@@ -177,6 +181,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 		}
 		if (!(family == IPV4 ? admit4(pkt, vip, found, *flow, route) : admit6(pkt, vip, found, *flow, route)))
 			return NULL;
+	routed:
 		if (route->keep)
 			*flow = remember(pkt, family, route, *flow);
 	}

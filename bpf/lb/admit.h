@@ -288,6 +288,46 @@ static __always_inline bool keeps_real(const struct packet *pkt, const struct fl
 	return real && !(real->flags & REAL_DOWN);
 }
 
+/*
+ * Whether the tuple of a flow that has ended was opened again by a SYN that the cache alone knows:
+ * then that has the real. Of a connection that is open the flow holds, as a SYN is easily forged.
+ */
+static __always_inline bool
+was_opened_anew(const struct packet *pkt, const int family, const struct vip *vip, const struct flow *flow,
+		struct route *route)
+{
+	struct syn_cache_bucket *bucket;
+	struct ctl *control = get_ctl();
+	u32 real_id, isn;
+	u64 hash;
+
+	if (!control || is_syn(pkt) || !uses_syn_cache(pkt, vip))
+		return false;
+	hash = flow_hash(pkt, family, control);
+	bucket = syn_cache_bucket(hash);
+	if (!bucket || !find_entry(bucket, hash, &real_id, &isn) || real_id == flow->real)
+		return false;
+	route->real_id = real_id;
+	route->vip_id = vip->id;
+	route->verdict = sent_as(pkt, family, V_ESTABLISHED);
+	route->keep = is_own(pkt, family) && !is_closing(pkt) && !(vip->flags & VIP_FORGET);
+	count_cookie(vip, CR_SYN_CACHE);
+	return true;
+}
+
+/* Seldom asked for, and so verified once each. */
+CW_GLOBAL int was_opened_anew4(const struct packet *pkt, const struct vip *vip, const struct flow *flow,
+			       struct route *route)
+{
+	return pkt && vip && flow && route && was_opened_anew(pkt, IPV4, vip, flow, route);
+}
+
+CW_GLOBAL int was_opened_anew6(const struct packet *pkt, const struct vip *vip, const struct flow *flow,
+			       struct route *route)
+{
+	return pkt && vip && flow && route && was_opened_anew(pkt, IPV6, vip, flow, route);
+}
+
 /* Whether the packet may open a flow: such a one is limited, scheduled, and adds to the load. */
 static __always_inline bool
 may_open(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found)

@@ -53,6 +53,7 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("COOKIES_UDP", "u8"),
     ("COOKIE_QUIC", "u8"),
     ("FLOW_OPENED", "u8"),
+    ("FLOW_HAS_TOKEN", "u8"),
     ("FLOW_CLOSED", "u8"),
     ("FLOW_WAYS", "u32"),
     ("GUE_CHECKSUM_4", "u8"),

@@ -118,7 +118,7 @@ impl Herald {
     fn look(&mut self, shared: &Shared) {
         let (announce, services, leaves) = {
             let engine = shared.engine();
-            let leaves = engine.service() == Service::Leaving;
+            let leaves = engine.service_at(Moment::now().monotonic_ns) == Service::Leaving;
             let announce = engine.config().announce.clone();
             let services = announce.as_ref().map(|_| services(&engine));
             (announce, services.unwrap_or_default(), leaves)
@@ -192,7 +192,7 @@ fn note(by: &mut Vec<Announce>, announce: &Announce) {
 
 /// Each VIP's address, and whether it is ready.
 fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
-    let service = engine.service();
+    let service = engine.service_at(Moment::now().monotonic_ns);
     let standing = |pool: &Pool| {
         if service == Service::Out || engine.has_lost_program() {
             return Readiness::Unready;

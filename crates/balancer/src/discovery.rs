@@ -106,6 +106,34 @@ pub(super) fn resume(
         .collect()
 }
 
+/// What is known of the VIPs of a new file: reals that the file before had of a VIP which asks for them
+/// from now on stay until the first answer.
+pub(super) fn with_former(
+    file: &BalancerConfig,
+    former: &BalancerConfig,
+    found: &HashMap<String, FoundReals>,
+) -> HashMap<String, FoundReals> {
+    let mut all = found.clone();
+    let asks = |vip: &&SharedVip| vip.discover.is_some() && file.fleet.is_none();
+    for vip in file.vips.iter().filter(asks) {
+        let endpoint = vip.endpoint();
+        let before = former.vips.iter().find(|of| of.endpoint() == endpoint);
+        let Some(before) = before.filter(|of| of.discover.is_none()) else {
+            continue;
+        };
+        let reals = before.reals.iter().map(|real| FoundReal {
+            real: RealConfig {
+                found: true,
+                ..real.clone()
+            },
+            gone: None,
+        });
+        all.entry(endpoint)
+            .or_insert_with(|| FoundReals::kept(reals.collect()));
+    }
+    all
+}
+
 impl Engine {
     /// The VIPs whose reals are asked for, as the file has them.
     pub fn asked_for(&self) -> Vec<SharedVip> {
@@ -273,7 +301,8 @@ fn origin(discover: &Discover) -> String {
 struct Asking {
     discover: Discover,
     next: Instant,
-    is_out: bool,
+    /// What is being asked.
+    is_out: Option<Discover>,
 }
 
 /// Asks for as long as it is polled; it never ends by itself.
@@ -293,15 +322,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             let of = asking.entry(endpoint.clone()).or_insert_with(|| Asking {
                 discover: discover.clone(),
                 next: now,
-                is_out: false,
+                is_out: None,
             });
             if of.discover != discover {
                 (of.discover, of.next) = (discover.clone(), now);
             }
-            if of.is_out || of.next > now {
+            if of.is_out.is_some() || of.next > now {
                 continue;
             }
-            of.is_out = true;
+            of.is_out = Some(discover.clone());
             let done = done.clone();
             tokio::spawn(async move {
                 let answer = timeout(PATIENCE, ask(&vip, &discover)).await;
@@ -319,7 +348,10 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             () = sleep(NAP) => {}
             Some((vip, answer)) = answers.recv() => {
                 let Some(of) = asking.get_mut(&vip) else { continue };
-                of.is_out = false;
+                // A reload may have changed whom to ask meanwhile.
+                if of.is_out.take().is_none_or(|asked| asked != of.discover) {
+                    continue;
+                }
                 let told = answer.as_ref().ok().and_then(|(_, after)| *after);
                 let every = match of.discover.origin {
                     RealsOrigin::File(_) => FILE_EVERY,

@@ -213,6 +213,8 @@ impl Engine {
             round: Round::default(),
             last_step_ns: None,
         };
+        // A member's are in the book, and what has still to be written there.
+        engine.by_hand = engine.by_hand_of_fleet();
         let (config, by_hand) = engine.in_force(&engine.file, &engine.by_hand)?;
         by_hand::tell_gone(&engine.file, &engine.by_hand, &by_hand);
         (engine.config, engine.by_hand) = (config.clone(), by_hand);
@@ -349,14 +351,15 @@ impl Engine {
     /// The same, whatever it takes away from a fleet: an operator has seen that.
     pub fn reload_confirmed(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         self.check_file(&config)?;
-        let mut config = discovery::over(config, &self.found);
+        let found = discovery::with_former(&config, &self.file, &self.found);
+        let mut config = discovery::over(config, &found);
         SharedVip::share(&mut config.vips, &self.file.vips);
         let (in_force, by_hand) = self.in_force(&config, &self.by_hand)?;
         let changes = in_force.changes(&self.config);
         self.replace(in_force)?;
         log_changes(&changes);
         by_hand::tell_gone(&config, &self.by_hand, &by_hand);
-        (self.file, self.by_hand) = (config, by_hand);
+        (self.file, self.by_hand, self.found) = (config, by_hand, found);
         let asked: HashSet<String> = self.asked_for().iter().map(|vip| vip.endpoint()).collect();
         self.found.retain(|vip, _| asked.contains(vip));
         self.set_held(Vec::new());
@@ -398,7 +401,8 @@ impl Engine {
 
     /// What a reload would change in what is in force.
     pub fn difference(&self, config: &BalancerConfig) -> Difference {
-        let with_found = discovery::over(config.clone(), &self.found);
+        let found = discovery::with_former(config, &self.file, &self.found);
+        let with_found = discovery::over(config.clone(), &found);
         let in_force = self.in_force(&with_found, &self.by_hand);
         Difference {
             changes: in_force.map_or_else(|_| Vec::new(), |(of, _)| of.changes(&self.config)),

@@ -34,6 +34,7 @@ pub struct KernelPlane {
     /// There once a VIP wants health probes.
     probes: Option<ProbeEgress>,
     sweep: FlowSweep,
+    slots: Option<ConnectionSlots>,
 }
 
 impl KernelPlane {
@@ -61,6 +62,7 @@ impl KernelPlane {
             pin_dir: config.pin_dir.clone(),
             resolver: Arc::new(resolver),
             probes: None,
+            slots: None,
         };
         Ok((plane, started))
     }
@@ -68,7 +70,7 @@ impl KernelPlane {
     /// Keeps the slots of stateful VIPs' connections, if there are any; see
     /// [`ConnectionSlots::keep`].
     pub fn keep_slots(
-        &self,
+        &mut self,
         idle: Duration,
         learning: Duration,
     ) -> anyhow::Result<Option<ConnectionSlots>> {
@@ -76,9 +78,9 @@ impl KernelPlane {
             return Ok(None);
         };
         let directory = self.balancer.directory()?;
-        Ok(Some(ConnectionSlots::keep(
-            table, directory, idle, learning,
-        )?))
+        let slots = ConnectionSlots::keep(table, directory, idle, learning)?;
+        self.slots = Some(slots.clone());
+        Ok(Some(slots))
     }
 }
 
@@ -313,7 +315,12 @@ impl DataPlane for KernelPlane {
     ) -> HashMap<RealId, u64> {
         let now = Duration::from_nanos(now_ns);
         self.sweep.step(now, idle, draining);
-        self.sweep.take_unheard()
+        let mut unheard = self.sweep.take_unheard();
+        let of_slots = self.slots.iter().flat_map(ConnectionSlots::take_unheard);
+        for (real, connections) in of_slots {
+            *unheard.entry(real).or_default() += connections;
+        }
+        unheard
     }
 
     fn flow_totals(&self) -> FlowTotals {

@@ -212,7 +212,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     let peers = config.peers.as_ref();
     let peers = peers.map(|peers| PeerSocket::bind(peers.listen));
     let peers = peers.transpose()?;
-    let (plane, started) = match KernelPlane::start(&config) {
+    let (mut plane, started) = match KernelPlane::start(&config) {
         Ok(started) => started,
         Err(error) => return Ok(Outcome::Refused(process, error)),
     };

@@ -157,8 +157,13 @@ impl Repeated {
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                while !stopped.load(Ordering::Relaxed) {
+                // Once more behind the stop: what is kept is to be as it was left.
+                loop {
+                    let is_last = stopped.load(Ordering::Relaxed);
                     work();
+                    if is_last {
+                        return;
+                    }
                     thread::park_timeout(every);
                 }
             })?;

@@ -89,6 +89,11 @@ impl ConnectionSlots {
         }
     }
 
+    /// See [`ConnTable::take_unheard`].
+    pub(crate) fn take_unheard(&self) -> HashMap<RealId, u64> {
+        self.keeper().table.take_unheard()
+    }
+
     /// The table is whole after every step, so that a panic elsewhere does not spoil it.
     fn keeper(&self) -> MutexGuard<'_, Keeper> {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)

@@ -181,6 +181,31 @@ fn what_is_set_by_hand_stays_and_a_reload_keeps_what_was_found() {
 }
 
 #[test]
+fn reals_of_the_file_stay_until_the_first_answer() {
+    let real = |last: u8| format!("{{ address = \"10.0.0.{last}\" }}");
+    let named = text(&format!("real = [{}, {}]", real(1), real(2))).replace(FILE, "");
+    let mut bench = Bench::new(&named);
+    let before = bench.plane.state().share(0, 1);
+    let asks = config(&text(""));
+    assert!(
+        bench
+            .engine
+            .difference(&asks)
+            .changes
+            .iter()
+            .all(|change| !change.contains("10.0.0."))
+    );
+    bench.engine.reload(asks).unwrap();
+    assert_eq!(in_force(&bench), [(1, false), (2, false)]);
+    assert_eq!(bench.plane.state().share(0, 1), before);
+    // No answer is none that they are gone.
+    bench.engine.reload(config(&text(""))).unwrap();
+    assert_eq!(in_force(&bench), [(1, false), (2, false)]);
+    tell(&mut bench, 1, &[2, 3]);
+    assert_eq!(in_force(&bench), [(1, true), (2, false), (3, false)]);
+}
+
+#[test]
 fn the_next_daemon_begins_with_the_reals_that_this_one_knew() {
     let mut bench = Bench::new(&text(""));
     tell(&mut bench, 1, &[1, 2, 3]);

@@ -13,10 +13,11 @@ use causeway_core::fleet::{
     CIDS_OF_FILES, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, HandState, IdPhase,
     IdRecord, KeyPhases, MemberPhase, Removal,
 };
+use causeway_dataplane::Forwarding;
 
 use super::secrets::CidsOfVips;
 use crate::by_hand::{self, put};
-use crate::config::{BalancerConfig, RealConfig, RealRole, VipConfig, quic};
+use crate::config::{BalancerConfig, MacAddress, RealConfig, RealRole, VipConfig, quic};
 use crate::cookies::ids_of;
 use crate::engine::{Engine, EngineError};
 use crate::state_dir::{KeptReal, SetByHand};
@@ -54,6 +55,9 @@ pub(crate) struct Membership {
     /// `None` until there is a book: the file holds until then.
     pub following: Option<Following>,
     pub service: Service,
+    /// When it steps aside, CLOCK_MONOTONIC, unless it is told of a later time: a store that does not
+    /// answer must not keep it from that.
+    pub steps_aside_ns: Option<u64>,
     /// What is set by hand here, and not in the book yet.
     pub wants: BTreeMap<RealKey, HandState>,
     /// Whether the file, or what is set by hand, may be another since the fleet was asked.
@@ -152,14 +156,21 @@ impl Engine {
         let Some(following) = following else {
             return Ok((config, left));
         };
-        let config = over(config, &self.config, by_hand, following);
+        let mac_of = |vip: &VipConfig, address: IpAddr| {
+            let id = self.plane.vip_id(&vip.key())?;
+            match self.plane.real_at(id, address)?.1.forwarding {
+                Forwarding::L2(mac) => Some(MacAddress(mac)),
+                Forwarding::Ipip | Forwarding::Gue => None,
+            }
+        };
+        let config = over(config, &self.config, mac_of, by_hand, following);
         let config = config.map_err(EngineError::Conflict)?;
         // The book keeps what is set by hand, whatever a file says.
         Ok((config, by_hand.to_vec()))
     }
 
     /// What is set by hand in the book, and here.
-    fn by_hand_of_fleet(&self) -> Vec<SetByHand> {
+    pub(crate) fn by_hand_of_fleet(&self) -> Vec<SetByHand> {
         let Some(Membership {
             following: Some(following),
             wants,
@@ -235,6 +246,16 @@ impl Engine {
     }
 
     /// Whether VIPs may be announced to routers.
+    pub(crate) fn service_at(&self, now_ns: u64) -> Service {
+        let fleet = self.fleet.as_ref();
+        let steps_aside = fleet.and_then(|fleet| fleet.steps_aside_ns);
+        match self.service() {
+            Service::In if steps_aside.is_some_and(|at| now_ns >= at) => Service::Out,
+            service => service,
+        }
+    }
+
+    /// The same as the fleet has told it last.
     pub(crate) fn service(&self) -> Service {
         self.fleet
             .as_ref()
@@ -344,10 +365,12 @@ pub(super) fn vips_of(file: &BalancerConfig, book: &FleetBook) -> BTreeMap<Arc<s
     vips.map(|of| vip(of)).collect()
 }
 
-/// `config` as the book has it. What the file does not have is as it is in what runs.
+/// `config` as the book has it. What the file does not have is as it is in what runs, or in the
+/// data plane that a start takes over.
 fn over(
     mut config: BalancerConfig,
     running: &BalancerConfig,
+    mac_of: impl Fn(&VipConfig, IpAddr) -> Option<MacAddress>,
     by_hand: &[SetByHand],
     following: &Following,
 ) -> Result<BalancerConfig, String> {
@@ -373,22 +396,27 @@ fn over(
         for (address, own) in ids {
             let mut former = former.iter().flat_map(|vip| &vip.reals);
             let former = former.find(|real| real.address == address);
-            let mut real = RealConfig {
-                role: former.map_or(RealRole::Primary, |real| real.role),
-                found: former.is_some_and(|real| real.found),
-                address,
-                weight: former.map_or(1, |real| real.weight),
-                mac: former.and_then(|real| real.mac),
-                drain: false,
-                id: None,
-                maintenance: false,
-            };
-            if real.mac.is_none() && !vip.forwarding.encapsulates() {
+            let mac = former.and_then(|real| real.mac);
+            let mac = mac.or_else(|| mac_of(vip, address));
+            if mac.is_none() && !vip.forwarding.encapsulates() {
+                if own.1 != IdPhase::Live {
+                    continue; // it is on its way out, and nobody here knows where it was
+                }
                 return Err(format!(
                     "vip {}: the book has real {address}, and the file has no MAC address of it; add it to the file",
                     vip.name
                 ));
             }
+            let mut real = RealConfig {
+                role: former.map_or(RealRole::Primary, |real| real.role),
+                found: former.is_some_and(|real| real.found),
+                address,
+                weight: former.map_or(1, |real| real.weight),
+                mac,
+                drain: false,
+                id: None,
+                maintenance: false,
+            };
             let mut set = by_hand.iter();
             if let Some(set) = set.find(|set| set.vip == endpoint && set.real == address) {
                 put(&mut real, &set.set);

@@ -196,17 +196,27 @@ impl Fleet {
             .secrets
             .take(file, fleet.member.book().map(Arc::as_ref));
         // The data plane follows it before any packet goes by the file alone.
-        let following = match book {
-            Some(book) => {
-                let following = fleet.following(&book, file);
-                let following = following
-                    .map_err(|fault| format!("the last good book of the fleet: {fault}"))?;
-                // What is to be written about it is written at the first reading.
-                fleet.member.handle(FleetEvent::Applied(book.position));
-                Some(following)
-            }
-            None => fleet.book_of_store(file),
-        };
+        let following =
+            match book {
+                Some(book) => {
+                    match fleet.following(&book, file) {
+                        Ok(following) => {
+                            // What is to be written about it is written at the first reading.
+                            fleet.member.handle(FleetEvent::Applied(book.position));
+                            Some(following)
+                        }
+                        // It may be long out of date, as that of a balancer that was off.
+                        Err(fault) => {
+                            let newer = fleet.book_of_store(file);
+                            let newer = newer.filter(|of| of.book.position > book.position);
+                            Some(newer.ok_or_else(|| {
+                                format!("the last good book of the fleet: {fault}")
+                            })?)
+                        }
+                    }
+                }
+                None => fleet.book_of_store(file),
+            };
         // What was set by hand while the store was away has still to be written.
         let mut membership = Membership {
             service: fleet.service(),
@@ -254,6 +264,10 @@ impl Fleet {
             engine.reports().follows()
         };
         let renewed = self.renew(now_ns);
+        let steps_aside = self.steps_aside_ns();
+        if let Some(fleet) = &mut engines.engine().fleet {
+            fleet.steps_aside_ns = steps_aside;
+        }
         // One that is full takes no lease, and has the book still.
         let outcome = match &renewed {
             Err(away @ StoreError::Away(_)) => Err(away.clone()),
@@ -618,7 +632,7 @@ impl Fleet {
     }
 
     fn show(&self, engines: &impl HasEngine) {
-        let service = self.service();
+        let (service, steps_aside) = (self.service(), self.steps_aside_ns());
         let view = self.view();
         let mut engine = engines.engine();
         // Of a file that is refused, or else of the one that is in force.
@@ -639,7 +653,15 @@ impl Fleet {
         if let Some(fleet) = &mut engine.fleet {
             fleet.view = view;
             fleet.service = service;
+            fleet.steps_aside_ns = steps_aside;
         }
+    }
+
+    /// When it steps aside, if nothing renews its lease.
+    fn steps_aside_ns(&self) -> Option<u64> {
+        let book = self.member.book()?;
+        let steps_aside = book.absence == Absence::StepsAside && self.member.in_service();
+        steps_aside.then_some(self.held_until_ns)
     }
 
     /// What agents are sent: nothing new while the data plane follows no whole book.

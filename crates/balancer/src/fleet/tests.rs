@@ -756,6 +756,16 @@ fn where_members_step_aside_a_lost_store_withdraws() {
         Service::In,
         "its lease lasts"
     );
+    // Also while the store is waited for.
+    let at = |world: &World, later_ns: u64| {
+        world.members[0]
+            .engine()
+            .service_at(world.now_ns + later_ns)
+    };
+    assert_eq!(
+        [at(&world, 0), at(&world, 200_000_000)],
+        [Service::In, Service::Out]
+    );
     world.pass(200_000_000);
     world.run(0);
     assert_eq!(world.members[0].engine().service(), Service::Out);

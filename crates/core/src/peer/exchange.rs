@@ -87,6 +87,9 @@ pub struct PeerExchange {
     boots: Boots,
     peers: BTreeMap<IpAddr, Peer>,
     next_id: BalancerId,
+    /// The number of the first datagram to a new peer: it may have been one before, and knows the
+    /// numbers of this boot.
+    first: u64,
     reals: BTreeMap<RealName, SharedReal>,
     begun_ns: Option<u64>,
     counts: ReceptionCounts,
@@ -128,6 +131,7 @@ impl PeerExchange {
             boots: Boots::new(secret),
             peers: BTreeMap::new(),
             next_id: 0,
+            first: 1,
             reals: BTreeMap::new(),
             begun_ns: None,
             counts: ReceptionCounts::default(),
@@ -152,19 +156,20 @@ impl PeerExchange {
         for address in gone.into_iter().filter(|of| !members.contains_key(of)) {
             self.boots.forget(address);
             if let Some(peer) = self.peers.remove(&address) {
+                self.first = self.first.max(peer.next);
                 self.forget(peer.id);
             }
         }
         for (address, socket) in members {
-            let id = self.next_id;
+            let (id, first) = (self.next_id, self.first);
             let peer = self.peers.entry(address).or_insert_with(|| Peer {
                 id,
                 address: socket,
-                next: 1,
+                next: first,
                 heard_ns: None,
                 live: false,
                 response: None,
-                answered: 0,
+                answered: first - 1,
                 challenged_ns: None,
                 sent: 0,
                 counts: ReceptionCounts::default(),

@@ -346,6 +346,22 @@ fn members_and_reals_come_and_go() {
     assert!(net.members[2].left_out().0 > 0);
 }
 
+#[test]
+fn a_member_that_was_left_out_for_a_while_is_believed_at_once() {
+    let mut net = Net::of(2);
+    for _ in 0..3 {
+        net.settle();
+    }
+    net.members[0].set_members(&[socket(1)]);
+    net.round(|_| vec![web(0)], |_, _| false);
+    net.members[0].set_members(&[socket(1), socket(2)]);
+    let replayed = count(&net.members[1], Reception::Replayed);
+    net.settle();
+    assert_eq!(count(&net.members[1], Reception::Replayed), replayed);
+    let found = net.round(|_| vec![web(1)], |_, _| false);
+    assert_eq!(found[1][0].votes.up, 1);
+}
+
 proptest! {
     /// Whatever stands under a right tag: no panic, and what is taken is of reals that are there.
     #[test]

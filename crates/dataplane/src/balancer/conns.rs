@@ -6,6 +6,7 @@
 //! kernel writes to them at the same time; every word that both touch is read and
 //! written atomically, and each ring has one side that puts and one that takes.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -158,6 +159,7 @@ pub struct ConnTable {
     demands: Vec<Demand>,
     ages: Vec<SlotAge>,
     cursor: usize,
+    unheard: HashMap<RealId, u64>,
 }
 
 impl ConnTable {
@@ -178,6 +180,7 @@ impl ConnTable {
             layout,
             reserve: Vec::new(),
             cursor: 0,
+            unheard: HashMap::new(),
         };
         table.demands = table.rings.iter().map(Demand::of).collect();
         let waiting = table.waiting();
@@ -286,11 +289,20 @@ impl ConnTable {
                 (false, _) => timeouts.open,
             };
             if silent >= limit {
+                if slot.was_given_out() && !slot.closed() && traffic == 0 {
+                    *self.unheard.entry(slot.real()).or_default() += 1;
+                }
                 self.free(number);
                 swept.freed += 1;
             }
         }
         swept
+    }
+
+    /// How many connections of each real have been taken back of which only the SYN came, since
+    /// this was asked.
+    pub fn take_unheard(&mut self) -> HashMap<RealId, u64> {
+        std::mem::take(&mut self.unheard)
     }
 
     /// Takes a slot back at once, if it still is this connection's: the server has
@@ -482,6 +494,10 @@ impl Slot {
     /// By a SYN here, and not learnt of an agent.
     fn was_given_out(&self) -> bool {
         self.in_use() && self.bits() & c::FLOW_OPENED != 0
+    }
+
+    fn real(&self) -> RealId {
+        self.route.load(Ordering::Relaxed) as RealId
     }
 
     fn packets(&self) -> u32 {

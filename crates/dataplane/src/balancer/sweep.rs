@@ -22,7 +22,7 @@ use super::RealId;
 use crate::abi;
 use crate::abi::c::{
     AGE_GONE as GONE, AGE_LIVE as LIVE, AGE_MASK, AGE_NEW as NEW, AGE_OLD as OLD, FLOW_CLOSED,
-    FLOW_OPENED,
+    FLOW_HAS_TOKEN, FLOW_OPENED,
 };
 use crate::error::Result;
 use crate::flow_table::WAYS;
@@ -397,9 +397,10 @@ impl FlowSlot {
         self.bits() & FLOW_CLOSED != 0
     }
 
-    /// Whether its opening was counted, and no end.
+    /// Whether its opening was counted, and no end. Of a connection in a slot, what comes behind its
+    /// SYN is told there.
     fn is_open(&self) -> bool {
-        self.bits() & (FLOW_OPENED | FLOW_CLOSED) == FLOW_OPENED
+        self.bits() & (FLOW_OPENED | FLOW_CLOSED | FLOW_HAS_TOKEN) == FLOW_OPENED
     }
 }
 

@@ -300,6 +300,32 @@ verdict_tests! { Unmeasured, Verdict:
         let bare = client(4001).tcp(Tcp::ack(1001, 1));
         rig.expect(Verdict::Established, &arriving(&bare), &tunnelled(1, &bare));
     }
+    Established a_tuple_that_is_opened_again_goes_where_its_newest_syn_went(world) {
+        let rig = &mut world.0;
+        let plain = |port, flags, seq| {
+            let echo = 0x1234_0000 | (echo_of(client(port), KeyEpoch::Zero, 700) & 0xffff ^ 1);
+            segment(client(port), flags, seq, echo)
+        };
+        // By a SYN that the table does not hear of: from a server that writes no cookies.
+        let first = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&first), &tunnelled(0, &first));
+        let fin = plain(4000, FIN | ACK, 1001);
+        for packet in [plain(4000, ACK, 1001), fin] {
+            rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(0, &packet));
+        }
+        let again = syn(client(4000), 7000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&again), &tunnelled(1, &again));
+        for seq in [7001, 7002] {
+            let ack = plain(4000, ACK, seq);
+            rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(1, &ack));
+        }
+        assert_eq!(rig.flow(client(4000), TCP).expect("entry").real, 1);
+        // A forged one moves no connection that is open.
+        let forged = syn(client(4000), 9000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&forged), &tunnelled(2, &forged));
+        let ack = plain(4000, ACK, 7003);
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(1, &ack));
+    }
     Established what_ends_a_connection_goes_where_its_syn_went(world) {
         let rig = &mut world.0;
         let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);

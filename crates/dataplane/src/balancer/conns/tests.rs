@@ -206,14 +206,17 @@ fn slots_come_back_by_their_connection_s_state() {
     let mut world = World::new();
     let mut table = world.table();
     let [half, closed, open] = [0, 1, 0].map(|cpu| world.open(&table, cpu, 1).expect("a slot"));
+    world.write(half, |flow| (flow.bits, flow.real) = (c::FLOW_OPENED, 3));
     world.write(closed, |flow| {
         (flow.bits, flow.packets) = (c::FLOW_CLOSED | 1, 9)
     });
-    world.write(open, |flow| flow.packets = 9);
+    world.write(open, |flow| (flow.bits, flow.packets) = (c::FLOW_OPENED, 9));
     assert_eq!(sweep(&mut table, 0), 0);
     assert_eq!(sweep(&mut table, 29), 0);
+    assert_eq!(table.take_unheard(), HashMap::new());
     assert_eq!(sweep(&mut table, 31), 1);
     assert!(table.connection(half).is_none());
+    assert_eq!(table.take_unheard(), [(3, 1)].into());
     // A packet in between: it counts from then on.
     world.write(closed, |flow| flow.packets = 10);
     assert_eq!(sweep(&mut table, 59), 0);
@@ -223,6 +226,7 @@ fn slots_come_back_by_their_connection_s_state() {
     assert_eq!(sweep(&mut table, 3599), 0);
     assert_eq!(sweep(&mut table, 3601), 1);
     assert_eq!(table.connections().count(), 0);
+    assert_eq!(table.take_unheard(), HashMap::new());
     // All of them can be had again.
     let mut numbers = HashSet::new();
     for _ in 0..20 {

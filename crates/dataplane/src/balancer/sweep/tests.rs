@@ -145,6 +145,9 @@ fn connections_of_which_only_a_syn_came_are_told_by_their_real() {
         world.packet(family, 33, LIVE);
         world.close(family, 40);
         world.open(family, 50, TCP, 3);
+        // What becomes of one that has a slot is told there.
+        world.open(family, 51, TCP, 3);
+        world.set_bits(family, 51, FLOW_OPENED | FLOW_HAS_TOKEN);
         world.wait(IDLE.ended - ROUND);
         assert_eq!(world.sweep.take_unheard(), HashMap::new());
         world.wait(4 * ROUND);
