@@ -195,7 +195,9 @@ impl TransportEngine {
     fn update_max_chunk(&mut self, now_ns: u64) {
         let before = self.max_chunk;
         self.max_chunk = self.paths.max_chunk(self.session.is_sealed());
-        if self.max_chunk > 0 && self.max_chunk < before {
+        // Before the first path there are no frames; behind the last one, those that were
+        // segmented for it.
+        if self.max_chunk > 0 && (self.max_chunk < before || before == 0) {
             self.outbound
                 .resegment(now_ns, self.max_chunk, &mut self.released);
         }
@@ -399,3 +401,6 @@ impl TransportEngine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

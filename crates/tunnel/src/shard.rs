@@ -33,6 +33,8 @@ const LATE_NS: u64 = 2_000_000;
 const GUEST_FULL_NS: u64 = 500_000;
 /// A device that cannot be read is asked again after this time.
 const DEVICE_DOWN_NS: u64 = 20_000_000;
+/// What ends the daemon.
+const DEVICE_GONE: &str = "the TUN device is gone";
 
 /// What a thread runs with.
 pub(crate) struct Shard {
@@ -139,9 +141,14 @@ impl Shard {
             };
             let ready = self.waiter.wait(now, until)?;
             let (woken, from_guest) = (ready.is_woken(), ready.is(0));
+            let device_failed = ready.has_failed(0);
             let from_paths: u32 = (0..self.paths.len())
                 .filter(|index| ready.is(index + 1))
                 .fold(0, |bits, index| bits | 1 << index);
+            // While no path is alive nothing is read that would say so.
+            if device_failed {
+                self.tun.check().context(DEVICE_GONE)?;
+            }
             let now = monotonic_ns();
             if woken {
                 self.handle_commands(now, &mut turn);
@@ -250,7 +257,7 @@ impl Shard {
                         turn.device_down_until = now + DEVICE_DOWN_NS;
                         break;
                     }
-                    return Err(error).context("the TUN device is gone");
+                    return Err(error).context(DEVICE_GONE);
                 }
             };
             any = true;
@@ -444,3 +451,6 @@ fn take_copies(
         begin = end;
     }
 }
+
+#[cfg(test)]
+mod tests;

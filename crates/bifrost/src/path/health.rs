@@ -196,9 +196,13 @@ impl PathHealth {
                 dead_ns if alone && dead_ns < ALONE_FOR_NS => ALONE_PROBE_NS,
                 _ => PROBE_NS,
             };
-        // Each third one is small: the path may have become narrow, not dead.
-        let small = self.probes.is_multiple_of(3);
-        Ok(Some(if small { MIN_MTU } else { self.max_mtu }))
+        // Each third one is small: the path may have become narrow, not dead. One is as large as
+        // what passed before: else a path that is below its setting would come back as narrow.
+        Ok(Some(match self.probes % 3 {
+            0 => MIN_MTU,
+            1 => self.max_mtu,
+            _ => self.mtu,
+        }))
     }
 
     /// The size of a probe for an instance that is not the peer's, to answer.
@@ -285,6 +289,29 @@ mod tests {
         assert!(!again.fresh, "the same once more");
         assert!(health.on_reply(6 * MS, 500, 1500).revived);
         assert_eq!(health.state(), PathState::Alive);
+    }
+
+    #[test]
+    fn a_path_below_its_setting_comes_back_with_the_mtu_that_it_had() {
+        for (lets_through, comes_back) in [(1500, 1500), (1400, MIN_MTU), (9000, 9000)] {
+            for state in [PathState::Dead, PathState::Probing] {
+                let mut health = PathHealth::new(MS, 9000);
+                assert!(health.on_reply(2 * MS, 500, 9000).revived);
+                health.set_mtu(3 * MS, 1500);
+                health.become_state(4 * MS, state);
+                let mut now_ns = 5 * MS;
+                while health.state() == state {
+                    if let Ok(Some(size)) = health.probe_due(now_ns, MS, true)
+                        && size <= lets_through
+                    {
+                        health.on_reply(now_ns + MS / 2, 500, size);
+                    }
+                    now_ns += MS;
+                    assert!(now_ns < 100 * MS, "{lets_through}: {state:?}");
+                }
+                assert_eq!(health.mtu(), comes_back, "{lets_through}: {state:?}");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::thread;
+use std::{mem, thread};
 
 use nix::sched::{CloneFlags, setns};
 
@@ -24,6 +24,7 @@ pub const FRAME_MAX: usize = VNET_HEADER + 65_535;
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
+const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
 const TUNSETVNETLE: libc::c_ulong = 0x4004_54dc;
 const TUN_F_CSUM: libc::c_ulong = 0x01;
@@ -102,6 +103,17 @@ impl Tun {
     /// Reads a frame into pieces, one after the other; `None` when there is none.
     pub fn read_pieces(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         none_if_transient((&self.0).read_vectored(pieces))
+    }
+
+    /// Fails as a read does once the device is gone, and takes no frame.
+    pub fn check(&self) -> io::Result<()> {
+        // SAFETY: plain data; all zeroes is a valid value.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        // SAFETY: an open descriptor and a live ifreq, as TUNGETIFF expects.
+        if unsafe { libc::ioctl(self.0.as_raw_fd(), TUNGETIFF, &mut request) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 
     /// Writes a frame out of its pieces. The guest's kernel works on it before this

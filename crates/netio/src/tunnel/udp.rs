@@ -50,6 +50,8 @@ pub struct UdpPath {
     remote: SocketAddr,
     /// Messages that the next receive call asks for.
     ask: Cell<usize>,
+    /// Whether messages may have several segments (UDP_SEGMENT): so long as none was refused.
+    pub(super) takes_segments: Cell<bool>,
 }
 
 /// One message that came in: one datagram, or several of the same size (but for the
@@ -122,8 +124,12 @@ impl UdpPath {
         ))?;
         connect(fd.as_raw_fd(), &SockaddrStorage::from(remote))
             .map_err(failed("reach the remote address (is there a route?)"))?;
-        let ask = Cell::new(MESSAGES);
-        let path = Self { fd, remote, ask };
+        let path = Self {
+            fd,
+            remote,
+            ask: Cell::new(MESSAGES),
+            takes_segments: Cell::new(true),
+        };
         path.forget_strangers();
         Ok(path)
     }

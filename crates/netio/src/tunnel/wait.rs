@@ -89,6 +89,12 @@ impl Ready<'_> {
         self.polled.get(index + OWN).is_some_and(|p| p.revents != 0)
     }
 
+    /// Whether the `index`th descriptor has an error to report, watched or not.
+    pub fn has_failed(&self, index: usize) -> bool {
+        let polled = self.polled.get(index + OWN);
+        polled.is_some_and(|p| p.revents & libc::POLLERR != 0)
+    }
+
     /// Whether a [`Waker`] was used.
     pub fn is_woken(&self) -> bool {
         self.polled.first().is_some_and(|p| p.revents != 0)
@@ -139,7 +145,8 @@ impl Waiter {
         self.polled.extend(descriptors.map(pollfd));
     }
 
-    /// Whether the `index`th descriptor is waited for.
+    /// Whether the `index`th descriptor is waited for. If not, its errors end a sleep all the
+    /// same.
     pub fn set_watched(&mut self, index: usize, watched: bool) {
         if let Some(p) = self.polled.get_mut(index + OWN) {
             p.events = if watched { libc::POLLIN } else { 0 };

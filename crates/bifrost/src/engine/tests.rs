@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+
+#[test]
+fn frames_that_outlive_their_only_path_are_segmented_for_the_next() {
+    let mut engine = TransportEngine::new(TransportConfig::default(), 1).unwrap();
+    let id = PathId(0);
+    let path = |mtu| PathConfig {
+        peer: ([192, 0, 2, 1], 7000).into(),
+        mtu,
+    };
+    engine.add_path(0, id, path(9000)).unwrap();
+    engine.session.begin(0, 2);
+    let frame = Span {
+        slot: 7,
+        offset: 0,
+        len: 60_000,
+    };
+    engine.handle_frame(0, frame, 1).unwrap();
+    let sizes = |engine: &TransportEngine| {
+        let frames = &engine.outbound.frames;
+        let frames = frames.all().into_iter().filter_map(|at| frames.get(at));
+        frames.map(|frame| frame.size).collect::<Vec<_>>()
+    };
+    let before = sizes(&engine);
+    assert!(matches!(before[..], [size] if size > 1500), "{before:?}");
+    // As a reload does with a path whose MTU has changed.
+    engine.remove_path(1, id);
+    engine.add_path(1, id, path(1500)).unwrap();
+    let after = sizes(&engine);
+    assert!(
+        matches!(after[..], [size] if size <= engine.max_chunk),
+        "{after:?}"
+    );
+}
