@@ -11,6 +11,7 @@
 //! service that runs in it. Until it is there connections are seen by their first segment.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
@@ -74,7 +75,7 @@ struct Opening {
     pin: PathBuf,
     /// `None`: this machine has none.
     cgroup: Option<PathBuf>,
-    /// `None`: the control group is not there now.
+    /// Maybe on another control group, while the wanted one is not there. `None`: on none.
     link: Option<Link>,
 }
 
@@ -169,9 +170,10 @@ impl Opening {
         let pin = pins.pin(LINK);
         let mut link = Link::open(&pin)?;
         if let Some(found) = &link {
-            match found.is_attached()? {
-                true => found.replace(program.as_fd())?,
-                false => link = None,
+            match found.cgroup_inode()? {
+                // Of another control group, too: it works there until the wanted one has its own.
+                Some(_) => found.replace(program.as_fd())?,
+                None => link = None,
             }
         }
         Ok(Self {
@@ -182,23 +184,33 @@ impl Opening {
         })
     }
 
-    /// Attaches the program if it is not, as to a control group that has been made anew; whether
-    /// it was not.
+    /// Attaches the program if it is not on the wanted control group, as on one that has been made
+    /// anew; whether it was not.
     fn mend(&mut self) -> Result<bool> {
-        if let Some(link) = &self.link
-            && link.is_attached()?
-        {
-            return Ok(false);
-        }
         let Some(cgroup) = &self.cgroup else {
             return Ok(false);
         };
-        // The control group is gone; the link never will work again.
-        self.link = None;
+        if self.is_on(cgroup)? {
+            return Ok(false);
+        }
+        let link = attach_sockops(self.program.as_fd(), cgroup)?;
+        // Only now: a server may still run in the former group.
         tc::forget(&self.pin)?;
-        self.link = Some(attach_sockops(self.program.as_fd(), cgroup)?);
-        pin_again(self.link.as_ref(), &self.pin)?;
-        Ok(true)
+        link.pin(&self.pin)?;
+        match self.link.replace(link) {
+            Some(former) => former.detach().map(|()| true),
+            None => Ok(true),
+        }
+    }
+
+    /// Whether the link is of the directory that is there now. Sockets keep a control group that
+    /// has been removed, and its links.
+    fn is_on(&self, cgroup: &Path) -> Result<bool> {
+        let Some(link) = &self.link else {
+            return Ok(false);
+        };
+        let wanted = fs::metadata(cgroup).ok().map(|found| found.ino());
+        Ok(wanted.is_some() && link.cgroup_inode()? == wanted)
     }
 }
 

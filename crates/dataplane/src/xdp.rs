@@ -274,12 +274,13 @@ impl Link {
         check(ret, || "detach the program".to_owned())
     }
 
-    /// Whether the control group that a sockops link was made for is still there.
-    pub(crate) fn is_attached(&self) -> Result<bool> {
+    /// The control group that a sockops link is on, by its directory's inode. `None`: it is gone,
+    /// or this is no such link.
+    pub(crate) fn cgroup_inode(&self) -> Result<Option<u64>> {
         let info = self.raw_info()?;
         // SAFETY: the union is plain data; for a link of this kind it is this member.
         let cgroup = unsafe { info.__bindgen_anon_1.cgroup.cgroup_id };
-        Ok(info.type_ == libbpf_sys::BPF_LINK_TYPE_CGROUP && cgroup != 0)
+        Ok((info.type_ == libbpf_sys::BPF_LINK_TYPE_CGROUP && cgroup != 0).then_some(cgroup))
     }
 
     /// The interface that a link of a traffic control hook is on; 0: it is gone. `None`: it is

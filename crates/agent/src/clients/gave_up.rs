@@ -6,6 +6,10 @@
 //! looked at again: if its client came after all, what was estimated is taken back. Counters
 //! cannot go back: one counts a client when no stack would send another SYN for it, however
 //! patient ([`Judge::gone_for_good_s`]). Until then the kernel keeps the attempt.
+//!
+//! A client that came late may be served within milliseconds, and nothing in the kernel's tables
+//! tells its attempt from an evicted one at the next look. But its last SYN is among the retries
+//! that were answered, by number and time.
 
 use std::collections::HashMap;
 
@@ -41,6 +45,19 @@ pub(super) struct GaveUp {
     begin_ns: u64,
     /// The last retries of those that were counted, until they are taken.
     retries: Vec<(u8, f64)>,
+    /// Retries that were answered, as read at this look and at the one before.
+    answered: [AnsweredRetries; 2],
+    /// When the last look began.
+    looked_ns: u64,
+}
+
+/// Retries that were answered between two readings.
+#[derive(Debug, Default)]
+pub(super) struct AnsweredRetries {
+    /// Their numbers, and their seconds after the first SYN, rounded down to hundredths.
+    pub(super) retries: Vec<(u32, f64)>,
+    /// Until when attempts were read, which is before these were.
+    pub(super) until_ns: u64,
 }
 
 impl GaveUp {
@@ -51,7 +68,16 @@ impl GaveUp {
             slot_ns,
             begin_ns,
             retries: Vec::new(),
+            answered: Default::default(),
+            looked_ns: begin_ns,
         }
+    }
+
+    /// Takes up which retries were answered, for the next look. They are to be read behind its
+    /// attempts: the retry of one that is gone is then among them, or among those of the last look.
+    pub(super) fn take_up(&mut self, answered: AnsweredRetries) {
+        self.answered.swap(0, 1);
+        self.answered[0] = answered;
     }
 
     /// Which retry was the last of a client that gave up, and when it came after its first SYN,
@@ -110,12 +136,23 @@ impl GaveUp {
             }
         }
         for ((key, first_syn_ns), of) in before {
-            match answered(&key, first_syn_ns) {
+            match answered(&key, first_syn_ns) || self.may_be_over(&of, first_syn_ns) {
                 true => take_back(&of, categories),
                 false => drop(self.count(of, categories)),
             }
         }
+        self.looked_ns = now_ns;
         gone
+    }
+
+    /// Whether a retry was answered since the last look that can be of this attempt, which is in no
+    /// table. Another client's can be, too: but then a flood had to evict this one.
+    fn may_be_over(&self, of: &Judged, first_syn_ns: u64) -> bool {
+        const ROUNDED_S: f64 = 0.01;
+        let from_s = seconds(self.looked_ns, first_syn_ns) - ROUNDED_S;
+        let until_s = seconds(self.answered[0].until_ns, first_syn_ns);
+        let mut retries = self.answered.iter().flat_map(|of| &of.retries);
+        retries.any(|&(retry, at_s)| retry > of.last.0.into() && (from_s..=until_s).contains(&at_s))
     }
 
     /// Judges an attempt; whether it can be forgotten at once.
@@ -416,6 +453,47 @@ mod tests {
         assert_eq!(bench.look(2.3, &waits, Some(90)), 2, "forgotten");
         let [(estimated, _), (total, _)] = bench.counts();
         assert_eq!((estimated, total), (1.0, 0.0), "who had come again");
+    }
+
+    /// The kernel forgets a connection when it is over, which a short one is before the next look.
+    #[test]
+    fn who_was_served_between_two_looks_did_not_give_up() {
+        // Which retry was answered, when, and whether the attempt's can be it.
+        let cases = [
+            (7, 9.7, true),
+            (8, 10.7, true),
+            (6, 10.0, false),
+            (7, 9.69, false),
+            (7, 10.9, false),
+        ];
+        for (retry, at_s, is_it) in cases {
+            for read_early in [false, true] {
+                let mut bench = Bench::new();
+                bench.answered = false;
+                let until = |s: f64| FIRST + (s * 1e9) as u64;
+                let answered = |retries: &[(u32, f64)], until_s| AnsweredRetries {
+                    retries: retries.to_vec(),
+                    until_ns: until(until_s),
+                };
+                // At the first look it may be read behind the attempts already.
+                let [early, late]: [&[_]; 2] = match read_early {
+                    true => [&[(retry, at_s)], &[]],
+                    false => [&[], &[(retry, at_s)]],
+                };
+                bench.gave_up.take_up(answered(early, 9.8));
+                bench.look(9.705, &[attempt(1, 7.13, 6)], Some(90));
+                assert_eq!(bench.counts(), [(1.0, 9.0), (0.0, 0.0)]);
+                bench.gave_up.take_up(answered(late, 10.8));
+                bench.look(10.7, &[], Some(90));
+                let wanted = match is_it {
+                    true => NOBODY,
+                    false => [(1.0, 9.0); 2],
+                };
+                assert_eq!(bench.counts(), wanted, "retry {retry} at {at_s} s");
+                let learnt = bench.gave_up.take_retries();
+                assert_eq!(learnt.is_empty(), is_it, "patience");
+            }
+        }
     }
 
     /// Its last SYN was answered, and the network lost the answer.

@@ -30,7 +30,7 @@ use tracing::{info, warn};
 
 use crate::config::ClientsConfig;
 use category::Category;
-use gave_up::GaveUp;
+use gave_up::{AnsweredRetries, GaveUp};
 use history::Record;
 pub use latency_slot::LatencySlot;
 use notify::{Event, Notifier, Recipients};
@@ -301,10 +301,6 @@ impl Clients {
             category.responses = of;
         }
         self.judge_waiting()?;
-        for (time, count) in self.meter.take_retry_times()? {
-            let at_s = f64::from(time.at_cs) / 100.0;
-            self.learner.observe_many(time.retry as usize, at_s, count);
-        }
         for (retry, at_s) in self.gave_up.take_retries() {
             if retry > 0 {
                 self.learner.observe(retry.into(), at_s);
@@ -343,6 +339,17 @@ impl Clients {
     fn judge_waiting(&mut self) -> Result<()> {
         let now_ns = monotonic_ns();
         let waiting = self.meter.waiting()?;
+        let mut answered = AnsweredRetries {
+            retries: Vec::new(),
+            until_ns: monotonic_ns(),
+        };
+        // Behind the attempts: of those that were answered and are gone by now it has the retries.
+        for (time, count) in self.meter.take_retry_times()? {
+            let at_s = f64::from(time.at_cs) / 100.0;
+            self.learner.observe_many(time.retry as usize, at_s, count);
+            answered.retries.push((time.retry, at_s));
+        }
+        self.gave_up.take_up(answered);
         let keep_after = self.recorder.as_ref().map(|_| self.recorded);
         // Of what cannot be read nothing is taken back.
         let answered = |key: &FlowKey6, first_syn_ns| {

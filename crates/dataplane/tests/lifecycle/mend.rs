@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
@@ -283,12 +284,7 @@ fn a_control_group_that_comes_and_goes_with_its_service_is_followed() {
         let groups = causeway_dataplane::root_cgroup().expect("control groups of version 2");
         let group = groups.join(format!("causeway-{}", std::process::id()));
         let pins = sandbox.pin_dir("server");
-        let options = DecapsulatorOptions {
-            cookies: Some(CookieHooks {
-                cgroup: Some(group.clone()),
-            }),
-            ..server_options(&pins)
-        };
+        let options = in_group(&pins, &group);
         let (server, _) = Decapsulator::start(&options).expect("the service may be down");
         let mend = || server.mend().map_err(|error| error.to_string());
         let set = || mend().map(|changes| (changes.filters, changes.pinned));
@@ -306,6 +302,111 @@ fn a_control_group_that_comes_and_goes_with_its_service_is_followed() {
         drop(server);
         let (server, _) = Decapsulator::start(&options).expect("a takeover");
         assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        drop(server);
+        Decapsulator::detach(&pins).expect("a detach");
+        fs::remove_dir(&group).expect("no group");
+    });
+}
+
+/// How many sockops programs a control group has of its own.
+fn sockops_of(group: &Path) -> u32 {
+    let directory = fs::File::open(group).expect("a control group");
+    let mut count = 0;
+    // SAFETY: a descriptor and a number to write to; no list is asked for.
+    let ret = unsafe {
+        libbpf_sys::bpf_prog_query(
+            directory.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            0,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            &mut count,
+        )
+    };
+    assert_eq!(ret, 0, "ask for programs");
+    count
+}
+
+fn in_group(pins: &Path, cgroup: &Path) -> DecapsulatorOptions {
+    DecapsulatorOptions {
+        cookies: Some(CookieHooks {
+            cgroup: Some(cgroup.to_owned()),
+        }),
+        ..server_options(pins)
+    }
+}
+
+#[test]
+fn another_control_group_gets_the_program_in_the_place_of_the_former() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let groups = causeway_dataplane::root_cgroup().expect("control groups of version 2");
+        let group = |name| groups.join(format!("causeway-{name}-{}", std::process::id()));
+        let [former, wanted] = ["former", "wanted"].map(group);
+        fs::create_dir(&former).expect("a group");
+        let pins = sandbox.pin_dir("server");
+        let start = |group| {
+            let (server, _) = Decapsulator::start(&in_group(&pins, group)).expect("a server");
+            server
+        };
+        drop(start(&former));
+        assert_eq!(sockops_of(&former), 1);
+        // While the service of the new one is down the old one stays.
+        let server = start(&wanted);
+        let said = server.mend().expect_err("no group").to_string();
+        assert!(said.contains("there is no control group"), "{said}");
+        assert_eq!(sockops_of(&former), 1);
+        fs::create_dir(&wanted).expect("another group");
+        let changes = server.mend().expect("a group");
+        assert_eq!((changes.filters, changes.pinned), (1, 0));
+        assert_eq!([&former, &wanted].map(|of| sockops_of(of)), [0, 1]);
+        drop(server);
+        let server = start(&former);
+        assert_eq!([&former, &wanted].map(|of| sockops_of(of)), [1, 0]);
+        assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        drop(server);
+        assert_eq!(sockops_of(&former), 1, "its link is pinned");
+        Decapsulator::detach(&pins).expect("a detach");
+        assert_eq!(sockops_of(&former), 0);
+        for group in [former, wanted] {
+            fs::remove_dir(&group).expect("no group");
+        }
+    });
+}
+
+#[test]
+fn a_control_group_that_is_made_anew_gets_the_program_while_sockets_keep_the_former() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let groups = causeway_dataplane::root_cgroup().expect("control groups of version 2");
+        let group = groups.join(format!("causeway-kept-{}", std::process::id()));
+        fs::create_dir(&group).expect("a group");
+        let pins = sandbox.pin_dir("server");
+        let (server, _) = Decapsulator::start(&in_group(&pins, &group)).expect("a server");
+        // Opens a socket in the group and leaves it.
+        let script = format!(
+            "echo $$ >{0}/cgroup.procs; exec 3<>/dev/udp/10.7.0.2/9; \
+             echo $$ >{1}/cgroup.procs; echo; read -r",
+            group.display(),
+            groups.display()
+        );
+        let mut keeper = Command::new("bash")
+            .args(["-ec", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("bash");
+        let out = keeper.stdout.as_mut().expect("its output");
+        out.read_exact(&mut [0]).expect("a socket");
+        fs::remove_dir(&group).expect("no group");
+        fs::create_dir(&group).expect("another group");
+        wait_for("its program", || {
+            server.mend().is_ok_and(|changes| changes.filters == 1)
+        });
+        assert_eq!(sockops_of(&group), 1);
+        assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        drop(keeper.stdin.take());
+        keeper.wait().expect("the end of bash");
         drop(server);
         Decapsulator::detach(&pins).expect("a detach");
         fs::remove_dir(&group).expect("no group");
