@@ -290,7 +290,9 @@ static __always_inline bool keeps_real(const struct packet *pkt, const struct fl
 
 /*
  * Whether the tuple of a flow that has ended was opened again by a SYN that the cache alone knows:
- * then that has the real. Of a connection that is open the flow holds, as a SYN is easily forged.
+ * then that has the real. Of a connection that is open the flow holds, as a SYN is easily forged;
+ * and where the cache knows an earlier SYN than the flow does: the packet's sequence number
+ * tells behind which of the two it comes.
  */
 static __always_inline bool
 was_opened_anew(const struct packet *pkt, const int family, const struct vip *vip, const struct flow *flow,
@@ -301,16 +303,18 @@ was_opened_anew(const struct packet *pkt, const int family, const struct vip *vi
 	u32 real_id, isn;
 	u64 hash;
 
-	if (!control || is_syn(pkt) || !uses_syn_cache(pkt, vip))
+	if (!control || !is_own(pkt, family) || is_syn(pkt) || !uses_syn_cache(pkt, vip))
 		return false;
 	hash = flow_hash(pkt, family, control);
 	bucket = syn_cache_bucket(hash);
 	if (!bucket || !find_entry(bucket, hash, &real_id, &isn) || real_id == flow->real)
 		return false;
+	if (pkt->est.seq - isn >= pkt->est.seq - flow->isn)
+		return false;
 	route->real_id = real_id;
 	route->vip_id = vip->id;
 	route->verdict = sent_as(pkt, family, V_ESTABLISHED);
-	route->keep = is_own(pkt, family) && !is_closing(pkt) && !(vip->flags & VIP_FORGET);
+	route->keep = !is_closing(pkt) && !(vip->flags & VIP_FORGET);
 	count_cookie(vip, CR_SYN_CACHE);
 	return true;
 }

@@ -574,6 +574,83 @@ fn keys_go_by_phases_and_only_with_the_secret() {
 }
 
 #[test]
+fn a_member_that_was_off_while_keys_were_retired_begins_with_the_book_of_the_store() {
+    let mut world = World::of(2, &[1], "absence = \"steps-aside\"", false);
+    let alone = |world: &mut World| {
+        for _ in 0..6 {
+            world.pass(10_000_000_000);
+            world.run(0);
+        }
+    };
+    world.members[1].daemon = None;
+    alone(&mut world);
+    world.members[0].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
+    world.reload(0, &[1]);
+    alone(&mut world);
+    assert_eq!(world.members[0].view().key_issued, 3);
+    let retired = keys_text(3, false, [None, Some('6')]);
+    world.members[0].has_keys(&retired);
+    world.reload(0, &[1]);
+    alone(&mut world);
+    world.pass(QUARANTINE_NS * 2);
+    alone(&mut world);
+    assert_eq!(world.members[0].view().key_other, None);
+    // The book that it kept accepts a key that nobody has any more.
+    world.members[1].has_keys(&retired);
+    world.start(1, &[1]);
+    assert!(world.members[1].has_key('6') && !world.members[1].has_key('5'));
+    world.settle();
+    let view = world.members[1].view();
+    assert!(view.in_service && view.hold.is_none(), "{view:?}");
+}
+
+#[test]
+fn a_restart_knows_where_a_real_is_that_rests_and_whose_mac_address_no_file_has() {
+    let near = |reals: &[u8]| -> &'static str {
+        let real = |last: &u8| {
+            format!("{{ address = \"10.0.0.{last}\", mac = \"02:00:00:00:00:0{last}\" }}")
+        };
+        let reals: Vec<String> = reals.iter().map(real).collect();
+        let text = format!(
+            "[[vip]]\nname = \"near\"\naddress = \"192.0.2.1\"\nport = 81\nforwarding = \"l2\"\nreal = [{}]\n",
+            reals.join(", ")
+        );
+        Box::leak(text.into_boxed_str())
+    };
+    let mut world = World::of(1, &[1], near(&[5, 6]), false);
+    let id = world.members[0].routes()[&6];
+    world.extra = near(&[5]);
+    world.reload(0, &[1]);
+    world.settle();
+    world.start(0, &[1]);
+    assert_eq!(world.members[0].routes()[&6], id);
+    // Behind a boot nobody knows: it is left out, and the others are served.
+    world.members[0].plane = FakePlane::default();
+    world.members[0].plane.state().now_s = 1_000_000;
+    world.start(0, &[1]);
+    assert_eq!(world.members[0].picks(), [1, 5]);
+    assert!(!world.members[0].routes().contains_key(&6));
+}
+
+#[test]
+fn what_the_book_has_set_by_hand_holds_from_the_start_on() {
+    let mut world = World::new(2, &[1, 2]);
+    let drain = RealChange {
+        drain: Some(true),
+        ..RealChange::default()
+    };
+    let mut engine = world.members[0].engine();
+    engine.change_real("web", "10.0.0.2", &drain, 7).unwrap();
+    drop(engine);
+    world.settle();
+    // Its `state.json` is lost.
+    world.members[1].daemon = None;
+    world.start(1, &[1, 2]);
+    assert_eq!(world.members[1].picks(), [1]);
+    assert_eq!(world.members[1].engine().overrides().len(), 1);
+}
+
+#[test]
 fn the_former_key_is_not_retired_before_the_file_says_so() {
     let mut world = World::new(1, &[1]);
     world.members[0].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));

@@ -326,6 +326,20 @@ verdict_tests! { Unmeasured, Verdict:
         let ack = plain(4000, ACK, 7003);
         rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(1, &ack));
     }
+    Established a_syn_of_an_earlier_connection_takes_no_packets(world) {
+        let rig = &mut world.0;
+        // Behind one address translator: a client with timestamps, then one without.
+        for port in 4000..4008 {
+            rig.send(&arriving(&syn(client(port), 1000, SYN_OPTIONS[0])));
+            rig.send(&arriving(&client(port).tcp(Tcp::syn(50_000))));
+            let real = rig.flow(client(port), TCP).expect("entry").real;
+            let fin = client(port).tcp(Tcp { flags: FIN | ACK, seq: 50_001, ..Tcp::default() });
+            let ack = client(port).tcp(Tcp::ack(50_002, 1));
+            for packet in [fin, ack.clone(), ack] {
+                rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(real, &packet));
+            }
+        }
+    }
     Established what_ends_a_connection_goes_where_its_syn_went(world) {
         let rig = &mut world.0;
         let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
