@@ -574,37 +574,6 @@ fn keys_go_by_phases_and_only_with_the_secret() {
 }
 
 #[test]
-fn a_member_that_was_off_while_keys_were_retired_begins_with_the_book_of_the_store() {
-    let mut world = World::of(2, &[1], "absence = \"steps-aside\"", false);
-    let alone = |world: &mut World| {
-        for _ in 0..6 {
-            world.pass(10_000_000_000);
-            world.run(0);
-        }
-    };
-    world.members[1].daemon = None;
-    alone(&mut world);
-    world.members[0].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
-    world.reload(0, &[1]);
-    alone(&mut world);
-    assert_eq!(world.members[0].view().key_issued, 3);
-    let retired = keys_text(3, false, [None, Some('6')]);
-    world.members[0].has_keys(&retired);
-    world.reload(0, &[1]);
-    alone(&mut world);
-    world.pass(QUARANTINE_NS * 2);
-    alone(&mut world);
-    assert_eq!(world.members[0].view().key_other, None);
-    // The book that it kept accepts a key that nobody has any more.
-    world.members[1].has_keys(&retired);
-    world.start(1, &[1]);
-    assert!(world.members[1].has_key('6') && !world.members[1].has_key('5'));
-    world.settle();
-    let view = world.members[1].view();
-    assert!(view.in_service && view.hold.is_none(), "{view:?}");
-}
-
-#[test]
 fn a_restart_knows_where_a_real_is_that_rests_and_whose_mac_address_no_file_has() {
     let near = |reals: &[u8]| -> &'static str {
         let real = |last: &u8| {
