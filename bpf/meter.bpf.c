@@ -47,6 +47,8 @@ const volatile struct modes_config cfg_modes = {};
 
 /* Records that found no room in the ring buffer. */
 u64 lost_records = 0;
+/* Epochs of flows that have latencies and no record yet. Those that no flow has were evicted with it. */
+u64 open_epochs = 0;
 
 /* Keep the structs in the object's BTF, which a test compares with Rust's. */
 const struct meter_record *meter_record_type __attribute__((unused));
@@ -165,6 +167,20 @@ report(const struct flow_key6 *key, const struct meter_sums *sums, u8 slot)
 	bpf_ringbuf_submit(record, 0);
 }
 
+static __always_inline void
+end_epoch(const struct flow_key6 *key, struct meter_sums *sums, u8 slot)
+{
+	if (sums->weight_halves) {
+		report(key, sums, slot);
+		__sync_fetch_and_add(&open_epochs, -1);
+	}
+	sums->sum_halves_ns = 0;
+	sums->weight_halves = 0;
+	sums->bound_halves = 0;
+	sums->window = 0;
+	sums->narrow = 0;
+}
+
 /* A sample goes into its server's distribution. Global, so that it is verified once. */
 CW_GLOBAL int count_latencies(const struct flow_key6 *key, const struct est_sample *sample, u32 slot)
 {
@@ -197,16 +213,11 @@ add_sample(const struct flow_key6 *key, struct meter_sums *sums, const struct es
 		return;
 	if (cfg_histograms && sample->weight_halves)
 		count_latencies(key, sample, slot);
-	if (sums->epoch != epoch) {
-		if (sums->weight_halves)
-			report(key, sums, slot);
-		sums->sum_halves_ns = 0;
-		sums->weight_halves = 0;
-		sums->bound_halves = 0;
-		sums->window = 0;
-		sums->narrow = 0;
-	}
+	if (sums->epoch != epoch)
+		end_epoch(key, sums, slot);
 	sums->epoch = epoch;
+	if (!sums->weight_halves && sample->weight_halves)
+		__sync_fetch_and_add(&open_epochs, 1);
 	sums->sum_halves_ns += sample->sum_halves_ns;
 	sums->weight_halves += sample->weight_halves;
 	if (sample->systematic == EST_NARROW)
@@ -217,12 +228,19 @@ add_sample(const struct flow_key6 *key, struct meter_sums *sums, const struct es
 		sums->window = sample->window;
 }
 
+/*
+ * What a packet says. The last packet of a connection ends its epoch, too: a flow that is
+ * evicted takes its sums along.
+ */
 static __always_inline void
-add_samples(const struct flow_key6 *key, struct meter_sums *sums, const struct est_samples *samples, u8 slot)
+add_samples(const struct flow_key6 *key, struct meter_sums *sums, const struct est_samples *samples, u8 slot,
+	    const struct packet *pkt)
 {
 #pragma unroll
 	for (u32 i = 0; i < 2; i++)
 		add_sample(key, sums, &samples->group[i], slot);
+	if (cfg_epoch_ns && est_ends(&pkt->est))
+		end_epoch(key, sums, slot);
 }
 
 static __always_inline void run_gap(struct fixed_gap_state *s, const struct packet *pkt, struct est_samples *samples)
@@ -253,7 +271,7 @@ estimate(const struct flow_key6 *key, struct meter_flow *flow, const struct pack
 		run_modes(&flow->modes, pkt, samples);
 	else
 		wc_packet(&flow->chain, &pkt->est, samples);
-	add_samples(key, &flow->sums, samples, cfg_slot);
+	add_samples(key, &flow->sums, samples, cfg_slot, pkt);
 }
 
 /* The estimators beside it: each keeps the flow on its own, and evicts on its own. */
@@ -273,7 +291,7 @@ estimate_also(const struct flow_key6 *key, const struct packet *pkt, struct est_
 		est_clear_all(samples);
 		if (flow) {
 			run_gap(&flow->gap, pkt, samples);
-			add_samples(key, &flow->sums, samples, cfg_gap_slot);
+			add_samples(key, &flow->sums, samples, cfg_gap_slot, pkt);
 		}
 	}
 	if (cfg_also_modes) {
@@ -286,7 +304,7 @@ estimate_also(const struct flow_key6 *key, const struct packet *pkt, struct est_
 		est_clear_all(samples);
 		if (flow) {
 			run_modes(&flow->modes, pkt, samples);
-			add_samples(key, &flow->sums, samples, cfg_modes_slot);
+			add_samples(key, &flow->sums, samples, cfg_modes_slot, pkt);
 		}
 	}
 }

@@ -52,7 +52,7 @@ pub use error::{DataPlaneError, Result};
 pub use hold::HoldChanges;
 pub use meter::{
     Attach, ClientNetwork, KernelMeter, MeterHook, MeterOptions, MeterSample, MeteredFlow,
-    ServerLatencies,
+    OpenEpochs, ServerLatencies,
 };
 pub use mirror::{
     Inventory, Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame,

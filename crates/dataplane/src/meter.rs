@@ -71,6 +71,16 @@ pub struct MeterSample {
     pub tally: Tally,
 }
 
+/// What is in no record yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenEpochs {
+    /// Of flows that are still known.
+    pub samples: Vec<MeterSample>,
+    /// Epochs whose latencies are lost: their flows were evicted
+    /// ([`MeterOptions::max_flows`]).
+    pub evicted: u64,
+}
+
 /// The latencies of one server by one estimator, since the meter started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLatencies {
@@ -179,7 +189,7 @@ impl KernelMeter {
 
     /// Waits at most `timeout` for latencies of epochs that have ended, and gives
     /// all that there are. A flow's epoch ends with its first latency in a later
-    /// one; see [`KernelMeter::open_epochs`] for flows that have fallen silent.
+    /// one, or with the client's FIN or RST; see [`KernelMeter::open_epochs`] for flows that have fallen silent.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<MeterSample>> {
         match self.ring.poll(timeout) {
             Err(e) if e.kind() != libbpf_rs::ErrorKind::Interrupted => {
@@ -205,7 +215,9 @@ impl KernelMeter {
 
     /// What each flow's open epoch holds so far. To be read last: its latencies
     /// come out of [`KernelMeter::poll`] too if the flow goes on.
-    pub fn open_epochs(&self) -> Result<Vec<MeterSample>> {
+    pub fn open_epochs(&self) -> Result<OpenEpochs> {
+        let bss = self.skel.maps.bss_data.as_deref();
+        let open = bss.map_or(0, |bss| read(&bss.open_epochs));
         let mut samples = Vec::new();
         for (slot, flows) in &self.flows {
             for key in flows.keys() {
@@ -233,7 +245,10 @@ impl KernelMeter {
                 }
             }
         }
-        Ok(samples)
+        Ok(OpenEpochs {
+            evicted: open.saturating_sub(samples.len() as u64),
+            samples,
+        })
     }
 
     /// Distributions of all servers, if the options asked for them.
@@ -275,11 +290,13 @@ impl KernelMeter {
     /// Records that were lost because the reader was late.
     pub fn lost_records(&self) -> u64 {
         let bss = self.skel.maps.bss_data.as_deref();
-        bss.map_or(0, |bss| {
-            // SAFETY: a u64 of the program's memory map, which the kernel writes.
-            unsafe { std::ptr::from_ref(&bss.lost_records).read_volatile() }
-        })
+        bss.map_or(0, |bss| read(&bss.lost_records))
     }
+}
+
+fn read(counter: &u64) -> u64 {
+    // SAFETY: a u64 of the program's memory map, which the kernel writes.
+    unsafe { std::ptr::from_ref(counter).read_volatile() }
 }
 
 /// Whether to run at TC ingress.

@@ -4,7 +4,9 @@
 
 mod sandbox;
 
-use std::net::UdpSocket;
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -119,7 +121,7 @@ fn once(options: &MeterOptions) -> Run {
     wait_for("all requests", seen);
     let mut samples = meter.poll(Duration::ZERO).expect("poll");
     let ended = samples.len();
-    samples.extend(meter.open_epochs().expect("flows"));
+    samples.extend(meter.open_epochs().expect("flows").samples);
     Run {
         meter,
         ended,
@@ -240,6 +242,78 @@ fn tally(samples: &[MeterSample], slot: u8) -> Tally {
 fn assert_near(samples: &[MeterSample], slot: u8, truth: &Truth) {
     let mean_ns = tally(samples, slot).mean_ns().expect("an estimate");
     truth.assert_near(mean_ns, &format!("slot {slot}"));
+}
+
+/// More flows than the meter keeps, one after another, in an epoch that does not end.
+const FLOWS: usize = 300;
+const KEPT: u32 = 64;
+
+fn small() -> MeterOptions {
+    MeterOptions {
+        max_flows: KEPT,
+        epoch: Duration::from_secs(1 << 20),
+        ..MeterOptions::new("m0")
+    }
+}
+
+/// Latencies of connections that have ended are not lost with their flows.
+#[test]
+fn short_connections_are_in_records_before_they_are_evicted() {
+    Sandbox::run(|_| {
+        let client = client();
+        let listener = TcpListener::bind(SERVER).expect("listener");
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut request = [0; 100];
+                while stream.read_exact(&mut request).is_ok() {
+                    sleep(Duration::from_millis(1));
+                    stream.write_all(b"answer").expect("an answer");
+                }
+            }
+        });
+        let mut meter = KernelMeter::start(&small()).expect("meter");
+        client.run(|| {
+            for _ in 0..FLOWS {
+                let mut stream = TcpStream::connect(SERVER).expect("a connection");
+                stream.set_nodelay(true).expect("nodelay");
+                for _ in 0..3 {
+                    stream.write_all(&[7; 100]).expect("a request");
+                    stream.read_exact(&mut [0; 6]).expect("an answer");
+                }
+            }
+        });
+        let mut flows = BTreeSet::new();
+        wait_for("records of all connections", || {
+            let samples = meter.poll(Duration::from_millis(10)).expect("poll");
+            flows.extend(samples.iter().map(|sample| sample.flow));
+            flows.len() == FLOWS
+        });
+        assert_eq!(meter.open_epochs().expect("flows").evicted, 0);
+    });
+}
+
+/// What never says that it ends is evicted with its latencies, and counted.
+#[test]
+fn epochs_of_evicted_flows_are_counted() {
+    Sandbox::run(|_| {
+        let client = client();
+        let mut meter = KernelMeter::start(&small()).expect("meter");
+        client.run(|| {
+            for _ in 0..FLOWS {
+                let socket = UdpSocket::bind("10.3.0.2:0").expect("socket");
+                for _ in 0..3 {
+                    let _ = socket.send_to(&[7; 200], SERVER);
+                    sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        wait_for("all packets", || measured(&meter) >= 3 * FLOWS as u64);
+        assert_eq!(meter.poll(Duration::ZERO).expect("poll"), []);
+        let open = meter.open_epochs().expect("flows");
+        assert!(open.samples.len() <= KEPT as usize, "{open:?}");
+        assert_eq!(open.samples.len() as u64 + open.evicted, FLOWS as u64);
+    });
 }
 
 #[test]

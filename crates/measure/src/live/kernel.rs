@@ -27,6 +27,8 @@ pub(super) struct Kernel {
     epoch_ns: u64,
     filter: Filter,
     open: Epochs,
+    /// Known at the end.
+    evicted: Option<u64>,
 }
 
 /// Records on their way to rows: parts of one flow and epoch add up.
@@ -90,6 +92,7 @@ impl Kernel {
             epoch_ns: args.epoch_ns(),
             filter: args.filter(),
             open: Epochs::default(),
+            evicted: None,
         })
     }
 
@@ -151,7 +154,9 @@ impl Source for Kernel {
 
     fn finish(&mut self, state: &mut State) -> anyhow::Result<()> {
         let mut samples = self.meter.poll(Duration::ZERO)?;
-        samples.extend(self.meter.open_epochs()?);
+        let open = self.meter.open_epochs()?;
+        samples.extend(open.samples);
+        self.evicted = Some(open.evicted);
         self.add(&samples);
         Ok(self.write_before(u64::MAX, state)?)
     }
@@ -167,7 +172,12 @@ impl Source for Kernel {
                 self.meter.lost_records(),
                 "records were lost: too many flows for this epoch",
             )),
-            evicted: None,
+            evicted: self.evicted.map(|epochs| {
+                (
+                    epochs,
+                    "epochs of flows are missing: more flows than are kept; raise --max-flows",
+                )
+            }),
         })
     }
 }

@@ -62,8 +62,8 @@ pub(crate) struct Counters {
     pub packets: Vec<(String, u64)>,
     /// What was lost on the way here, with its cause.
     pub lost: Option<(u64, &'static str)>,
-    /// Flows ended early to make room.
-    pub evicted: Option<u64>,
+    /// What there was no room for among the flows, and what it means.
+    pub evicted: Option<(u64, &'static str)>,
 }
 
 impl Counters {
@@ -96,8 +96,8 @@ impl Counters {
         if let Some((lost, why)) = self.lost.filter(|(lost, _)| *lost > 0) {
             eprintln!("{lost} {why}");
         }
-        if let Some(evicted) = self.evicted.filter(|evicted| *evicted > 0) {
-            eprintln!("{evicted} flows were ended early to make room: raise --max-flows");
+        if let Some((evicted, what)) = self.evicted.filter(|(evicted, _)| *evicted > 0) {
+            eprintln!("{evicted} {what}");
         }
     }
 }

@@ -160,7 +160,10 @@ impl Source for Socket {
                 self.capture.counts()?.dropped,
                 "packets were dropped by the kernel: they came faster than they could be looked at",
             )),
-            evicted: Some(counts.evicted),
+            evicted: Some((
+                counts.evicted,
+                "flows were ended early to make room: raise --max-flows",
+            )),
         })
     }
 }

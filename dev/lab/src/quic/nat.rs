@@ -3,10 +3,14 @@
 //! without telling it. Its connection ids stay: not the client has moved, only its
 //! packets come from elsewhere (RFC 9000, section 9.3.1, calls it NAT rebinding).
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::task::Poll;
 use std::time::Duration;
 
+use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -29,8 +33,8 @@ pub(super) struct Nat {
 struct Relay {
     inside: UdpSocket,
     outside: UdpSocket,
-    /// The port before: what was on its way there still arrives.
-    former: Option<UdpSocket>,
+    /// The ports before, newest first.
+    former: FormerPorts,
     target: SocketAddr,
     client: Option<SocketAddr>,
     port: Port,
@@ -64,7 +68,7 @@ impl Nat {
         let relay = Relay {
             inside: UdpSocket::from_std(inside)?,
             outside: outside(target)?,
-            former: None,
+            former: FormerPorts::default(),
             target,
             client: None,
             port: Port::New,
@@ -107,10 +111,10 @@ impl Relay {
                     }
                     self.deliver(&back[..len]).await;
                 }
-                Ok(len) = receive(self.former.as_ref(), &mut late) => self.deliver(&late[..len]).await,
+                Ok(len) = self.former.recv(&mut late) => self.deliver(&late[..len]).await,
                 _ = clock.tick(), if self.port == Port::Settled => {
                     if let Ok(next) = outside(self.target) {
-                        self.former = Some(std::mem::replace(&mut self.outside, next));
+                        self.former.push(std::mem::replace(&mut self.outside, next));
                         self.port = Port::New;
                         moved();
                     }
@@ -126,10 +130,31 @@ impl Relay {
     }
 }
 
-/// The next datagram; never without a socket.
-async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> io::Result<usize> {
-    match socket {
-        Some(socket) => socket.recv(buffer).await,
-        None => std::future::pending().await,
+/// What arrives at former ports still reaches the client: a server goes back to the last port that it
+/// has validated where the answer to its next challenge was late or lost (RFC 9000, section 9.3.2).
+#[derive(Default)]
+struct FormerPorts(VecDeque<UdpSocket>);
+
+impl FormerPorts {
+    /// Several times as many as a NAT can give before a server has given up a challenge.
+    const MAX: usize = 16;
+
+    fn push(&mut self, port: UdpSocket) {
+        self.0.truncate(Self::MAX - 1);
+        self.0.push_front(port);
+    }
+
+    /// The next datagram; never without a port.
+    async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| {
+            let mut buffer = ReadBuf::new(buffer);
+            for port in &self.0 {
+                if let Poll::Ready(result) = port.poll_recv(context, &mut buffer) {
+                    return Poll::Ready(result.map(|()| buffer.filled().len()));
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 }

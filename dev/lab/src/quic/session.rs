@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bytes::{Buf as _, Bytes};
-use quinn::{TransportConfig, VarInt};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, TransportConfig, VarInt};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
@@ -33,18 +34,32 @@ pub enum AddressChanges {
 /// What all connections of a thread share.
 #[derive(Clone)]
 pub struct QuicClient {
-    config: quinn::ClientConfig,
+    tls: Arc<QuicClientConfig>,
+    idle: VarInt,
 }
 
 impl QuicClient {
     /// A client that trusts the lab's servers. Connections may be silent for `idle`.
     pub fn new(idle: Duration) -> Result<Self> {
+        Ok(Self {
+            tls: Arc::new(tls::client(&tls::identity()?.certificate)?),
+            idle: VarInt::from_u32(idle.as_millis() as u32),
+        })
+    }
+
+    /// For a connection whose client changes its address so.
+    fn config(&self, moves: AddressChanges) -> ClientConfig {
         let mut transport = TransportConfig::default();
-        transport.max_idle_timeout(Some(VarInt::from_u32(idle.as_millis() as u32).into()));
-        let tls = tls::client(&tls::identity()?.certificate)?;
-        let mut config = quinn::ClientConfig::new(Arc::new(tls));
+        transport.max_idle_timeout(Some(self.idle.into()));
+        if let AddressChanges::Rebound(every) = moves {
+            // A client that only waits must send something: the server learns the NAT's ports from
+            // nothing else, and goes back to the former one where the answer to its challenge was
+            // late or lost (RFC 9000, sections 9.3.2 and 10.1.2).
+            transport.keep_alive_interval(Some(every / 4));
+        }
+        let mut config = ClientConfig::new(Arc::clone(&self.tls) as _);
         config.transport_config(Arc::new(transport));
-        Ok(Self { config })
+        config
     }
 }
 
@@ -52,6 +67,7 @@ impl QuicClient {
 pub struct QuicSession {
     connection: quinn::Connection,
     sender: Sender,
+    moves: AddressChanges,
     nat: Option<AbortHandle>,
     /// The server that answered first: another one later is a fault.
     real: Option<String>,
@@ -79,7 +95,7 @@ impl QuicSession {
         };
         let to = nat.as_ref().map_or(target, |nat| nat.inside);
         let nat = nat.map(|nat| nat.task);
-        let opened = Self::connect(client, to, wait).await;
+        let opened = Self::connect(client.config(moves), to, wait).await;
         let (endpoint, connection, sender) = opened.inspect_err(|_| abort(nat.as_ref()))?;
         if let (AddressChanges::Migrates(every), Some(moved)) = (moves, moved) {
             let every_ms = every.as_millis() as u64;
@@ -88,6 +104,7 @@ impl QuicSession {
         Ok(Self {
             connection,
             sender,
+            moves,
             nat,
             real: None,
             timeout: wait,
@@ -95,13 +112,13 @@ impl QuicSession {
     }
 
     async fn connect(
-        client: &QuicClient,
+        config: ClientConfig,
         to: SocketAddr,
         wait: Duration,
     ) -> Result<(quinn::Endpoint, quinn::Connection, Sender), ConnectionFault> {
         let endpoint = open_endpoint(to).map_err(|_| ConnectionFault::SendFailed)?;
         let connecting = endpoint
-            .connect_with(client.config.clone(), to, tls::SERVER_NAME)
+            .connect_with(config, to, tls::SERVER_NAME)
             .map_err(|_| ConnectionFault::SendFailed)?;
         let connection = match timeout(wait, connecting).await {
             Ok(result) => result.map_err(|e| fault_of(&e, ConnectionFault::ConnectTimeout))?,
@@ -159,7 +176,19 @@ impl QuicSession {
     ) -> Result<T, ConnectionFault> {
         match timeout(self.timeout, next).await {
             Ok(result) => result.map_err(|_| self.fault()),
-            Err(_) => Err(ConnectionFault::ResponseTimeout),
+            Err(_) => {
+                let stats = self.connection.stats();
+                tracing::warn!(
+                    "no answer within {:?}, {:?}: {} of {} packets lost, sent {:?}, received {:?}",
+                    self.timeout,
+                    self.moves,
+                    stats.path.lost_packets,
+                    stats.path.sent_packets,
+                    stats.frame_tx,
+                    stats.frame_rx
+                );
+                Err(ConnectionFault::ResponseTimeout)
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancers of a fleet, and the order in which a change reaches them.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::thread::sleep;
@@ -292,6 +293,25 @@ impl<'a> Fleet<'a> {
             );
             sleep(Duration::from_millis(50));
         }
+    }
+
+    /// What each balancer has done with packets since its program was loaded.
+    pub(super) fn verdicts(&self) -> Result<Vec<(String, BTreeMap<String, u64>)>> {
+        let members = self.members.iter().enumerate();
+        let in_service =
+            members.filter_map(|(index, member)| Some((index, member.balancer.as_ref()?)));
+        in_service
+            .map(|(index, balancer)| {
+                let stats = api::stats(&balancer.socket())?;
+                let verdicts = api::occurred(&stats.verdicts).into_iter();
+                Ok((
+                    name(index),
+                    verdicts
+                        .map(|(word, count)| (word.to_owned(), count))
+                        .collect(),
+                ))
+            })
+            .collect()
     }
 
     /// Ends everything, as operators do.

@@ -194,6 +194,12 @@ fn run(context: &Context) -> Result<Value> {
     }
     happened?;
     let events = std::mem::take(&mut run.events);
+    if broken > 0 {
+        // Where packets went that broke them.
+        for (name, verdicts) in run.fleet.verdicts()? {
+            context.say(format!("{name}: {verdicts:?}"));
+        }
+    }
     run.fleet.stop()?;
     ensure!(
         broken == 0,
