@@ -27,6 +27,9 @@
 /* `HTTP/1.1 100 Continue` and two ends of lines. */
 #define HTTP_CONTINUE_BYTES 25
 
+/* The option of a jumbogram, with its header: RFC 2675, section 2. */
+#define JUMBO_OPTION_BYTES 8
+
 #define SYN_HEADERS_MAX (ETH_HLEN + 60 + sizeof(struct tcphdr))
 
 struct syn_segment {
@@ -70,8 +73,7 @@ read_syn4(struct cursor *cur, struct syn_segment *seg, u32 skb_len, const void *
 		return false;
 	if (ip->ihl > 5 && !take_variable(cur, ip->ihl * 4u - sizeof(*ip)))
 		return false;
-	/* What comes in may be padded; what goes out, merged, may have no length. */
-	if (in)
+	if (!skb_len)
 		skb_len = ETH_HLEN + bpf_ntohs(ip->tot_len);
 	seg->key.saddr_be[2] = seg->key.daddr_be[2] = bpf_htonl(0xffff);
 	seg->key.saddr_be[3] = in ? ip->saddr : ip->daddr;
@@ -83,10 +85,21 @@ static __always_inline MUST_USE bool
 read_syn6(struct cursor *cur, struct syn_segment *seg, u32 skb_len, const void *start, const bool in)
 {
 	struct ipv6hdr *ip = take(cur, sizeof(*ip));
+	u8 next;
 
-	if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
+	if (!ip || ip->version != 6)
 		return false;
-	if (in)
+	next = ip->nexthdr;
+	if (next == IPPROTO_HOPOPTS && !ip->payload_len) {
+		u8 *jumbo = take(cur, JUMBO_OPTION_BYTES);
+
+		if (!jumbo)
+			return false;
+		next = jumbo[0];
+	}
+	if (next != IPPROTO_TCP)
+		return false;
+	if (!skb_len)
 		skb_len = ETH_HLEN + sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	__builtin_memcpy(seg->key.saddr_be, in ? &ip->saddr : &ip->daddr, sizeof(ip->saddr));
 	__builtin_memcpy(seg->key.daddr_be, in ? &ip->daddr : &ip->saddr, sizeof(ip->daddr));
@@ -98,12 +111,17 @@ read_syn_headers(struct __sk_buff *skb, struct syn_segment *seg, const bool in)
 {
 	void *start = (void *)(long)skb->data;
 	struct cursor cur = { .pos = start, .end = (void *)(long)skb->data_end };
+	/*
+	 * What comes in may be padded: 0, its header knows. What the stack has merged, or will split,
+	 * may be longer than a header can tell (BIG TCP), and has no padding.
+	 */
+	u32 len = in && !skb->gso_size ? 0 : skb->len;
 
 	if (!take(&cur, ETH_HLEN))
 		return false;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return read_syn4(&cur, seg, skb->len, start, in);
-	return read_syn6(&cur, seg, skb->len, start, in);
+		return read_syn4(&cur, seg, len, start, in);
+	return read_syn6(&cur, seg, len, start, in);
 }
 
 /* Whether it is a TCP segment. A driver may leave headers in pages: they are moved once. */

@@ -5,8 +5,20 @@ use super::*;
 
 #[test]
 fn a_connection_from_dropped_syns_to_last_data_counter_by_counter() {
+    a_connection_counter_by_counter(None);
+}
+
+/// Neither header says how long they are.
+#[test]
+fn segments_that_big_tcp_has_merged_count_as_any() {
+    a_connection_counter_by_counter(Some(Merged::WithoutLength));
+    a_connection_counter_by_counter(Some(Merged::WithOption));
+}
+
+fn a_connection_counter_by_counter(merged: Option<Merged>) {
     for tuple in clients() {
         let mut kernel = Kernel::new();
+        kernel.merged = merged;
         let prefix = prefix_of(tuple);
         let mut client = Client {
             kernel: &mut kernel,

@@ -36,6 +36,35 @@ const SERVER_ISN: u32 = 7000;
 struct Kernel {
     skel: SynSkel<'static>,
     now_ms: u64,
+    /// How segments with data are merged.
+    merged: Option<Merged>,
+}
+
+/// What BIG TCP makes of the headers of segments that it merges to more than 64 KiB.
+#[derive(Clone, Copy, Debug)]
+enum Merged {
+    /// The length is 0.
+    WithoutLength,
+    /// And IPv6 has a jumbo option (RFC 2675), as on older kernels.
+    WithOption,
+}
+
+impl Merged {
+    fn frame(self, mut frame: Vec<u8>) -> Vec<u8> {
+        const IP: usize = 14;
+        match (frame[IP] >> 4, self) {
+            (4, _) => frame[IP + 2..IP + 4].fill(0),
+            (_, Self::WithoutLength) => frame[IP + 4..IP + 6].fill(0),
+            (_, Self::WithOption) => {
+                let length = u32::try_from(frame.len() - IP - 40 + 8).unwrap();
+                frame[IP + 4..IP + 6].fill(0);
+                let next = std::mem::replace(&mut frame[IP + 6], 0);
+                let option = [&[next, 0, 0xc2, 4][..], &length.to_be_bytes()].concat();
+                frame.splice(IP + 40..IP + 40, option);
+            }
+        }
+        frame
+    }
 }
 
 impl Kernel {
@@ -112,13 +141,19 @@ impl Kernel {
         Self {
             skel,
             now_ms: 10_000,
+            merged: None,
         }
     }
 
     fn run(&self, program: &ProgramMut<'_>, frame: &[u8]) {
-        // struct __sk_buff; tstamp is its u64 at 152.
+        self.run_merged(program, frame, 0);
+    }
+
+    fn run_merged(&self, program: &ProgramMut<'_>, frame: &[u8], gso_size: u32) {
+        // struct __sk_buff; tstamp is its u64 at 152, gso_size its u32 at 176.
         let mut context = vec![0_u8; 192];
         context[152..160].copy_from_slice(&(self.now_ms * MS).to_ne_bytes());
+        context[176..180].copy_from_slice(&gso_size.to_ne_bytes());
         let mut output = vec![0; frame.len() + 256];
         let run = program
             .test_run(ProgramInput {
@@ -142,6 +177,14 @@ impl Kernel {
 
     fn go(&self, frame: &[u8]) {
         self.run(&self.skel.progs.causeway_syn_out, frame);
+    }
+
+    /// A segment, merged if it has data and that is wanted.
+    fn segment(&self, program: &ProgramMut<'_>, frame: Vec<u8>, payload: &[u8]) {
+        match self.merged.filter(|_| !payload.is_empty()) {
+            Some(merged) => self.run_merged(program, &merged.frame(frame), 1400),
+            None => self.run(program, &frame),
+        }
     }
 
     /// The agent's search for answers that are over.
@@ -220,7 +263,9 @@ impl Client<'_> {
             payload,
         };
         self.sent += payload.len() as u32;
-        self.kernel.at(ms).come(&arriving(&self.tuple.tcp(tcp)));
+        let frame = arriving(&self.tuple.tcp(tcp));
+        let kernel = self.kernel.at(ms);
+        kernel.segment(&kernel.skel.progs.causeway_syn_in, frame, payload);
         self
     }
 
@@ -237,9 +282,9 @@ impl Client<'_> {
             payload,
         };
         self.heard += payload.len() as u32;
-        self.kernel
-            .at(ms)
-            .go(&leaving(&self.tuple.reversed().tcp(tcp)));
+        let frame = leaving(&self.tuple.reversed().tcp(tcp));
+        let kernel = self.kernel.at(ms);
+        kernel.segment(&kernel.skel.progs.causeway_syn_out, frame, payload);
         self
     }
 }
