@@ -100,9 +100,16 @@ echo_of_request(const struct segment *seg, const struct server_vip *vip, struct 
 	return cookie_o_of_synack(seg->tsecr >> (bits & 31), times.first, times.last, times.unit, bits) ?: 1;
 }
 
-/* The same while SYN cookies are on: their options are in the low six bits. */
+/*
+ * The same while SYN cookies are on: their options are in the low six bits. A listener is also what
+ * stands for connections that are forwarded, as for a container's: their echoes are no cookies.
+ */
 static __always_inline u32 echo_of_listener(const struct segment *seg, const struct server_vip *vip)
 {
+	if (!is_own_cookie(seg, vip, cookie_in(seg->tsecr, &vip->cookie))) {
+		count_event(SC_FOREIGN);
+		return seg->tsecr;
+	}
 	count_event(SC_RESTORED_OPENING);
 	return seg->tsecr >> (vip->cookie.bits & 31) ?: 1;
 }

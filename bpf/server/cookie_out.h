@@ -206,6 +206,10 @@ first_clock(struct __sk_buff *skb, const struct segment *seg)
 		count_event(SC_PLAIN);
 		return NULL;
 	}
+	if (skb->ingress_ifindex) { /* it came in: its connection ends elsewhere */
+		count_event(SC_FORWARDED);
+		return NULL;
+	}
 	if (!sk || is_syn_ack(seg) || vip->cookie.mode != COOKIE_TIMESTAMP) {
 		stamp_without_clock(skb, seg, vip);
 		return NULL;

@@ -113,7 +113,8 @@
 	EVENT(FOREIGN, foreign, XDP_PASS, "in: an echo that is no cookie of the connection: left as it is") \
 	EVENT(RESTORED_QUICKLY, restored_quickly, XDP_PASS, "in: restored without a look at the socket") \
 	EVENT(MSS_LOWERED, mss_lowered, XDP_PASS, "out: a SYN-ACK asks for shorter segments than the kernel would, for the tunnel's sake") \
-	EVENT(ECHO_LOST, echo_lost, XDP_PASS, "in: an echo of a time that the clock does not know any more: taken out")
+	EVENT(ECHO_LOST, echo_lost, XDP_PASS, "in: an echo of a time that the clock does not know any more: taken out") \
+	EVENT(FORWARDED, forwarded, XDP_PASS, "out: this server only forwards it, as from a container: left alone, as its echo could not be restored")
 
 #define SERVER_COOKIES_MAX 32
 

@@ -11,7 +11,7 @@ use causeway_dataplane::abi::{
 };
 use causeway_dataplane::skel::server::{ServerSkel, ServerSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, ProgramInput};
 
 use crate::frame::{ACK, Ip, SYN, Tcp, Tuple, arriving, ethernet};
 use crate::rig::{TCP, hex, read_percpu, run_alone, storage, write};
@@ -252,6 +252,39 @@ fn a_cookie_comes_back_behind_extension_headers() {
     for (extensions, first) in [(&three[..], 0), (&long, 0), (&cut, 60), (&udp, 60)] {
         let same = framed(extensions, first, before);
         assert_eq!(hex(&server.inwards(&same)), hex(&same));
+    }
+}
+
+/// As of a container behind NAT, whose connections this kernel does not know.
+#[test]
+fn what_is_only_forwarded_gets_no_cookie() {
+    for mode in [CookieMode::Timestamp, CookieMode::Light] {
+        let server = Server::new(mode);
+        let mut segments = 0;
+        for client in clients() {
+            for flags in [SYN | ACK, ACK] {
+                let frame = frame(client.reversed(), flags, &layouts(TSVAL, TSECR)[0]);
+                // struct __sk_buff; ingress_ifindex is its u32 at 36.
+                let mut context = vec![0_u8; 192];
+                context[36..40].copy_from_slice(&1u32.to_ne_bytes());
+                let mut output = vec![0; frame.len() + 256];
+                let run = server
+                    .skel
+                    .progs
+                    .causeway_cookie_out
+                    .test_run(ProgramInput {
+                        context_in: Some(&mut context),
+                        data_in: Some(&frame),
+                        data_out: Some(&mut output),
+                        ..Default::default()
+                    });
+                let run = run.expect("BPF_PROG_TEST_RUN; it needs root");
+                assert_eq!(run.return_value, GO_ON);
+                assert_eq!(hex(run.data.expect("data_out")), hex(&frame), "{mode:?}");
+                segments += 1;
+            }
+        }
+        assert_eq!(server.events(), BTreeMap::from([("forwarded", segments)]));
     }
 }
 
