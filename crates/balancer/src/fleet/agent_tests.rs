@@ -306,6 +306,40 @@ fn configurations_of_connection_ids_are_issued_once_all_accept_them() {
 }
 
 #[test]
+fn a_restart_keeps_the_former_configuration_until_it_has_rested() {
+    let mut world = World::of(1, &[1], h3(&[(0, 8)]), false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    world.settle();
+    world.extra = h3(&[(0, 8), (1, 8)]);
+    world.reload(0, &[1]);
+    world.settle();
+    agent.talk(&world, 0);
+    agent.talk(&world, 0);
+    world.settle();
+    let phases = |world: &World| {
+        let cids = &world.members[0].view().quic_cids[0];
+        (cids.issued, cids.other)
+    };
+    assert_eq!(phases(&world), (Some(1), Some(0)));
+    world.extra = h3(&[(1, 8)]);
+    world.start(0, &[1]);
+    assert_eq!(world.members[0].quic_configs(), [0, 1]);
+    world.settle();
+    let view = world.members[0].view();
+    assert!(view.in_service && view.hold.is_none(), "{view:?}");
+    assert_eq!(phases(&world), (Some(1), Some(0)), "it rests");
+    for _ in 0..2 {
+        agent.talk(&world, 0);
+        world.settle();
+    }
+    world.pass(2 * QUARANTINE_NS);
+    world.settle();
+    assert_eq!(phases(&world), (Some(1), None));
+    assert_eq!(world.members[0].quic_configs(), [1]);
+}
+
+#[test]
 fn a_configuration_needs_a_number_that_is_not_in_use() {
     let mut world = World::of(1, &[1], h3(&[(0, 8)]), false);
     world.extra = h3(&[(0, 9)]);

@@ -97,6 +97,8 @@ pub(crate) struct Fleet {
     watched: BTreeMap<FleetRest, u64>,
     /// What the book has by number or mark alone.
     secrets: Secrets,
+    /// The same as it is on the disk.
+    kept_secrets: Secrets,
     /// Where this member listens for agents, and what it has said of that.
     paths: AgentPaths,
     said_paths: Option<AgentPaths>,
@@ -160,6 +162,10 @@ impl Fleet {
             warn!("what this member of the fleet kept is lost, and it reads the store: {fault}");
             Kept::nothing()
         });
+        let secrets = Secrets::load(&dir, &config.name).unwrap_or_else(|fault| {
+            warn!("the keys that this member of the fleet kept are lost: {fault}");
+            Secrets::default()
+        });
         let book = kept.book.as_ref().map(|kept| kept.book.clone());
         let waits = book
             .as_ref()
@@ -184,7 +190,8 @@ impl Fleet {
             prefers_others: false,
             absent: BTreeMap::new(),
             watched: BTreeMap::new(),
-            secrets: Secrets::default(),
+            secrets: secrets.clone(),
+            kept_secrets: secrets,
             paths: AgentPaths::default(),
             said_paths: None,
             faults: Faults::default(),
@@ -263,6 +270,7 @@ impl Fleet {
             self.paths = engine.agent_paths();
             engine.reports().follows()
         };
+        let kept = self.keep_secrets();
         let renewed = self.renew(now_ns);
         let steps_aside = self.steps_aside_ns();
         if let Some(fleet) = &mut engines.engine().fleet {
@@ -278,8 +286,10 @@ impl Fleet {
                 let fault = renewed.err();
                 self.faults.store(fault.map(|fault| fault.to_string()));
                 self.read.take(&held, &self.config.member);
-                if !self.kept.left {
-                    self.tell_rules(engines, &held, agents, now_ns);
+                match kept {
+                    _ if self.kept.left => {}
+                    Ok(()) => self.tell_rules(engines, &held, agents, now_ns),
+                    Err(fault) => self.faults.hold(Some(fault)),
                 }
                 self.tell_left(now_ns);
             }
@@ -472,6 +482,15 @@ impl Fleet {
 
     fn keep(&self) -> Result<(), String> {
         self.kept.save(&self.dir, &self.config, &self.boot)
+    }
+
+    /// A file may lose them before the book accepts them no more, and a restart come in between.
+    fn keep_secrets(&mut self) -> Result<(), String> {
+        if self.kept_secrets != self.secrets {
+            self.secrets.save(&self.dir, &self.config.name)?;
+            self.kept_secrets = self.secrets.clone();
+        }
+        Ok(())
     }
 
     fn apply(&mut self, engines: &impl HasEngine, book: &Arc<FleetBook>) -> Result<(), String> {

@@ -8,21 +8,80 @@ use std::sync::Arc;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use causeway_core::fleet::{CidForm, CidPhases, FleetBook, KeyNumber};
+use causeway_quic_lb::CidConfig;
+use serde::{Deserialize, Serialize};
 
 use super::reading::Reading;
 use crate::config::{BalancerConfig, VipConfig};
+use crate::state_dir::StateDir;
+
+const FILE: &str = "fleet-keys.json";
 
 /// What a VIP's connection ids are read by, by VIP.
 pub(crate) type CidsOfVips = BTreeMap<Arc<str>, Vec<CidRoute>>;
 
 /// Those of the file, and former ones that the book accepts still.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Secrets {
     keys: BTreeMap<KeyNumber, CookieKey>,
     cids: BTreeMap<(Arc<str>, CidForm), CidRoute>,
 }
 
+/// As a daemon leaves them to the next: files may have lost what the book accepts still.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SecretsFile {
+    version: u32,
+    fleet: String,
+    keys: BTreeMap<KeyNumber, String>,
+    cids: BTreeMap<String, Vec<CidConfig>>,
+}
+
 impl Secrets {
+    /// What a former daemon has kept; nothing if there is none of this fleet.
+    pub(super) fn load(dir: &StateDir, fleet: &str) -> Result<Self, String> {
+        let mut secrets = Self::default();
+        let Some(text) = dir.read_file(FILE)? else {
+            return Ok(secrets);
+        };
+        let damaged = |error: String| format!("{FILE} is damaged ({error})");
+        let file: SecretsFile =
+            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        if file.fleet != fleet {
+            return Ok(secrets);
+        }
+        for (number, key) in file.keys {
+            let key: CookieKey = key.parse().map_err(|_| damaged(format!("key {number}")))?;
+            secrets.keys.insert(number, key);
+        }
+        for (vip, configs) in file.cids {
+            let vip: Arc<str> = vip.into();
+            for config in configs {
+                let route = CidRoute::new(&config).map_err(|error| damaged(error.to_string()))?;
+                let of = (vip.clone(), CidForm::of(&config));
+                secrets.cids.insert(of, route);
+            }
+        }
+        Ok(secrets)
+    }
+
+    pub(super) fn save(&self, dir: &StateDir, fleet: &str) -> Result<(), String> {
+        let keys = self.keys.iter();
+        let mut cids: BTreeMap<String, Vec<CidConfig>> = BTreeMap::new();
+        for ((vip, _), route) in &self.cids {
+            let of_vip = cids.entry(vip.to_string()).or_default();
+            of_vip.push(*route.config());
+        }
+        let file = SecretsFile {
+            version: 1,
+            fleet: fleet.to_owned(),
+            keys: keys.map(|(number, key)| (*number, key.to_hex())).collect(),
+            cids,
+        };
+        let text = serde_json::to_vec(&file).map_err(|error| error.to_string())?;
+        dir.keep_file(FILE, &text)
+    }
+
     /// Takes those of the file, which may have changed.
     pub(super) fn take(&mut self, file: &BalancerConfig, book: Option<&FleetBook>) {
         self.keys

@@ -244,6 +244,15 @@ impl World {
         }
     }
 
+    /// All members get this keys file, and do what follows of it.
+    fn rotate(&mut self, keys: &str) {
+        for at in 0..self.members.len() {
+            self.members[at].has_keys(keys);
+            self.reload(at, &[1]);
+        }
+        self.settle();
+    }
+
     /// The store loses everything.
     pub(super) fn wipe(&self) {
         fs::remove_dir_all(self.path()).unwrap();
@@ -629,6 +638,64 @@ fn the_former_key_is_not_retired_before_the_file_says_so() {
     world.settle();
     assert_eq!(world.members[0].view().key_other, Some(2));
     assert!(world.members[0].has_key('5'));
+}
+
+/// No file has that key any more, and connections may have it still.
+#[test]
+fn a_restart_keeps_the_former_key_until_it_has_rested() {
+    let mut world = World::new(2, &[1]);
+    world.rotate(&keys_text(2, true, [Some('5'), Some('6')]));
+    let retired = keys_text(3, false, [None, Some('6')]);
+    world.members[0].has_keys(&retired);
+    world.reload(0, &[1]);
+    world.settle();
+    let view = world.members[0].view();
+    assert_eq!((view.key_issued, view.key_other), (3, Some(2)));
+    // One is restarted behind its reload, the other in the place of it.
+    world.members[1].has_keys(&retired);
+    for at in 0..2 {
+        world.start(at, &[1]);
+        assert!(world.members[at].has_key('6') && world.members[at].has_key('5'));
+    }
+    // All go on meanwhile.
+    world.reload(0, &[1, 2]);
+    world.settle();
+    for member in &world.members {
+        let view = member.view();
+        assert!(view.in_service && view.hold.is_none(), "{view:?}");
+        assert_eq!((view.key_other, member.picks()), (Some(2), vec![1, 2]));
+    }
+    world.pass(QUARANTINE_NS * 2);
+    world.settle();
+    for member in &world.members {
+        let view = member.view();
+        assert_eq!((view.key_issued, view.key_other), (3, None));
+        assert!(member.has_key('6') && !member.has_key('5'));
+        let kept = fs::read_to_string(member.dir.path().join("fleet-keys.json")).unwrap();
+        assert!(!kept.contains(&"5".repeat(32)), "nor on the disk");
+    }
+}
+
+#[test]
+fn a_member_whose_book_is_out_of_date_begins_with_the_book_of_the_store() {
+    let mut world = World::new(2, &[1]);
+    let kept = world.members[1].dir.path().join("fleet.json");
+    let before = fs::read(&kept).unwrap();
+    world.rotate(&keys_text(2, true, [Some('5'), Some('6')]));
+    world.rotate(&keys_text(3, false, [None, Some('6')]));
+    world.pass(QUARANTINE_NS * 2);
+    world.settle();
+    let view = world.members[0].view();
+    assert_eq!((view.key_issued, view.key_other), (3, None));
+    // As a build that kept no keys left it that was off all the time.
+    world.members[1].daemon = None;
+    fs::write(&kept, before).unwrap();
+    fs::remove_file(kept.with_file_name("fleet-keys.json")).unwrap();
+    world.start(1, &[1]);
+    assert!(world.members[1].has_key('6') && !world.members[1].has_key('5'));
+    world.settle();
+    let view = world.members[1].view();
+    assert!(view.in_service && view.hold.is_none(), "{view:?}");
 }
 
 #[test]
