@@ -97,6 +97,9 @@ struct OfPeers {
     probes: bool,
     votes: Votes,
     active: u64,
+    /// The state by their votes alone. Members that fall silent take their votes with them, but not
+    /// what they have found: that holds until it is found otherwise.
+    found: HealthState,
     /// As it was logged.
     told: HealthState,
 }
@@ -149,7 +152,10 @@ impl PeerSteering {
             true => own,
             false => HealthState::Unknown,
         };
-        of.votes.decide(own)
+        match of.votes.decide(own) {
+            HealthState::Unknown => of.found,
+            state => state,
+        }
     }
 
     /// How the vote on a real stands.
@@ -248,10 +254,18 @@ impl Engine {
                     _ => health::probes(own, self.peers.live.iter().copied(), interval.name),
                 };
                 let told = before.map_or(HealthState::Unknown, |before| before.told);
+                // What is not probed, as in maintenance, is to be found anew.
+                let is_probed = self.checks.contains_key(&member.id);
+                let found = before.filter(|_| is_probed).map(|before| before.found);
+                let found = match of_all.votes.decide(HealthState::Unknown) {
+                    HealthState::Unknown => found.unwrap_or(HealthState::Unknown),
+                    by_votes => by_votes,
+                };
                 let of = OfPeers {
                     probes,
                     votes: of_all.votes,
                     active: of_all.others_active,
+                    found,
                     told,
                 };
                 // What a former duty found is old: its successor begins as the others find.
@@ -260,9 +274,8 @@ impl Engine {
                     (begins, self.checks.get_mut(&member.id), &pool.vip().health)
                     && check.state() != HealthState::Down
                 {
-                    let down = of.votes.decide(HealthState::Unknown) == HealthState::Down;
                     let anew = Check::new(health.params, now_ns, u64::from(member.id));
-                    *check = match down {
+                    *check = match of.found == HealthState::Down {
                         true => anew.beginning_down("the other balancers find it down"),
                         false => anew,
                     };

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::io::Write as _;
 
+use causeway_api::balancer::RealChange;
 use causeway_core::health::HealthState;
 use causeway_dataplane::RealId;
 
@@ -221,6 +222,63 @@ fn a_member_that_is_left_alone_probes_all_and_decides_alone() {
     assert_eq!(fleet.states(0)[3], HealthState::Down);
     for own in 1..5 {
         assert_eq!(fleet.states(own), [HealthState::Up; 4]);
+    }
+}
+
+/// Their votes go with them, what they have found does not: one that is down would get connections, and
+/// one that is up would not count, until that is found once more.
+#[test]
+fn what_was_found_holds_when_those_that_found_it_fall_silent() {
+    use HealthState::{Down, Up};
+    let everyone: Vec<_> = (0..7).map(|own| (own, 1)).collect();
+    // Of those that probe it all, some or none are cut off, and one that does not.
+    for probers_cut in 0..=3 {
+        let mut fleet = Fleet::of(7, &checked());
+        fleet.run(30, IDLE, &[]);
+        let probed = fleet.run(10, IDLE, &[]);
+        let probes = |own: &usize| probed.contains(&(*own, 1));
+        fleet.run(30, IDLE, &everyone);
+        let other = (0..7).find(|own| !probes(own)).unwrap();
+        fleet.cut = (0..7).filter(probes).take(probers_cut).collect();
+        fleet.cut.insert(other);
+        for interval in 0..60 {
+            fleet.run(1, IDLE, &everyone);
+            for own in 0..7 {
+                let found = fleet.states(own);
+                let when = format!("{own}, {interval}, {probers_cut} cut");
+                assert_eq!(found, [Up, Down, Up, Up], "{when}");
+            }
+        }
+        // It is found up by those that are left alone, too.
+        fleet.run(40, IDLE, &[]);
+        for own in 0..7 {
+            assert_eq!(fleet.states(own), [Up; 4], "{own}, {probers_cut} cut");
+        }
+        fleet.cut.clear();
+        fleet.run(40, IDLE, &[]);
+        for own in 0..7 {
+            assert_eq!(fleet.states(own), [Up; 4], "{own}");
+        }
+    }
+}
+
+#[test]
+fn what_was_found_before_a_maintenance_says_nothing_behind_it() {
+    let mut fleet = Fleet::of(5, &checked());
+    fleet.run(30, IDLE, &[]);
+    for maintenance in [true, false] {
+        let change = RealChange {
+            maintenance: Some(maintenance),
+            ..RealChange::default()
+        };
+        for bench in &mut fleet.benches {
+            let engine = &mut bench.engine;
+            engine.change_real("web", "10.0.0.2", &change, 1).unwrap();
+        }
+        fleet.run(if maintenance { 20 } else { 1 }, IDLE, &[]);
+    }
+    for own in 0..5 {
+        assert_eq!(fleet.states(own)[1], HealthState::Unknown, "{own}");
     }
 }
 
