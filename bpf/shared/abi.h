@@ -416,9 +416,9 @@ ABI_SIZE(struct cookie_counts, 256);
  * packets of its connections may still come.
  */
 struct cookie_slot {
-	u32 real;    /* index into reals, plus one; 0: no real has this id */
-	u32 freed_s; /* seconds since 1970 when the id was taken away; 0: it never was */
-	u8 addr[16]; /* of the real that has or had it; user space alone reads it */
+	u32 real;       /* index into reals, plus one; 0: no real has this id */
+	u32 freed_up_s; /* when the id was taken away, CLOCK_MONOTONIC; 0: it never was */
+	u8 addr[16];    /* of the real that has or had it; user space alone reads it */
 };
 ABI_SIZE(struct cookie_slot, 24);
 

@@ -3,8 +3,6 @@
 //! which id. The data plane's maps are the truth about ids; this reads them, has
 //! `core` decide, and writes what is new.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use anyhow::{Context, bail};
 use causeway_api::balancer::{CookieResultView, CookieView};
 use causeway_core::cookie::ids::{self, Held, Wanted};
@@ -20,7 +18,7 @@ use crate::config::{BalancerConfig, HashKey, SharedVip, VipConfig, cookie, quic}
 /// The ids of one VIP in the data plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ids {
-    /// Seconds since 1970 when they were read.
+    /// When they were read, CLOCK_MONOTONIC in seconds.
     pub now_s: u64,
     /// Each id with the real that has it, if it has not been taken away.
     pub held: Vec<(Held, Option<RealId>)>,
@@ -67,9 +65,8 @@ impl CookiePlane for KernelPlane {
 
     fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids> {
         let ids = self.balancer.cookie_ids(vip)?.into_iter();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Ids {
-            now_s: now.unwrap_or(Duration::ZERO).as_secs(),
+            now_s: causeway_netio::monotonic_ns() / 1_000_000_000,
             held: ids
                 .map(|id| {
                     let held = Held {

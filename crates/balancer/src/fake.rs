@@ -96,7 +96,7 @@ pub(crate) struct State {
     pub cookie_formats: BTreeMap<VipId, CookieLayout>,
     /// Ids of reals, those that rest among them.
     pub cookie_ids: BTreeMap<(VipId, u16), (Held, Option<RealId>)>,
-    /// What the clock says, seconds since 1970.
+    /// What the data plane's clock says, seconds.
     pub now_s: u64,
 }
 

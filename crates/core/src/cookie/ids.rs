@@ -28,7 +28,7 @@ pub struct Held {
     pub id: u16,
     /// Of the real that has or had it.
     pub address: IpAddr,
-    /// Seconds since 1970 when it was taken away; `None` while it is in use.
+    /// When it was taken away, seconds of a clock that nobody sets; `None` while it is in use.
     pub freed_s: Option<u64>,
 }
 
@@ -94,8 +94,8 @@ fn preferred(address: IpAddr, ids: u16) -> u16 {
     (hash % u64::from(ids)) as u16
 }
 
-/// The id of every wanted real, in their order. `ids` is how many there are, `rest_s`
-/// how long one rests.
+/// The id of every wanted real, in their order. `ids` is how many there are, `now_s` the time on the
+/// clock of [`Held::freed_s`], `rest_s` how long one rests.
 pub fn assign(
     wanted: &[Wanted],
     held: &[Held],

@@ -104,8 +104,8 @@ plain! {
     "cookie_slot" CookieSlot {
         /// Index into `reals`, plus one; 0: no real has this id.
         real: u32,
-        /// Seconds since 1970 when the id was taken away; 0: never.
-        freed_s: u32,
+        /// When the id was taken away, CLOCK_MONOTONIC in seconds; 0: never.
+        freed_up_s: u32,
         /// Address of the real that has or had it.
         addr: [u8; 16],
     }

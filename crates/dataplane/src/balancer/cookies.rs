@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cookies: keys, and which real has which id of its VIP.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, IDS, Keys};
 
@@ -18,7 +16,7 @@ pub struct CookieId {
     pub real: Option<RealId>,
     /// Address of who has or had it.
     pub address: IpAddr,
-    /// Seconds since 1970 when it was taken away; 0 if it never was.
+    /// When it was taken away, CLOCK_MONOTONIC in seconds; 0 if it never was.
     pub freed_s: u32,
 }
 
@@ -39,6 +37,12 @@ pub(super) struct Cookies {
 pub(super) struct Block {
     base: u32,
     ids: BTreeMap<u16, CookieSlot>,
+}
+
+/// The clock by which ids rest: that of the date may be set, and the maps are gone after a boot.
+fn up_s() -> u32 {
+    let seconds = causeway_netio::monotonic_ns() / 1_000_000_000;
+    seconds.clamp(1, u32::MAX.into()) as u32
 }
 
 impl Cookies {
@@ -167,7 +171,7 @@ impl LoadBalancer {
                 id: *id,
                 real: slot.real.checked_sub(1),
                 address: abi::addr_from_bytes(slot.addr),
-                freed_s: slot.freed_s,
+                freed_s: slot.freed_up_s,
             })
             .collect())
     }
@@ -179,7 +183,7 @@ impl LoadBalancer {
         let address = book.real(real)?.address;
         let slot = CookieSlot {
             real: real + 1,
-            freed_s: 0,
+            freed_up_s: 0,
             addr: abi::addr_bytes(address),
         };
         let block = book
@@ -206,13 +210,11 @@ impl LoadBalancer {
     /// Takes the ids of a real that is to go away. Until they are given out again,
     /// packets that carry them are dropped, as `cookie_unknown`.
     pub(super) fn free_cookie_ids(&self, book: &mut Book, real: RealId) -> Result<()> {
-        let freed_s = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(1, |since| since.as_secs().clamp(1, u32::MAX.into()) as u32);
+        let now_s = up_s();
         for block in book.cookies.values_mut() {
             for (id, slot) in &mut block.ids {
                 if slot.real == real + 1 {
-                    (slot.real, slot.freed_s) = (0, freed_s);
+                    (slot.real, slot.freed_up_s) = (0, now_s);
                     self.cookies
                         .slots
                         .put(&(block.base + u32::from(*id)), slot)?;
@@ -252,12 +254,17 @@ impl LoadBalancer {
             };
             let mut ids = BTreeMap::new();
             for id in 0..IDS {
-                let slot = self
-                    .cookies
-                    .slots
-                    .get(&(value.cookie_base + u32::from(id)))?;
-                let used = slot.filter(|slot| slot.real != 0 || slot.freed_s != 0);
-                ids.extend(used.map(|slot| (id, slot)));
+                let index = value.cookie_base + u32::from(id);
+                let slot = self.cookies.slots.get(&index)?;
+                let Some(mut slot) = slot.filter(|slot| slot.addr != [0; 16]) else {
+                    continue;
+                };
+                if slot.real == 0 && slot.freed_up_s == 0 {
+                    // A build of another layout took it away, by another clock.
+                    slot.freed_up_s = up_s();
+                    self.cookies.slots.put(&index, &slot)?;
+                }
+                ids.insert(id, slot);
             }
             let base = value.cookie_base;
             blocks.insert(id, Block { base, ids });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Interfaces, tables and next hops as they are found.
 
+use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_dataplane::VipOptions;
 use causeway_dataplane::abi::{Plain, VIP_OF_FRAGMENTS, VipKey, VipValue, addr_bytes};
 use libbpf_rs::{MapCore as _, MapFlags};
@@ -209,6 +210,49 @@ fn a_real_beyond_the_histograms_has_its_sums_alone() {
             assert_eq!(lb.real_histogram(real).expect("a histogram").count(), 0);
         }
         assert_eq!(lb.real_stats().expect("counters").len(), 15);
+    });
+}
+
+/// The clock of the date may be set meanwhile.
+#[test]
+fn an_id_rests_by_the_clock_that_nobody_sets() {
+    Sandbox::run(|sandbox| {
+        let options = options("lo", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        furnish(&lb);
+        let layout = CookieLayout::default_of(CookieMode::Timestamp);
+        lb.set_cookies(0, Some(&layout)).expect("cookies");
+        lb.set_cookie_id(0, 7, 1).expect("an id");
+        lb.set_ring(0, &[0]).expect("a ring");
+        let up_s = || causeway_netio::monotonic_ns() / 1_000_000_000;
+        let freed = |lb: &LoadBalancer, since_s: u64| {
+            let ids = lb.cookie_ids(0).expect("ids");
+            let [id] = ids[..] else { panic!("{ids:?}") };
+            let known = (id.id, id.real, id.address);
+            assert_eq!(known, (7, None, addr("2001:db8::8")));
+            let expected = since_s..=up_s();
+            assert!(expected.contains(&id.freed_s.into()), "{id:?} {expected:?}");
+            id.freed_s
+        };
+        let begun_s = up_s();
+        lb.remove_real(1).expect("no real");
+        let freed_s = freed(&lb, begun_s);
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!(freed(&lb, begun_s), freed_s);
+        drop(lb);
+        // Builds of another layout have told it by another clock: it rests anew.
+        let slots = pinned(&options.pin_dir, "cookie_slots");
+        let key = 7_u32.to_ne_bytes();
+        let slot = slots.lookup(&key, MapFlags::ANY).expect("slots");
+        let mut slot = slot.expect("the id's");
+        slot[4..8].fill(0);
+        slots.update(&key, &slot, MapFlags::ANY).expect("a slot");
+        let begun_s = up_s();
+        let lb = start(&options);
+        let freed_s = freed(&lb, begun_s);
+        drop(lb);
+        assert_eq!(freed(&start(&options), begun_s), freed_s);
     });
 }
 
