@@ -301,8 +301,7 @@ fn origin(discover: &Discover) -> String {
 struct Asking {
     discover: Discover,
     next: Instant,
-    /// What is being asked.
-    is_out: Option<Discover>,
+    is_out: bool,
 }
 
 /// Asks for as long as it is polled; it never ends by itself.
@@ -322,15 +321,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             let of = asking.entry(endpoint.clone()).or_insert_with(|| Asking {
                 discover: discover.clone(),
                 next: now,
-                is_out: None,
+                is_out: false,
             });
             if of.discover != discover {
                 (of.discover, of.next) = (discover.clone(), now);
             }
-            if of.is_out.is_some() || of.next > now {
+            if of.is_out || of.next > now {
                 continue;
             }
-            of.is_out = Some(discover.clone());
+            of.is_out = true;
             let done = done.clone();
             tokio::spawn(async move {
                 let answer = timeout(PATIENCE, ask(&vip, &discover)).await;
@@ -341,15 +340,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                         PATIENCE.as_secs()
                     ))
                 });
-                let _ = done.send((endpoint, answer));
+                let _ = done.send((endpoint, discover, answer));
             });
         }
         tokio::select! {
             () = sleep(NAP) => {}
-            Some((vip, answer)) = answers.recv() => {
+            Some((vip, asked, answer)) = answers.recv() => {
                 let Some(of) = asking.get_mut(&vip) else { continue };
-                // A reload may have changed whom to ask meanwhile.
-                if of.is_out.take().is_none_or(|asked| asked != of.discover) {
+                of.is_out = false;
+                if asked != of.discover {
                     continue;
                 }
                 let told = answer.as_ref().ok().and_then(|(_, after)| *after);
@@ -358,7 +357,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                     _ => of.discover.interval,
                 };
                 of.next = Instant::now() + told.unwrap_or(every);
-                bring(&shared, &vip, answer.map(|(reals, _)| reals)).await;
+                bring(&shared, &vip, asked, answer.map(|(reals, _)| reals)).await;
             }
         }
         let now_ns = Moment::now().monotonic_ns;
@@ -370,8 +369,13 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Brings an answer into force.
-async fn bring(shared: &Arc<Shared>, vip: &str, answer: Result<Vec<RealConfig>, String>) {
+/// Brings an answer of whom was asked into force.
+async fn bring(
+    shared: &Arc<Shared>,
+    vip: &str,
+    asked: Discover,
+    answer: Result<Vec<RealConfig>, String>,
+) {
     let (shared, of) = (Arc::clone(shared), vip.to_owned());
     // It may wait for a gateway.
     let brought = tokio::task::spawn_blocking(move || {
@@ -380,7 +384,13 @@ async fn bring(shared: &Arc<Shared>, vip: &str, answer: Result<Vec<RealConfig>, 
             shared.find_way(|| addresses, Route::of)?;
         }
         let now = Moment::now();
-        shared.engine().handle_found(now, &of, answer)
+        let mut engine = shared.engine();
+        // A reload may have changed whom to ask meanwhile.
+        let mut vips = engine.asked_for().into_iter();
+        match vips.any(|vip| vip.endpoint() == of && vip.discover.as_ref() == Some(&asked)) {
+            true => engine.handle_found(now, &of, answer),
+            false => Ok(()),
+        }
     });
     match brought.await {
         Ok(Ok(())) => {}

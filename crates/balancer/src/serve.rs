@@ -243,4 +243,15 @@ mod tests {
         repeated.stop(Duration::from_millis(10));
         assert!(begins.try_recv().is_err(), "it hangs still");
     }
+
+    /// What changed since the last time would not be kept.
+    #[test]
+    fn a_stop_has_the_work_done_once_more() {
+        let (begun, begins) = mpsc::channel();
+        let work = move || begun.send(()).unwrap();
+        let repeated = Repeated::start("state", Duration::from_secs(3600), work).unwrap();
+        begins.recv().unwrap();
+        repeated.stop(Duration::from_secs(60));
+        assert!(begins.try_recv().is_ok());
+    }
 }

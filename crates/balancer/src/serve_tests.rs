@@ -23,6 +23,7 @@ use super::fake::FakePlane;
 use super::serve;
 use super::shared::Shared;
 use super::tests::{MS, START, WEB, config};
+use crate::config::BalancerConfig;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -39,7 +40,11 @@ pub(super) fn address_of_its_own() -> SocketAddr {
 }
 
 pub(super) fn shared(plane: &FakePlane) -> Arc<Shared> {
-    let engine = Engine::start(Box::new(plane.clone()), config(WEB), START).unwrap();
+    shared_by(plane, config(WEB))
+}
+
+pub(super) fn shared_by(plane: &FakePlane, config: BalancerConfig) -> Arc<Shared> {
+    let engine = Engine::start(Box::new(plane.clone()), config, START).unwrap();
     let status = Status {
         version: String::new(),
         interface: "eth0".to_owned(),

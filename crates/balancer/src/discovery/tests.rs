@@ -11,6 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
+use crate::fake::FakePlane;
+use crate::serve_tests::shared_by;
 use crate::state_dir::KeptState;
 use crate::tests::{Bench, START, WEB, config};
 
@@ -401,6 +403,39 @@ async fn a_page_is_asked_for_reals() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn an_answer_of_a_source_that_a_reload_has_replaced_is_not_taken() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let place = listener.local_addr().expect("its address");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "10.0.0.2\n").expect("write");
+    let by = |discover: &str| config(&text("").replace(FILE, &format!("discover = {discover}")));
+    let of_page = by(&format!("{{ http = \"http://{place}/\" }}"));
+    let of_file = by(&format!("{{ file = \"{}\" }}", file.path().display()));
+    let shared = shared_by(&FakePlane::default(), of_page);
+    let asking = tokio::spawn(run(Arc::clone(&shared)));
+    let (mut page, _) = listener.accept().await.expect("it is asked");
+    let request = page.read(&mut [0; 1024]).await;
+    assert!(request.expect("a request") > 0);
+    shared.engine().reload(of_file).expect("a reload");
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n[\"10.0.0.1\"]";
+    page.write_all(answer.as_bytes()).await.expect("an answer");
+    let found = || {
+        let reals = shared.engine().config().vips[0].reals.clone();
+        let addresses = reals.iter().map(|real| real.address.to_string());
+        addresses.collect::<Vec<_>>()
+    };
+    let some = async {
+        while found().is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let some = tokio::time::timeout(Duration::from_secs(60), some).await;
+    some.expect("the file is read");
+    assert_eq!(found(), ["10.0.0.2"]);
+    asking.abort();
 }
 
 /// A name server: of UDP alone what is short, of TCP all.
