@@ -184,7 +184,7 @@ impl TransportEngine {
             return;
         }
         if let Some(path) = self.paths.get_mut(index) {
-            path.on_lost(self.lost.len() as u32);
+            path.on_lost(now_ns, self.lost.len() as u32);
         }
         self.outbound.on_lost(now_ns, index as u8, &self.lost);
         self.lost.clear();

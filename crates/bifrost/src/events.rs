@@ -19,8 +19,10 @@ pub enum TunnelEvent {
     PeerRestarted,
     /// The path carries traffic.
     PathAlive(PathId),
-    /// The path has stopped answering; what was in flight moves to the others.
+    /// The path has stopped answering, or loses all data; what was in flight moves to the others.
     PathDead(PathId),
+    /// The path answers probes and loses all data: it is dead for a while.
+    PathLosesData(PathId),
     /// The path lets through datagrams of this size in bytes, IP header included.
     PathMtu(PathId, u16),
 }

@@ -3,6 +3,7 @@
 //! A path: what is in flight on it, what has arrived on it, and whether it works.
 
 mod congestion;
+mod data_progress;
 mod health;
 mod pending_acks;
 mod probe_timeout;
@@ -11,6 +12,7 @@ mod rtt;
 mod sent_packets;
 
 use self::congestion::Congestion;
+use self::data_progress::DataProgress;
 use self::health::PathHealth;
 use self::probe_timeout::{ProbeTimeout, SLACK_NS};
 use self::replay_window::ReplayWindow;
@@ -78,6 +80,7 @@ pub(crate) struct Path {
     congestion: Congestion,
     rtt: RttEstimator,
     health: PathHealth,
+    data: DataProgress,
     probe_timeout: ProbeTimeout,
     next_control: u64,
     next_probe: u64,
@@ -98,6 +101,7 @@ impl Path {
             congestion: Congestion::new(path.mtu, config.limits.path_window),
             rtt: RttEstimator::new(),
             health: PathHealth::new(now_ns, path.mtu),
+            data: DataProgress::default(),
             probe_timeout: ProbeTimeout::default(),
             next_control: numbers.control,
             next_probe: numbers.probe,
@@ -124,6 +128,7 @@ impl Path {
         self.next_control = numbers.control;
         self.congestion = Congestion::new(self.mtu(), config.limits.path_window);
         self.rtt = RttEstimator::new();
+        self.data = DataProgress::default();
         self.probe_timeout.clear();
         self.health.begin_session(now_ns);
     }
@@ -274,6 +279,7 @@ impl Path {
         }
         if progress.chunks > 0 {
             self.health.on_progress(now_ns);
+            self.data.on_acked(now_ns);
             self.probe_timeout.clear();
             self.stats.acked_chunks += u64::from(progress.chunks);
             self.stats.spurious += u64::from(progress.spurious);
@@ -290,9 +296,23 @@ impl Path {
         );
     }
 
-    /// Chunks that were taken for lost count for the window.
-    pub(crate) fn on_lost(&mut self, chunks: u32) {
+    /// Chunks were taken for lost.
+    pub(crate) fn on_lost(&mut self, now_ns: u64, chunks: u32) {
         self.congestion.on_lost(chunks);
+        self.data.on_lost(now_ns);
+        if self.data.loses_all() {
+            self.congestion.on_all_lost();
+        }
+    }
+
+    /// Whether the path loses all data, while the peer takes those that come on `other`.
+    pub(crate) fn loses_all_beside(&self, other: &Path) -> bool {
+        self.data.loses_all_beside(&other.data)
+    }
+
+    /// The path, which has been stopped, does not come back for a while, whatever it answers.
+    pub(crate) fn leave_alone(&mut self, now_ns: u64) {
+        self.health.leave_alone(now_ns + self.data.leave_alone());
     }
 
     /// A reply to a probe of `size` bytes that was sent `age_us` ago.

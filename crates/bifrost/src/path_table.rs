@@ -111,6 +111,13 @@ impl PathTable {
         }
     }
 
+    /// Whether path `index` is alive and loses all data, while the peer takes those that come on
+    /// another one.
+    pub(crate) fn loses_all(&self, index: usize) -> bool {
+        let path = self.get(index).filter(|path| path.is_alive());
+        path.is_some_and(|path| self.alive().any(|(_, other)| path.loses_all_beside(other)))
+    }
+
     /// The largest chunk that every path lets through; 0 without paths.
     pub(crate) fn max_chunk(&self, sealed: bool) -> u16 {
         let fits = |(_, path): (usize, &Path)| path.config.max_chunk(path.mtu(), sealed);

@@ -315,6 +315,9 @@ impl Shard {
                 TunnelEvent::PeerRestarted => info!(thread, "the other end was restarted"),
                 TunnelEvent::PathAlive(id) => info!(thread, "path {id} is alive"),
                 TunnelEvent::PathDead(id) => warn!(thread, "path {id} is dead"),
+                TunnelEvent::PathLosesData(id) => {
+                    warn!(thread, "path {id} answers probes and loses all data")
+                }
                 TunnelEvent::PathMtu(id, mtu) => {
                     info!(thread, "path {id} lets {mtu} bytes through")
                 }

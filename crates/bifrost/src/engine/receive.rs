@@ -410,6 +410,13 @@ impl TransportEngine {
             self.events.push(TunnelEvent::PathMtu(id, mtu));
             self.update_max_chunk(now_ns);
         }
+        if self.paths.loses_all(index) {
+            self.events.push(TunnelEvent::PathLosesData(id));
+            self.stop_path(now_ns, index, PathState::Dead);
+            if let Some(path) = self.paths.get_mut(index) {
+                path.leave_alone(now_ns);
+            }
+        }
         Ok(())
     }
 

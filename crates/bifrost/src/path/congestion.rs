@@ -95,6 +95,13 @@ impl Congestion {
         self.lost += chunks;
     }
 
+    /// All that was sent for a while is lost: it begins again with little (RFC 9002, section 7.6.2).
+    /// Rounds, which end with acknowledgements, would not lower it.
+    pub(crate) fn on_all_lost(&mut self) {
+        self.slow_start = true;
+        self.bytes = self.bytes.min(LOSS_FLOOR_DATAGRAMS * self.datagram);
+    }
+
     /// `acked.0` chunks of `acked.1` bytes were acknowledged. The one that `sample_ns` is of left
     /// when `ahead` bytes were in flight, itself included.
     pub(crate) fn on_ack(

@@ -54,6 +54,8 @@ pub(crate) struct PathHealth {
     raise_ns: u64,
     /// Earliest time of the next challenge.
     challenge_ns: u64,
+    /// A dead path does not come back before.
+    left_alone_until_ns: u64,
 }
 
 /// What a reply has changed.
@@ -87,6 +89,7 @@ impl PathHealth {
             probes: 0,
             raise_ns: 0,
             challenge_ns: 0,
+            left_alone_until_ns: 0,
         }
     }
 
@@ -126,6 +129,11 @@ impl PathHealth {
             mtu_set_ns: self.mtu_set_ns,
             ..PathHealth::new(now_ns, self.max_mtu)
         }
+    }
+
+    /// The path, which is dead, does not come back before, so long as another one is alive.
+    pub(super) fn leave_alone(&mut self, until_ns: u64) {
+        self.left_alone_until_ns = until_ns;
     }
 
     /// An acknowledgement has brought something.
@@ -189,6 +197,9 @@ impl PathHealth {
             self.next_ns = now_ns + timeout_ns.max(PROBE_NS / 2);
             return Ok(Some(self.mtu));
         }
+        if alone {
+            self.left_alone_until_ns = 0;
+        }
         self.probes = self.probes.wrapping_add(1);
         self.next_ns = now_ns
             + match now_ns.saturating_sub(self.since_ns) {
@@ -247,6 +258,7 @@ impl PathHealth {
         }
         let wanted = match self.state {
             PathState::Probing => 1,
+            PathState::Dead if now_ns < self.left_alone_until_ns => return outcome,
             PathState::Dead => REVIVING,
             PathState::Alive | PathState::Down => return outcome,
         };

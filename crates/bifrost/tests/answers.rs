@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What answers to probes say of a path, and what they do not.
+
+mod kit;
+
+use std::collections::VecDeque;
+
+use causeway_bifrost::wire::{CommonHeader, PacketKind};
+use causeway_bifrost::{PathId, PathMetrics, PathState, Span, TransportEngine};
+
+use kit::{PATH, SLOT, engine_with, meet, path_of, receive_all, sent};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+fn is_data(datagram: &[u8]) -> bool {
+    CommonHeader::parse(datagram).is_ok_and(|header| header.kind == PacketKind::Data)
+}
+
+/// Two ends. On the first path a datagram and its answer take a step, on others two more.
+struct World {
+    ends: [TransportEngine; 2],
+    now_ns: u64,
+    /// What the first path holds back of the first end's.
+    held: VecDeque<Vec<u8>>,
+    /// What is under way on the other paths, which are slower.
+    slower: [Vec<Vec<u8>>; 2],
+    offered: u64,
+    delivered: u64,
+}
+
+impl World {
+    fn new(paths: u8) -> World {
+        let mut ends = [1, 2].map(|instance| engine_with(instance, paths));
+        let now_ns = meet(&mut ends);
+        World {
+            ends,
+            now_ns,
+            held: VecDeque::new(),
+            slower: [const { Vec::new() }; 2],
+            offered: 0,
+            delivered: 0,
+        }
+    }
+
+    fn first_path(&self) -> PathMetrics {
+        self.ends[0].path_metrics(PATH).expect("there is a path")
+    }
+
+    /// A request of the first end's guests, on a flow of its own.
+    fn offer(&mut self) {
+        let span = Span {
+            slot: SLOT,
+            offset: 0,
+            len: 300,
+        };
+        let taken = self.ends[0].handle_frame(self.now_ns, span, self.offered);
+        taken.expect("there is room");
+        self.offered += 1;
+    }
+
+    /// `passes` says what the first path lets through of the first end's datagrams, or
+    /// `None`: it waits until something else passes.
+    fn step(&mut self, step_ns: u64, passes: impl Fn(&[u8]) -> Option<bool>) {
+        for index in [0, 1] {
+            self.now_ns += step_ns / 2;
+            let now_ns = self.now_ns;
+            self.ends[index].handle_timeout(now_ns);
+            let mut arriving = std::mem::take(&mut self.slower[index]);
+            for datagram in sent(&mut self.ends[index], now_ns) {
+                if path_of(&datagram) != PATH {
+                    self.slower[index].push(datagram);
+                    continue;
+                }
+                if index == 1 {
+                    arriving.push(datagram);
+                    continue;
+                }
+                match passes(&datagram) {
+                    Some(false) => {}
+                    Some(true) => {
+                        arriving.extend(self.held.drain(..));
+                        arriving.push(datagram);
+                    }
+                    None => self.held.push_back(datagram),
+                }
+            }
+            receive_all(&mut self.ends[1 - index], now_ns, &arriving);
+            while self.ends[1].poll_deliver().is_some() {
+                self.delivered += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_path_that_loses_all_data_is_left_alone_and_tried_again() {
+    let mut world = World::new(2);
+    let run = |world: &mut World, time_ns: u64, loses: bool| {
+        let (before, until_ns) = (world.first_path().sent_chunks, world.now_ns + time_ns);
+        while world.now_ns < until_ns {
+            world.offer();
+            world.step(200 * US, |datagram| Some(!(loses && is_data(datagram))));
+        }
+        world.first_path().sent_chunks - before
+    };
+    assert!(run(&mut world, 100 * MS, false) > 100, "it is used");
+    let lost = run(&mut world, 10 * SECOND, true);
+    // Of 50,000 frames: a few each time, and less often each time.
+    assert!(lost < 500, "{lost} chunks went where none arrives");
+    let path = world.first_path();
+    assert!((2..10).contains(&path.failures), "{path:?}");
+    // It has not stopped answering.
+    assert!(path.replies_received > 100, "{path:?}");
+
+    let used = run(&mut world, 20 * SECOND, false);
+    assert!(used > 1_000, "{used} chunks when it was whole again");
+    assert_eq!(world.first_path().state, PathState::Alive);
+    assert_eq!(world.first_path().failures, path.failures);
+    for _ in 0..100 {
+        world.step(MS, |_| Some(true));
+    }
+    assert_eq!(world.delivered, world.offered);
+}
+
+#[test]
+fn the_only_path_is_slowed_down_whatever_it_loses() {
+    let mut world = World::new(2);
+    let loses_data = |datagram: &[u8]| Some(!is_data(datagram));
+    for _ in 0..1_000 {
+        world.offer();
+        world.step(200 * US, loses_data);
+    }
+    assert_eq!(world.first_path().state, PathState::Dead);
+    // The other one goes, and it is what there is.
+    world.ends[0].set_path_link(world.now_ns, PathId(1), false);
+    for _ in 0..200 {
+        world.step(200 * US, loses_data);
+    }
+    assert_eq!(world.first_path().state, PathState::Alive);
+    let failures = world.first_path().failures;
+    for _ in 0..1_000 {
+        if world.ends[0].can_accept() {
+            world.offer();
+        }
+        world.step(200 * US, loses_data);
+    }
+    let path = world.first_path();
+    assert_eq!(path.failures, failures);
+    // It is slowed down: eight datagrams at a time.
+    assert!(path.window_bytes <= 8 * 1500, "{path:?}");
+}
