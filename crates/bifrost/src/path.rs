@@ -330,7 +330,11 @@ impl Path {
         }
         self.probe_timeout.clear();
         self.stats.replies_received += 1;
-        self.rtt.sample(now_ns, u64::from(age_us.max(1)) * 1000);
+        let sample_ns = u64::from(age_us.max(1)) * 1000;
+        match self.health.is_alive_since(now_ns.saturating_sub(age_ns)) {
+            true => self.rtt.sample(now_ns, sample_ns),
+            false => self.rtt.sample_of_unused(now_ns, sample_ns),
+        }
         // The stamp is rounded: what left in the same microsecond came after the probe.
         let probe_ns = now_ns.saturating_sub(age_ns + 2000);
         self.sent.on_probe_answered(now_ns, probe_ns);

@@ -96,6 +96,28 @@ impl World {
 }
 
 #[test]
+fn probes_that_waited_for_the_same_do_not_stretch_the_timeout() {
+    for paths in [1, 2] {
+        let mut world = World::new(paths);
+        let until_ns = world.now_ns + 3 * SECOND;
+        while world.now_ns < until_ns {
+            world.step(MS, |_| None);
+        }
+        assert_eq!(world.first_path().state, PathState::Dead);
+        assert!(world.held.len() > 100, "{}", world.held.len());
+        while world.first_path().state == PathState::Dead {
+            world.step(200 * US, |_| Some(true));
+        }
+        // An answer or two more than those that waited.
+        for _ in 0..1_000 {
+            world.step(200 * US, |_| Some(true));
+        }
+        let rto_ns = world.first_path().rto_ns;
+        assert!(rto_ns < 10 * MS, "{rto_ns} ns over {paths} paths");
+    }
+}
+
+#[test]
 fn a_path_that_loses_all_data_is_left_alone_and_tried_again() {
     let mut world = World::new(2);
     let run = |world: &mut World, time_ns: u64, loses: bool| {

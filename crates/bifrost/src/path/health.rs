@@ -101,6 +101,11 @@ impl PathHealth {
         self.mtu
     }
 
+    /// Whether the path has been alive since then.
+    pub(super) fn is_alive_since(&self, at_ns: u64) -> bool {
+        self.state == PathState::Alive && self.since_ns <= at_ns
+    }
+
     /// When the next probe is due.
     pub(super) fn deadline(&self) -> Option<u64> {
         (self.state != PathState::Down).then_some(self.next_ns)

@@ -15,7 +15,7 @@ const RECENT_SPAN_NS: u64 = 10_000_000;
 const INITIAL_NS: u64 = 1_000_000;
 /// A sample counts as no more than this above srtt + 4 var. One datagram that straggles
 /// must not stretch timeouts to its own delay; a path that has become longer is known by
-/// the samples that follow.
+/// the samples that follow. As far below it, one may show what others waited for to be over.
 const MAX_EXCESS_NS: u64 = 4_000_000;
 
 /// A minimum over the last one to two spans.
@@ -111,6 +111,16 @@ impl RttEstimator {
         if rtt_ns <= self.lowest_ns {
             self.lowest_seen_ns = now_ns;
         }
+    }
+
+    /// A sample of a probe that left while the path carried nothing. Where such have waited,
+    /// they waited for the same and come in order, each after less time: the last one alone says
+    /// what the path is like. So one that is far below the estimate begins anew.
+    pub(crate) fn sample_of_unused(&mut self, now_ns: u64, rtt_ns: u64) {
+        if rtt_ns + MAX_EXCESS_NS < self.smoothed_ns {
+            self.samples = 0;
+        }
+        self.sample(now_ns, rtt_ns);
     }
 
     /// Whether the lowest is about to be forgotten without having been seen again.
@@ -212,6 +222,23 @@ mod tests {
         assert_eq!(rtt.smoothed_ns(), 60_000_000);
         rtt.sample(2, 300_000);
         assert_eq!((rtt.smoothed_ns(), rtt.deviation_ns()), (300_000, 150_000));
+    }
+
+    #[test]
+    fn of_samples_that_waited_for_the_same_the_last_one_stays() {
+        let mut rtt = RttEstimator::new();
+        for step in 0..20 {
+            rtt.sample(step, 200_000);
+        }
+        for step in 0..300 {
+            rtt.sample_of_unused(20 + step, (300 - step) * 10_000_000);
+        }
+        assert_eq!(
+            (rtt.smoothed_ns(), rtt.deviation_ns()),
+            (10_000_000, 5_000_000)
+        );
+        rtt.sample(320, 200_000);
+        assert_eq!((rtt.smoothed_ns(), rtt.deviation_ns()), (200_000, 100_000));
     }
 
     #[test]
