@@ -153,7 +153,7 @@ impl TransportEngine {
         }
     }
 
-    /// The path's MTU is known to have changed (`EMSGSIZE`, `IP_MTU`), in bytes with IP
+    /// The path's MTU is known to have changed (`EMSGSIZE`), in bytes with IP
     /// header; raised to 1280 if smaller, lowered to the path's setting if larger. Frames
     /// that were segmented larger are segmented again. The engine finds out itself, more
     /// slowly, where this is not called, and when the MTU has become larger again.

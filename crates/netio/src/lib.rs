@@ -23,6 +23,7 @@ mod netlink;
 mod next_hop;
 mod nf_tables;
 mod path_mtu;
+mod route_mtu;
 pub mod rtt;
 mod sock_diag;
 pub mod tunnel;

@@ -528,7 +528,7 @@ pub fn device_to(address: IpAddr) -> Result<Option<(u32, bool)>> {
     Ok(out.map(|out| (out, own)))
 }
 
-fn family_of(address: IpAddr) -> (AddressFamily, u8) {
+pub(crate) fn family_of(address: IpAddr) -> (AddressFamily, u8) {
     match address {
         IpAddr::V4(_) => (AddressFamily::Inet, 32),
         IpAddr::V6(_) => (AddressFamily::Inet6, 128),

@@ -6,11 +6,14 @@ mod sandbox;
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use causeway_netio::tunnel::{
     BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, SendBuffers, Slab, TunnelError,
     UdpPath, UdpReceiver, VNET_HEADER, Waiter, monotonic_ns,
+};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
 
 use sandbox::{Sandbox, wait_for};
@@ -216,5 +219,80 @@ fn what_does_not_fit_and_who_does_not_listen_is_told() {
             error.starts_with("path 127.0.0.1:7000 to 127.0.0.1:7002: cannot take the local"),
             "{error}"
         );
+    });
+}
+
+/// An ICMP message to 10.9.0.1, as anybody may send it: datagrams of port 7000 to 10.9.0.2, port
+/// 7001, were too large for a hop of 552 bytes.
+fn forge_fragmentation_needed() {
+    let udp = [7000_u16, 7001, 1480, 0].map(u16::to_be_bytes).concat();
+    let mut quoted = vec![0x45, 0, 0x05, 0xdc, 0, 1, 0x40, 0, 64, 17, 0, 0];
+    quoted.extend([10, 9, 0, 1, 10, 9, 0, 2]);
+    let sum = checksum(&quoted);
+    quoted[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut message = vec![3, 4, 0, 0, 0, 0, 0x02, 0x28];
+    message.extend([quoted, udp].concat());
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let raw = socket(
+        AddressFamily::Inet,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::Icmp,
+    )
+    .expect("a raw socket");
+    let to = SockaddrIn::new(10, 9, 0, 1, 0);
+    sendto(raw.as_raw_fd(), &message, &to, MsgFlags::empty()).expect("it is sent");
+}
+
+#[test]
+fn a_forged_message_of_a_small_mtu_changes_nothing() {
+    Sandbox::run(|_| {
+        sandbox::ip("link add d0 type veth peer name d1");
+        sandbox::ip("addr add 10.9.0.1/24 dev d0");
+        sandbox::ip("link set d1 up");
+        sandbox::ip("link set d0 up");
+        sandbox::ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev d0");
+        let options = PathOptions {
+            local: SocketAddr::from(([10, 9, 0, 1], 7000)),
+            remote: SocketAddr::from(([10, 9, 0, 2], 7001)),
+            ..path(0, 0)
+        };
+        let a = UdpPath::open(&options).expect("a path");
+        assert_eq!(a.payload_max().expect("MTU"), 1472);
+        let mut buffers = SendBuffers::default();
+        let large = [0; 1472];
+        for _ in 0..3 {
+            forge_fragmentation_needed();
+            let mut batch = buffers.batch();
+            batch.message(0);
+            batch.part(&large);
+            let sent = batch.send(&a);
+            assert_eq!((sent.messages, sent.refused, sent.too_large), (1, 0, false));
+        }
+        // The kernel has believed it.
+        let told = std::process::Command::new("ip")
+            .args(["route", "get", "10.9.0.2"])
+            .output()
+            .expect("ip");
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(told.contains("mtu 552"), "{told}");
+        assert_eq!(a.payload_max().expect("MTU"), 1472);
+        drop(a);
+        let a = UdpPath::open(&options).expect("a path");
+        assert_eq!(a.payload_max().expect("MTU"), 1472);
+        // What the operator says is another matter.
+        sandbox::ip("route add 10.9.0.2/32 dev d0 mtu 1400");
+        assert_eq!(a.payload_max().expect("MTU"), 1372);
+        sandbox::ip("addr add fd09::1/64 dev d0 nodad");
+        let options = PathOptions {
+            local: "[fd09::1]:7000".parse().expect("an address"),
+            remote: "[fd09::2]:7001".parse().expect("an address"),
+            ..options
+        };
+        let a = UdpPath::open(&options).expect("a path");
+        assert_eq!(a.payload_max().expect("MTU"), 1500 - 48);
+        sandbox::ip("route add fd09::2/128 dev d0 mtu 1400");
+        assert_eq!(a.payload_max().expect("MTU"), 1400 - 48);
     });
 }

@@ -167,8 +167,9 @@ impl<'a> SendBatch<'a> {
             let segmented = buffers.messages[first].1 > 0;
             match code {
                 Some(libc::EINTR) => continue,
-                // What the network said of an earlier datagram; ours was not looked at.
-                Some(libc::ECONNREFUSED | libc::EHOSTUNREACH) if !repeated => {
+                // What the network said of an earlier datagram; ours was not looked at. If it is
+                // too large for the device, it is so again.
+                Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EMSGSIZE) if !repeated => {
                     repeated = true;
                     continue;
                 }

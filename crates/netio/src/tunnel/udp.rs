@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::{io, mem};
 
@@ -16,6 +16,7 @@ use nix::sys::socket::{
 use super::TunnelError;
 use super::slab::{BufferId, Slab};
 use super::tun::is_transient;
+use crate::route_mtu::route_mtu;
 
 /// Messages of one receive call: each holds up to 64 KiB of merged datagrams.
 const MESSAGES: usize = 8;
@@ -47,7 +48,10 @@ pub struct PathOptions {
 #[derive(Debug)]
 pub struct UdpPath {
     fd: OwnedFd,
+    local: IpAddr,
     remote: SocketAddr,
+    /// Number of the device that it goes by, if it is given.
+    device: Option<u32>,
     /// Messages that the next receive call asks for.
     ask: Cell<usize>,
     /// Whether messages may have several segments (UDP_SEGMENT): so long as none was refused.
@@ -124,9 +128,16 @@ impl UdpPath {
         ))?;
         connect(fd.as_raw_fd(), &SockaddrStorage::from(remote))
             .map_err(failed("reach the remote address (is there a route?)"))?;
+        // A link-local address says its device itself.
+        let scope = match remote {
+            SocketAddr::V6(remote) => Some(remote.scope_id()).filter(|index| *index != 0),
+            SocketAddr::V4(_) => None,
+        };
         let path = Self {
             fd,
+            local: local.ip(),
             remote,
+            device: options.device.or(scope),
             ask: Cell::new(MESSAGES),
             takes_segments: Cell::new(true),
         };
@@ -151,28 +162,16 @@ impl UdpPath {
         self.remote
     }
 
-    /// Bytes of UDP payload that fit a packet of this path, as far as the kernel knows.
+    /// Bytes of UDP payload that fit a packet of this path, by the route's own MTU or the
+    /// device's.
     pub fn payload_max(&self) -> io::Result<usize> {
-        let (level, name, headers) = match self.remote {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, 20 + 8),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, 40 + 8),
+        let headers = match self.remote {
+            SocketAddr::V4(_) => 20 + 8,
+            SocketAddr::V6(_) => 40 + 8,
         };
-        let mut mtu: libc::c_int = 0;
-        let mut length = size_of_val(&mtu) as libc::socklen_t;
-        // SAFETY: a live integer and its size.
-        let status = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                name,
-                (&raw mut mtu).cast(),
-                &mut length,
-            )
-        };
-        if status < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((mtu as usize).saturating_sub(headers))
+        let mtu = route_mtu(self.local, self.remote.ip(), self.device)?;
+        let longest = u32::from(u16::MAX);
+        Ok((mtu.min(longest) as usize).saturating_sub(headers))
     }
 
     /// Receives one datagram; `None` when there is none.
