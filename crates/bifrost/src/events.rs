@@ -17,6 +17,9 @@ pub enum TunnelEvent {
     /// The peer answers as another instance: it was restarted. What was under way is
     /// dropped, both directions begin again.
     PeerRestarted,
+    /// This end has an earlier state of its memory, as from a snapshot of its machine. What was
+    /// under way is dropped, both directions begin again.
+    SetBack,
     /// The path carries traffic.
     PathAlive(PathId),
     /// The path has stopped answering, or loses all data; what was in flight moves to the others.

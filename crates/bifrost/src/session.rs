@@ -124,6 +124,14 @@ impl Session {
         before.is_some()
     }
 
+    /// This end is an earlier state of itself: it takes another instance, as its numbers, and
+    /// with them nonces, were used since then. `number`, which the peer knows of, tells this
+    /// time from others that it is set back to the same state.
+    pub(crate) fn become_another(&mut self, number: u64) {
+        self.instance = mix(self.instance, number).max(1);
+        self.handshake_keys = HandshakeKeys::new(&self.keys, self.instance);
+    }
+
     /// # Errors
     /// A datagram of another session.
     pub(crate) fn check_epoch(&self, header: &CommonHeader) -> Result<(), DropReason> {

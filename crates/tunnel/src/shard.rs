@@ -313,6 +313,12 @@ impl Shard {
             match event {
                 TunnelEvent::PeerUp => info!(thread, "the other end answers"),
                 TunnelEvent::PeerRestarted => info!(thread, "the other end was restarted"),
+                TunnelEvent::SetBack => {
+                    warn!(
+                        thread,
+                        "this end was set back to an earlier state, and begins anew"
+                    )
+                }
                 TunnelEvent::PathAlive(id) => info!(thread, "path {id} is alive"),
                 TunnelEvent::PathDead(id) => warn!(thread, "path {id} is dead"),
                 TunnelEvent::PathLosesData(id) => {

@@ -288,6 +288,9 @@ impl TransportEngine {
         let next = path.next_number();
         let largest = expand(next - 1, ack.largest);
         if largest >= next {
+            // An acknowledgement of this session for what this end has not sent, as far as it
+            // knows: its memory is an earlier one, of a snapshot.
+            self.begin_as_another(now_ns, carrier, largest);
             return Err(DropReason::Malformed);
         }
         let path = self.paths.get_mut(carrier).ok_or(DropReason::Path)?;
@@ -385,13 +388,7 @@ impl TransportEngine {
                 return Err(DropReason::Epoch);
             }
             self.begin_session(now_ns, probe.instance);
-            // Before any data: this probe shows the peer that we know its instance.
-            if let Some(path) = self.paths.get(index) {
-                self.control.push_front(Control::Probe {
-                    path: index as u8,
-                    size: path.mtu(),
-                });
-            }
+            self.probe_before_data(index);
         }
         self.session.credit = probe.credit.at_least_a_frame();
         let path = self.paths.get_mut(index).ok_or(DropReason::Path)?;
@@ -418,6 +415,24 @@ impl TransportEngine {
             }
         }
         Ok(())
+    }
+
+    /// Before any data: this probe shows the peer that we know its instance.
+    fn probe_before_data(&mut self, index: usize) {
+        if let Some(path) = self.paths.get(index) {
+            self.control.push_front(Control::Probe {
+                path: index as u8,
+                size: path.mtu(),
+            });
+        }
+    }
+
+    /// This end was set back, as an acknowledgement on path `index` of packet `number` shows.
+    fn begin_as_another(&mut self, now_ns: u64, index: usize, number: u64) {
+        self.events.push(TunnelEvent::SetBack);
+        self.session.become_another(number);
+        self.begin_session(now_ns, self.session.peer());
+        self.probe_before_data(index);
     }
 
     /// The peer has proved to be `instance`, which it was not until now: everything

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use causeway_bifrost::wire::CommonHeader;
+use causeway_bifrost::wire::{CommonHeader, TAG_LEN};
 use causeway_bifrost::{
     PathConfig, PathId, Span, Transmit, TransportConfig, TransportEngine, VNET_HEADER_LEN,
 };
@@ -58,6 +58,10 @@ pub(crate) fn sent(engine: &mut TransportEngine, now_ns: u64) -> Vec<Vec<u8>> {
             if segment.payload.len > 0 && segment.payload.offset == 0 {
                 datagram[header.len() + VNET_HEADER_LEN] = 0x45;
                 datagram[header.len() + VNET_HEADER_LEN + 3] = 20;
+            }
+            if batch.to_seal && segment.payload.len > 0 {
+                datagram.resize(datagram.len() + TAG_LEN, 0);
+                engine.seal(&mut datagram);
             }
             out.push(datagram);
         }
