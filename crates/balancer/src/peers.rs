@@ -256,11 +256,15 @@ impl Engine {
                 let told = before.map_or(HealthState::Unknown, |before| before.told);
                 // What is not probed, as in maintenance, is to be found anew.
                 let is_probed = self.checks.contains_key(&member.id);
-                let found = before.filter(|_| is_probed).map(|before| before.found);
-                let found = match of_all.votes.decide(HealthState::Unknown) {
-                    HealthState::Unknown => found.unwrap_or(HealthState::Unknown),
-                    by_votes => by_votes,
-                };
+                let held = before.filter(|_| is_probed);
+                let own = held.filter(|before| before.probes);
+                let own = own.and_then(|_| Some(self.checks.get(&member.id)?.state()));
+                let found = [of_all.votes.decide(HealthState::Unknown)]
+                    .into_iter()
+                    .chain(own)
+                    .chain(held.map(|before| before.found))
+                    .find(|found| *found != HealthState::Unknown)
+                    .unwrap_or(HealthState::Unknown);
                 let of = OfPeers {
                     probes,
                     votes: of_all.votes,

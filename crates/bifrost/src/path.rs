@@ -341,6 +341,7 @@ impl Path {
         if outcome.revived {
             // It carries traffic again: its window is learnt again.
             self.congestion = Congestion::new(self.mtu(), config.limits.path_window);
+            self.data.begin();
         }
         outcome
     }

@@ -128,7 +128,7 @@ pub struct KernelMeter {
     flows: Vec<(u8, MapHandle)>,
     verdicts: PerCpu<PacketsBytes>,
     // The link before the program that it holds.
-    _hold: Hold,
+    hold: Option<Hold>,
     skel: MeterSkel<'static>,
 }
 
@@ -177,7 +177,7 @@ impl KernelMeter {
             records,
             flows,
             verdicts: PerCpu::new(handle(&skel.maps.verdicts)?)?,
-            _hold: hold,
+            hold: Some(hold),
             skel,
         })
     }
@@ -213,8 +213,14 @@ impl KernelMeter {
         Ok(records.iter().map(sample).collect())
     }
 
+    /// Takes the program off the interface; what it has found stays.
+    pub fn detach(&mut self) {
+        self.hold = None;
+    }
+
     /// What each flow's open epoch holds so far. To be read last: its latencies
-    /// come out of [`KernelMeter::poll`] too if the flow goes on.
+    /// come out of [`KernelMeter::poll`] too if the flow goes on, and flows that end meanwhile
+    /// count as evicted, unless the meter is [detached](KernelMeter::detach).
     pub fn open_epochs(&self) -> Result<OpenEpochs> {
         let bss = self.skel.maps.bss_data.as_deref();
         let open = bss.map_or(0, |bss| read(&bss.open_epochs));

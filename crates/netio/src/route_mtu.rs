@@ -16,49 +16,75 @@ use crate::next_hop::family_of;
 /// kernel holds beside the route and which IP_MTU tells: anybody can send them (RFC 8899,
 /// section 4.6.1). `device`: by this one, whatever the routes say.
 pub(crate) fn route_mtu(from: IpAddr, to: IpAddr, device: Option<u32>) -> io::Result<u32> {
-    let ask = |flags| {
-        let mut request = RouteMessage::default();
-        let (family, length) = family_of(to);
-        request.header.address_family = family;
-        request.header.destination_prefix_length = length;
-        request.header.source_prefix_length = length;
-        request.header.flags = flags;
-        request.attributes = vec![
-            RouteAttribute::Source(from.into()),
-            RouteAttribute::Destination(to.into()),
-        ];
-        request.attributes.extend(device.map(RouteAttribute::Oif));
-        match get(RouteNetlinkMessage::GetRoute(request))? {
-            Some(RouteNetlinkMessage::NewRoute(route)) => Ok(route.attributes),
-            _ => Err(io::Error::from_raw_os_error(libc::ENETUNREACH)),
-        }
+    let entry = match device {
+        // A socket that is bound to a device may send where no route leads.
+        Some(_) => ask(None, to, device, RouteFlags::FibMatch)?.unwrap_or_default(),
+        None => ask(Some(from), to, None, RouteFlags::FibMatch)?.ok_or_else(no_route)?,
     };
-    let own = ask(RouteFlags::FibMatch)?
-        .into_iter()
-        .find_map(|attribute| {
-            let RouteAttribute::Metrics(metrics) = attribute else {
-                return None;
-            };
-            metrics.into_iter().find_map(|metric| match metric {
-                RouteMetric::Mtu(mtu) => Some(mtu),
-                _ => None,
-            })
-        });
-    if let Some(own) = own {
+    // IPv6 takes the wish for a device lightly here.
+    let other = oif(&entry).is_some_and(|index| device.is_some_and(|device| device != index));
+    if let Some(own) = own_mtu(&entry).filter(|_| !other) {
         return Ok(own);
     }
-    // The entry itself may name several devices; here one of them has been chosen.
-    let out = ask(RouteFlags::empty())?
-        .into_iter()
-        .find_map(|attribute| match attribute {
-            RouteAttribute::Oif(index) => Some(index),
-            _ => None,
-        });
+    // The entry itself may name several devices; one of them has been chosen.
+    let out = match device {
+        Some(device) => device,
+        None => {
+            let chosen = ask(Some(from), to, None, RouteFlags::empty())?;
+            oif(&chosen.ok_or_else(no_route)?).ok_or_else(no_device)?
+        }
+    };
+    device_mtu(out)
+}
+
+/// What the kernel has for packets to an address; `None`: no route.
+fn ask(
+    from: Option<IpAddr>,
+    to: IpAddr,
+    device: Option<u32>,
+    flags: RouteFlags,
+) -> io::Result<Option<Vec<RouteAttribute>>> {
+    let mut request = RouteMessage::default();
+    let (family, length) = family_of(to);
+    request.header.address_family = family;
+    request.header.destination_prefix_length = length;
+    request.header.flags = flags;
+    request.attributes = vec![RouteAttribute::Destination(to.into())];
+    if let Some(from) = from {
+        request.header.source_prefix_length = length;
+        request.attributes.push(RouteAttribute::Source(from.into()));
+    }
+    request.attributes.extend(device.map(RouteAttribute::Oif));
+    Ok(match get(RouteNetlinkMessage::GetRoute(request))? {
+        Some(RouteNetlinkMessage::NewRoute(route)) => Some(route.attributes),
+        _ => None,
+    })
+}
+
+fn oif(entry: &[RouteAttribute]) -> Option<u32> {
+    entry.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    })
+}
+
+fn own_mtu(entry: &[RouteAttribute]) -> Option<u32> {
+    let metrics = entry.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Metrics(metrics) => Some(metrics),
+        _ => None,
+    });
+    metrics?.iter().find_map(|metric| match metric {
+        RouteMetric::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    })
+}
+
+fn device_mtu(index: u32) -> io::Result<u32> {
     let mut request = LinkMessage::default();
-    request.header.index = out.ok_or_else(gone)?;
+    request.header.index = index;
     let Some(RouteNetlinkMessage::NewLink(link)) = get(RouteNetlinkMessage::GetLink(request))?
     else {
-        return Err(gone());
+        return Err(no_device());
     };
     let mtu = link
         .attributes
@@ -67,9 +93,13 @@ pub(crate) fn route_mtu(from: IpAddr, to: IpAddr, device: Option<u32>) -> io::Re
             LinkAttribute::Mtu(mtu) => Some(mtu),
             _ => None,
         });
-    mtu.ok_or_else(gone)
+    mtu.ok_or_else(no_device)
 }
 
-fn gone() -> io::Error {
+fn no_route() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENETUNREACH)
+}
+
+fn no_device() -> io::Error {
     io::Error::from_raw_os_error(libc::ENODEV)
 }

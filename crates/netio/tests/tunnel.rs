@@ -296,3 +296,36 @@ fn a_forged_message_of_a_small_mtu_changes_nothing() {
         assert_eq!(a.payload_max().expect("MTU"), 1400 - 48);
     });
 }
+
+/// Where the routes name another device, or none.
+#[test]
+fn a_device_that_is_given_has_its_own_mtu() {
+    Sandbox::run(|_| {
+        for (device, peer, net) in [("d0", "d1", 0), ("d2", "d3", 2)] {
+            sandbox::ip(&format!("link add {device} type veth peer name {peer}"));
+            sandbox::ip(&format!("addr add 10.9.{net}.1/24 dev {device}"));
+            sandbox::ip(&format!("addr add fd09:{net}::1/64 dev {device} nodad"));
+            sandbox::ip(&format!("link set {peer} up"));
+            sandbox::ip(&format!("link set {device} up"));
+        }
+        sandbox::ip("link set d2 mtu 1400");
+        let d2 = causeway_netio::Interface::find("d2").expect("an interface");
+        let by_d2 = |local: &str, remote: &str| PathOptions {
+            local: local.parse().expect("an address"),
+            remote: remote.parse().expect("an address"),
+            device: Some(d2.index),
+            ..path(0, 0)
+        };
+        let ipv4 = UdpPath::open(&by_d2("10.9.2.1:7000", "10.20.0.2:7001")).expect("a path");
+        assert_eq!(ipv4.payload_max().expect("MTU"), 1400 - 28, "no route");
+        sandbox::ip("route add default dev d0");
+        assert_eq!(ipv4.payload_max().expect("MTU"), 1400 - 28, "another's");
+        sandbox::ip("route add default dev d2 metric 10 mtu 1300");
+        assert_eq!(ipv4.payload_max().expect("MTU"), 1300 - 28, "its own");
+        sandbox::ip("-6 route add default dev d0 metric 1024");
+        sandbox::ip("-6 route add default dev d2 metric 2048");
+        let ipv6 = by_d2("[fd09:2::1]:7000", "[fd20::2]:7001");
+        let ipv6 = UdpPath::open(&ipv6).expect("a path");
+        assert_eq!(ipv6.payload_max().expect("MTU"), 1400 - 48);
+    });
+}

@@ -84,16 +84,17 @@ impl Secrets {
 
     /// Takes those of the file, which may have changed.
     pub(super) fn take(&mut self, file: &BalancerConfig, book: Option<&FleetBook>) {
-        self.keys
-            .retain(|number, _| book.is_some_and(|book| book.keys.accepts(*number)));
+        // Without a book, as where the kept one is lost, that of the store may accept any of them.
+        if let Some(book) = book {
+            self.keys.retain(|number, _| book.keys.accepts(*number));
+            self.cids.retain(|(vip, form), _| {
+                let own = book.cids.get(vip);
+                own.is_some_and(|own| own.forms.values().any(|accepted| accepted == form))
+            });
+        }
         if let Some(cookies) = &file.cookies {
             self.keys.extend(cookies.keys.numbered());
         }
-        let accepts = |(vip, form): &(Arc<str>, CidForm)| {
-            let own = book.and_then(|book| book.cids.get(vip));
-            own.is_some_and(|own| own.forms.values().any(|accepted| accepted == form))
-        };
-        self.cids.retain(|of, _| accepts(of));
         for vip in &file.vips {
             let own = vip
                 .quic

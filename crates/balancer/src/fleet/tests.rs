@@ -657,6 +657,11 @@ fn a_restart_keeps_the_former_key_until_it_has_rested() {
         world.start(at, &[1]);
         assert!(world.members[at].has_key('6') && world.members[at].has_key('5'));
     }
+    // One has lost its book besides, and goes by that of the store.
+    world.members[1].daemon = None;
+    fs::remove_file(world.members[1].dir.path().join("fleet.json")).unwrap();
+    world.start(1, &[1]);
+    assert!(world.members[1].has_key('6') && world.members[1].has_key('5'));
     // All go on meanwhile.
     world.reload(0, &[1, 2]);
     world.settle();

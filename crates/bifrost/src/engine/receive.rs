@@ -288,9 +288,13 @@ impl TransportEngine {
         let next = path.next_number();
         let largest = expand(next - 1, ack.largest);
         if largest >= next {
-            // An acknowledgement of this session for what this end has not sent, as far as it
-            // knows: its memory is an earlier one, of a snapshot.
-            self.begin_as_another(now_ns, carrier, largest);
+            // A new acknowledgement of this session for what this end has not sent, as far as it
+            // knows: its memory is an earlier one, of a snapshot. A recorded one of long ago, when
+            // numbers of 32 bits were others, is none.
+            let carrier_path = self.paths.get(carrier);
+            if carrier_path.is_some_and(|path| path.acks.is_newest_control(number)) {
+                self.begin_as_another(now_ns, carrier, largest);
+            }
             return Err(DropReason::Malformed);
         }
         let path = self.paths.get_mut(carrier).ok_or(DropReason::Path)?;
@@ -342,7 +346,7 @@ impl TransportEngine {
         let known = self.session.is_with(probe.instance);
         if !self.session.is_established() && probe.peer == self.session.instance() {
             // Only a peer that has received of this instance can know its number.
-            self.begin_session(now_ns, probe.instance);
+            self.meet_peer(now_ns, probe.instance);
         } else if !known {
             // It may have gone since it sent this: an answer shows that it has not. Its
             // own answer goes behind, so that it proves itself before it sends data.
@@ -387,7 +391,7 @@ impl TransportEngine {
             if !self.session.is_later(probe_ns) {
                 return Err(DropReason::Epoch);
             }
-            self.begin_session(now_ns, probe.instance);
+            self.meet_peer(now_ns, probe.instance);
             self.probe_before_data(index);
         }
         self.session.credit = probe.credit.at_least_a_frame();
@@ -435,18 +439,23 @@ impl TransportEngine {
         self.probe_before_data(index);
     }
 
-    /// The peer has proved to be `instance`, which it was not until now: everything
-    /// begins again.
-    fn begin_session(&mut self, now_ns: u64, instance: u64) {
+    /// The peer has proved to be `instance`, which it was not until now.
+    fn meet_peer(&mut self, now_ns: u64, instance: u64) {
+        let restarted = self.begin_session(now_ns, instance);
+        self.events.push(match restarted {
+            true => TunnelEvent::PeerRestarted,
+            false => TunnelEvent::PeerUp,
+        });
+    }
+
+    /// Everything begins again; says whether there was a session before.
+    fn begin_session(&mut self, now_ns: u64, instance: u64) -> bool {
         let restarted = self.session.begin(now_ns, instance);
         self.outbound.clear(&mut self.released);
         self.reorder.clear(&mut self.released);
         self.control.drop_acks();
         self.paths.begin_session(now_ns, &self.config);
         self.metrics.sessions += 1;
-        self.events.push(match restarted {
-            true => TunnelEvent::PeerRestarted,
-            false => TunnelEvent::PeerUp,
-        });
+        restarted
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct DataProgress {
     acked_ns: u64,
     /// and when some were first lost after that.
     lost_ns: u64,
-    /// How often, since they were acknowledged or the path was left alone.
+    /// How often, since they were acknowledged or the path came back.
     losses: u32,
     /// Times that the path was left alone since data were acknowledged.
     left_alone: u32,
@@ -31,6 +31,11 @@ impl DataProgress {
             acked_ns: now_ns,
             ..DataProgress::default()
         };
+    }
+
+    /// The path carries data again: what it lost when it failed says nothing of it now.
+    pub(super) fn begin(&mut self) {
+        self.losses = 0;
     }
 
     pub(super) fn on_lost(&mut self, now_ns: u64) {
@@ -54,7 +59,6 @@ impl DataProgress {
     pub(super) fn leave_alone(&mut self) -> u64 {
         let time_ns = LEFT_ALONE_NS << self.left_alone.min(DOUBLINGS);
         self.left_alone += 1;
-        self.losses = 0;
         time_ns
     }
 }

@@ -136,9 +136,14 @@ impl PendingAcks {
         expand(self.control_seen, low)
     }
 
+    /// Whether no acknowledgement has had this number or a later one.
+    pub(crate) fn is_newest_control(&self, number: u64) -> bool {
+        number > self.control_seen
+    }
+
     /// Notes the number of an acknowledgement; says whether none was newer.
     pub(crate) fn note_control(&mut self, number: u64) -> bool {
-        let newest = number > self.control_seen;
+        let newest = self.is_newest_control(number);
         self.control_seen = self.control_seen.max(number);
         newest
     }

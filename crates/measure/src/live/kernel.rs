@@ -153,6 +153,7 @@ impl Source for Kernel {
     }
 
     fn finish(&mut self, state: &mut State) -> anyhow::Result<()> {
+        self.meter.detach();
         let mut samples = self.meter.poll(Duration::ZERO)?;
         let open = self.meter.open_epochs()?;
         samples.extend(open.samples);
