@@ -51,19 +51,25 @@ impl Native {
             }
         }
         let given = state.estimator.packet(&packet);
-        for sample in ended.iter().chain(given.iter()) {
-            let record = add(&mut state.sums, sample, self.epoch_ns);
-            self.records.extend(record.map(|sums| MeterRecord {
-                key: flow.key(),
-                epoch: sums.epoch,
-                sum_halves_ns: sums.sum_halves_ns,
-                weight_halves: sums.weight_halves,
-                bound_halves: sums.bound_halves,
-                window: sums.window,
-                narrow: sums.narrow,
-                ..MeterRecord::default()
-            }));
+        let samples = ended.iter().chain(given.iter());
+        let sums = &mut state.sums;
+        let mut ended: Vec<_> = samples
+            .filter_map(|sample| add(sums, sample, self.epoch_ns))
+            .collect();
+        if ends(&packet) {
+            ended.extend(end_epoch(sums));
         }
+        let record = |sums: MeterSums| MeterRecord {
+            key: flow.key(),
+            epoch: sums.epoch,
+            sum_halves_ns: sums.sum_halves_ns,
+            weight_halves: sums.weight_halves,
+            bound_halves: sums.bound_halves,
+            window: sums.window,
+            narrow: sums.narrow,
+            ..MeterRecord::default()
+        };
+        self.records.extend(ended.into_iter().map(record));
     }
 
     /// Records since the last call.
@@ -92,19 +98,30 @@ fn counts(packet: &Packet) -> bool {
     }
 }
 
+/// Whether the client closes its connection.
+fn ends(packet: &Packet) -> bool {
+    let closes = packet.tcp_flags & (Packet::FIN | Packet::RST) != 0;
+    packet.proto == Packet::TCP && !packet.opaque && closes && packet.tcp_flags & Packet::SYN == 0
+}
+
+/// Begins new sums; gives those until now, if there are any.
+fn end_epoch(sums: &mut MeterSums) -> Option<MeterSums> {
+    let ended = *sums;
+    *sums = MeterSums {
+        packets: ended.packets,
+        epoch: ended.epoch,
+        ..MeterSums::default()
+    };
+    (ended.weight_halves > 0).then_some(ended)
+}
+
 /// Adds a sample; gives the sums of an epoch that it ends.
 fn add(sums: &mut MeterSums, sample: &Sample, epoch_ns: u64) -> Option<MeterSums> {
     let epoch = sample.when_ns / epoch_ns;
-    let ended = (sums.weight_halves > 0 && sums.epoch != epoch).then_some(*sums);
-    if sums.epoch != epoch {
-        (
-            sums.sum_halves_ns,
-            sums.weight_halves,
-            sums.bound_halves,
-            sums.window,
-            sums.narrow,
-        ) = (0, 0, 0, 0, 0);
-    }
+    let ended = match sums.epoch == epoch {
+        true => None,
+        false => end_epoch(sums),
+    };
     sums.epoch = epoch;
     sums.sum_halves_ns += sample.sum_halves_ns;
     sums.weight_halves += u64::from(sample.weight_halves);
