@@ -367,7 +367,8 @@ impl<'a> User<'a> {
         let nat = nat.transpose().map_err(|_| ConnectionFault::SendFailed)?;
         let to = nat.as_ref().map_or(target, |nat| nat.inside);
         let endpoint = open_endpoint(to).map_err(|_| ConnectionFault::SendFailed)?;
-        if let Ok(local) = nat.map_or_else(|| endpoint.local_addr(), |nat| Ok(nat.outside)) {
+        let outside = nat.as_ref().map(|nat| nat.outside);
+        if let Ok(local) = outside.map_or_else(|| endpoint.local_addr(), Ok) {
             self.world.log.borrow_mut().connections[number].local = local;
         }
         let connecting = endpoint
@@ -382,6 +383,9 @@ impl<'a> User<'a> {
                 return Err(ConnectionFault::ConnectTimeout);
             }
         };
+        if let Some(nat) = nat {
+            let _ = nat.connection.set(connection.clone());
+        }
         if let Some(every_ms) = self.world.options.migrate_ms {
             spawn_local(wander(endpoint, connection.clone(), to, every_ms, moved));
         }

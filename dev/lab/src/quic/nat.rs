@@ -3,10 +3,12 @@
 //! without telling it. Its connection ids stay: not the client has moved, only its
 //! packets come from elsewhere (RFC 9000, section 9.3.1, calls it NAT rebinding).
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 use tokio::task::{AbortHandle, spawn_local};
 
-use super::socket::open_socket;
+use super::socket::{is_confirmed, open_socket};
 
 /// Longer than any datagram of a client or a server here.
 const MAX_DATAGRAM: usize = 2048;
@@ -25,6 +27,9 @@ pub(super) struct Nat {
     pub inside: SocketAddr,
     /// The address that the first packets have.
     pub outside: SocketAddr,
+    /// The connection, once it is there: until its handshake is confirmed the ports stay, as a
+    /// server follows nobody before (RFC 9000, section 9).
+    pub connection: Rc<OnceCell<quinn::Connection>>,
     /// What carries the packets, for as long as the thread's tasks live or until it is
     /// aborted.
     pub task: AbortHandle,
@@ -37,6 +42,7 @@ struct Relay {
     former: FormerPorts,
     target: SocketAddr,
     client: Option<SocketAddr>,
+    connection: Rc<OnceCell<quinn::Connection>>,
     port: Port,
 }
 
@@ -52,8 +58,7 @@ enum Port {
 
 impl Nat {
     /// Opens a way to `target` that changes `every_ms` after the server has followed the last
-    /// change: on a machine that stands still it could not follow before the next, and it need
-    /// not follow a handshake at all (RFC 9000, section 9).
+    /// change: on a machine that stands still it could not follow before the next.
     pub(super) fn open(
         target: SocketAddr,
         every_ms: u64,
@@ -71,11 +76,13 @@ impl Nat {
             former: FormerPorts::default(),
             target,
             client: None,
+            connection: Rc::default(),
             port: Port::New,
         };
         Ok(Self {
             inside: relay.inside.local_addr()?,
             outside: relay.outside.local_addr()?,
+            connection: Rc::clone(&relay.connection),
             task: spawn_local(relay.run(Duration::from_millis(every_ms), moved)).abort_handle(),
         })
     }
@@ -112,7 +119,7 @@ impl Relay {
                     self.deliver(&back[..len]).await;
                 }
                 Ok(len) = self.former.recv(&mut late) => self.deliver(&late[..len]).await,
-                _ = clock.tick(), if self.port == Port::Settled => {
+                _ = clock.tick(), if self.port == Port::Settled && self.may_move() => {
                     if let Ok(next) = outside(self.target) {
                         self.former.push(std::mem::replace(&mut self.outside, next));
                         self.port = Port::New;
@@ -121,6 +128,10 @@ impl Relay {
                 }
             }
         }
+    }
+
+    fn may_move(&self) -> bool {
+        self.connection.get().is_some_and(is_confirmed)
     }
 
     async fn deliver(&self, datagram: &[u8]) {

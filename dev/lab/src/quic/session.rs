@@ -94,8 +94,13 @@ impl QuicSession {
             AddressChanges::Never | AddressChanges::Migrates(_) => (None, Some(moved)),
         };
         let to = nat.as_ref().map_or(target, |nat| nat.inside);
-        let nat = nat.map(|nat| nat.task);
         let opened = Self::connect(client.config(moves), to, wait).await;
+        let nat = nat.map(|nat| {
+            if let Ok((_, connection, _)) = &opened {
+                let _ = nat.connection.set(connection.clone());
+            }
+            nat.task
+        });
         let (endpoint, connection, sender) = opened.inspect_err(|_| abort(nat.as_ref()))?;
         if let (AddressChanges::Migrates(every), Some(moved)) = (moves, moved) {
             let every_ms = every.as_millis() as u64;

@@ -32,6 +32,11 @@ pub(super) fn open_endpoint(target: SocketAddr) -> io::Result<Endpoint> {
     )
 }
 
+/// Whether the handshake is confirmed for the client (RFC 9001, section 4.1.2).
+pub(super) fn is_confirmed(connection: &quinn::Connection) -> bool {
+    connection.stats().frame_rx.handshake_done > 0
+}
+
 /// Moves the endpoint to another port `every_ms` after the server has asked at the one before
 /// whether the client is there (RFC 9000, section 9.3), until its connection ends: on a
 /// machine that stands still a server could not follow otherwise.
@@ -50,7 +55,8 @@ pub(super) async fn wander(
             _ = connection.closed() => return,
             () = pause() => {}
         }
-        if before.is_some_and(|before| before == followed()) {
+        // Before that a client must not move (RFC 9000, section 9).
+        if !is_confirmed(&connection) || before.is_some_and(|before| before == followed()) {
             continue;
         }
         let answers = followed();
