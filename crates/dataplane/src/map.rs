@@ -20,6 +20,12 @@ fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
     }
 }
 
+/// A counter among a program's global variables, which the kernel writes.
+pub(crate) fn read_counter(counter: &u64) -> u64 {
+    // SAFETY: a reference is valid for reads.
+    unsafe { ptr::from_ref(counter).read_volatile() }
+}
+
 /// A map from `K` to `V`, one value for all CPUs.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {

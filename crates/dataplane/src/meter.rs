@@ -25,7 +25,7 @@ use crate::abi::{
     self, FlowKey6, MeterRecord, MeterServer, MeterSums, MeterVerdict, PacketsBytes, Plain as _,
 };
 use crate::error::{DataPlaneError, Result};
-use crate::map::{PerCpu, io_error};
+use crate::map::{PerCpu, io_error, read_counter};
 use crate::plane;
 use crate::skel::meter::MeterSkel;
 use crate::tc::{TcDirection, TcLink};
@@ -189,7 +189,8 @@ impl KernelMeter {
 
     /// Waits at most `timeout` for latencies of epochs that have ended, and gives
     /// all that there are. A flow's epoch ends with its first latency in a later
-    /// one, or with the client's FIN or RST; see [`KernelMeter::open_epochs`] for flows that have fallen silent.
+    /// one, or with the client's FIN or RST; see [`KernelMeter::open_epochs`] for flows
+    /// that have fallen silent.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<MeterSample>> {
         match self.ring.poll(timeout) {
             Err(e) if e.kind() != libbpf_rs::ErrorKind::Interrupted => {
@@ -223,7 +224,7 @@ impl KernelMeter {
     /// count as evicted, unless the meter is [detached](KernelMeter::detach).
     pub fn open_epochs(&self) -> Result<OpenEpochs> {
         let bss = self.skel.maps.bss_data.as_deref();
-        let open = bss.map_or(0, |bss| read(&bss.open_epochs));
+        let open = bss.map_or(0, |bss| read_counter(&bss.open_epochs));
         let mut samples = Vec::new();
         for (slot, flows) in &self.flows {
             for key in flows.keys() {
@@ -296,13 +297,8 @@ impl KernelMeter {
     /// Records that were lost because the reader was late.
     pub fn lost_records(&self) -> u64 {
         let bss = self.skel.maps.bss_data.as_deref();
-        bss.map_or(0, |bss| read(&bss.lost_records))
+        bss.map_or(0, |bss| read_counter(&bss.lost_records))
     }
-}
-
-fn read(counter: &u64) -> u64 {
-    // SAFETY: a u64 of the program's memory map, which the kernel writes.
-    unsafe { std::ptr::from_ref(counter).read_volatile() }
 }
 
 /// Whether to run at TC ingress.

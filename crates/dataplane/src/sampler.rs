@@ -16,7 +16,7 @@ use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 
 use crate::abi::{self, Plain as _, RTT_OUTGOING, RTT_SAMPLED, RTT_TIMESTAMP, RttRecord};
 use crate::error::{DataPlaneError, Result};
-use crate::map::io_error;
+use crate::map::{io_error, read_counter};
 use crate::plane;
 use crate::skel::rtt::{RttSkel, RttSkelBuilder};
 use crate::tc::{TcDirection, TcLink};
@@ -114,10 +114,7 @@ impl Sampler {
     /// Packets lost because the reader did not take them in time.
     pub fn lost(&self) -> u64 {
         let bss = self.skel.maps.bss_data.as_deref();
-        bss.map_or(0, |bss| {
-            // SAFETY: a u64 of the program's memory map, which the kernel writes.
-            unsafe { std::ptr::from_ref(&bss.lost_records).read_volatile() }
-        })
+        bss.map_or(0, |bss| read_counter(&bss.lost_records))
     }
 }
 

@@ -8,7 +8,7 @@ use netlink_packet_route::link::{
     InfoBond, InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 
-use crate::netlink::dump;
+use crate::netlink::{dump, get};
 
 /// A network device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +47,16 @@ pub fn net_devices() -> io::Result<Vec<NetDevice>> {
     let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
     dump(request, |message| match message {
         RouteNetlinkMessage::NewLink(link) => Some(device(&link)),
+        _ => None,
+    })
+}
+
+/// The one with this number.
+pub(crate) fn net_device(index: u32) -> io::Result<Option<NetDevice>> {
+    let mut request = LinkMessage::default();
+    request.header.index = index;
+    Ok(match get(RouteNetlinkMessage::GetLink(request))? {
+        Some(RouteNetlinkMessage::NewLink(link)) => Some(device(&link)),
         _ => None,
     })
 }

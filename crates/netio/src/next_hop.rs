@@ -517,15 +517,16 @@ pub fn device_to(address: IpAddr) -> Result<Option<(u32, bool)>> {
     let Some(RouteNetlinkMessage::NewRoute(route)) = found else {
         return Ok(None);
     };
-    let out = route
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            RouteAttribute::Oif(index) => Some(*index),
-            _ => None,
-        });
     let own = route.header.kind == RouteType::Local;
-    Ok(out.map(|out| (out, own)))
+    Ok(oif(&route.attributes).map(|out| (out, own)))
+}
+
+/// The number of the device that a route leads out by.
+pub(crate) fn oif(route: &[RouteAttribute]) -> Option<u32> {
+    route.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    })
 }
 
 pub(crate) fn family_of(address: IpAddr) -> (AddressFamily, u8) {

@@ -5,11 +5,11 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteMetric};
 
+use crate::net_device::net_device;
 use crate::netlink::get;
-use crate::next_hop::family_of;
+use crate::next_hop::{family_of, oif};
 
 /// Bytes of the largest packet that the kernel's tables let through: the route's own MTU, or else
 /// that of its device. Not what ICMP messages have said ("fragmentation needed"), which the
@@ -34,7 +34,7 @@ pub(crate) fn route_mtu(from: IpAddr, to: IpAddr, device: Option<u32>) -> io::Re
             oif(&chosen.ok_or_else(no_route)?).ok_or_else(no_device)?
         }
     };
-    device_mtu(out)
+    Ok(net_device(out)?.ok_or_else(no_device)?.mtu)
 }
 
 /// What the kernel has for packets to an address; `None`: no route.
@@ -61,13 +61,6 @@ fn ask(
     })
 }
 
-fn oif(entry: &[RouteAttribute]) -> Option<u32> {
-    entry.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Oif(index) => Some(*index),
-        _ => None,
-    })
-}
-
 fn own_mtu(entry: &[RouteAttribute]) -> Option<u32> {
     let metrics = entry.iter().find_map(|attribute| match attribute {
         RouteAttribute::Metrics(metrics) => Some(metrics),
@@ -77,23 +70,6 @@ fn own_mtu(entry: &[RouteAttribute]) -> Option<u32> {
         RouteMetric::Mtu(mtu) => Some(*mtu),
         _ => None,
     })
-}
-
-fn device_mtu(index: u32) -> io::Result<u32> {
-    let mut request = LinkMessage::default();
-    request.header.index = index;
-    let Some(RouteNetlinkMessage::NewLink(link)) = get(RouteNetlinkMessage::GetLink(request))?
-    else {
-        return Err(no_device());
-    };
-    let mtu = link
-        .attributes
-        .into_iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::Mtu(mtu) => Some(mtu),
-            _ => None,
-        });
-    mtu.ok_or_else(no_device)
 }
 
 fn no_route() -> io::Error {
