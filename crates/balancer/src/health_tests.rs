@@ -52,6 +52,17 @@ fn shares(bench: &Bench) -> [f64; 4] {
     [0, 1, 2, 3].map(|real| (bench.plane.state().share(0, real) * 100.0).round() / 100.0)
 }
 
+/// Between a start, or a reload, and what the prober asks next.
+#[test]
+fn reals_that_are_yet_to_be_probed_are_unknown() {
+    let bench = Bench::new(&text("maglev"));
+    let vips = report::vips_of(&bench.engine, 0..1, report::Listed::All).unwrap();
+    for real in &vips[0].reals {
+        let health = real.health.as_ref().unwrap();
+        assert_eq!((&*health.state, health.succeeded), ("unknown", 0));
+    }
+}
+
 /// What loads are compared with.
 fn weights(bench: &Bench) -> [u32; 4] {
     let state = bench.plane.state();

@@ -13,9 +13,11 @@ use causeway_core::health::Check;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::PacketsBytes;
 use causeway_dataplane::{CookieTotals, RealStats, VipId};
+use causeway_netio::monotonic_ns;
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;
+use super::health::is_probed;
 use super::pool::{self, Pool};
 use super::pool_member::{Epoch, PoolMember};
 use super::real_counters::RealCounters;
@@ -203,19 +205,7 @@ fn real(
         role: config.role.to_string(),
         found: config.found,
         state: pool::state(config, member).to_owned(),
-        health: engine.check(member.id).map(|check| HealthView {
-            state: engine
-                .health(member.id)
-                .unwrap_or(check.state())
-                .word()
-                .to_owned(),
-            since_monotonic_ns: check.since_ns(),
-            reason: check.reason().to_owned(),
-            succeeded: check.counts().0,
-            failed: check.counts().1,
-            weight: member.told,
-            votes: engine.peers().votes(member.id),
-        }),
+        health: health(engine, pool, config, member),
         weight: config.weight,
         effective_weight: member.weight,
         wanted_weight: decision.map_or(member.weight, |own| own.weight),
@@ -234,6 +224,36 @@ fn real(
         agent: agent(engine, pool, config),
         slow_start_s: (member.warms_ns > 0).then_some(member.warms_ns as f64 / 1e9),
     }
+}
+
+/// What probes say, from when on there are to be some.
+fn health(
+    engine: &Engine,
+    pool: &Pool,
+    config: &RealConfig,
+    member: &PoolMember,
+) -> Option<HealthView> {
+    let not_asked;
+    let check = match engine.check(member.id) {
+        Some(check) => check,
+        // There is a check of it from when on the prober asks next.
+        None => {
+            let health = pool.vip().health.as_ref();
+            let health = health.filter(|_| is_probed(config))?;
+            not_asked = Check::new(health.params, monotonic_ns(), 0);
+            &not_asked
+        }
+    };
+    let state = engine.health(member.id).unwrap_or(check.state());
+    Some(HealthView {
+        state: state.word().to_owned(),
+        since_monotonic_ns: check.since_ns(),
+        reason: check.reason().to_owned(),
+        succeeded: check.counts().0,
+        failed: check.counts().1,
+        weight: member.told,
+        votes: engine.peers().votes(member.id),
+    })
 }
 
 /// What the real's agent said last, if anything that holds.

@@ -300,8 +300,10 @@ fn epochs_of_evicted_flows_are_counted() {
         let client = client();
         let mut meter = KernelMeter::start(&small()).expect("meter");
         client.run(|| {
-            for _ in 0..FLOWS {
-                let socket = UdpSocket::bind("10.3.0.2:0").expect("socket");
+            for i in 0..FLOWS {
+                // Ports that the kernel chooses come twice.
+                let port = 20_000 + i as u16;
+                let socket = UdpSocket::bind(("10.3.0.2", port)).expect("socket");
                 for _ in 0..3 {
                     let _ = socket.send_to(&[7; 200], SERVER);
                     sleep(Duration::from_millis(1));

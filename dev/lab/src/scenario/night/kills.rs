@@ -119,7 +119,12 @@ fn deed_row(world: &mut World<'_>, name: &str, deed: Deed, many: usize) -> Resul
     let points = choose(&calls, many, world.context.seed);
     let (mut killed, mut faults) = (0, Vec::new());
     let mut by_call: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut tried = 0;
     for point in &points {
+        if many > 0 && killed == many {
+            break;
+        }
+        tried += 1;
         let outcome = kill_at(world, deed, point).with_context(|| format!("kill at {point:?}"))?;
         killed += usize::from(outcome.killed);
         *by_call.entry(&point.name).or_default() += usize::from(outcome.killed);
@@ -132,12 +137,16 @@ fn deed_row(world: &mut World<'_>, name: &str, deed: Deed, many: usize) -> Resul
     }
     let leaving = calls.iter().filter(|call| call.leaves).count();
     Ok(json!({
-        "deed": name, "calls": calls.len(), "leaving": leaving, "points": points.len(),
+        "deed": name, "calls": calls.len(), "leaving": leaving, "points": tried,
         "killed": killed, "by_call": by_call, "faults": faults,
     }))
 }
 
-/// So many of the points, by chance: three quarters in front of what can leave something behind.
+/// How many points are tried for each kill: other threads may make fewer calls the next time.
+const TRIES: usize = 4;
+
+/// Points for so many kills, by chance: of the first ones, three quarters in front of what can leave
+/// something behind.
 fn choose(calls: &[Call], many: usize, seed: u64) -> Vec<KillPoint> {
     let of = |leaves: bool| {
         let calls = calls.iter();
@@ -145,18 +154,19 @@ fn choose(calls: &[Call], many: usize, seed: u64) -> Vec<KillPoint> {
         let points: BTreeSet<&KillPoint> = calls.map(|call| &call.point).collect();
         points.into_iter().cloned().collect::<Vec<_>>()
     };
-    let (leaving, others) = (of(true), of(false));
+    let (mut leaving, mut others) = (of(true), of(false));
     if many == 0 {
         return [leaving, others].concat();
     }
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut some = |mut points: Vec<KillPoint>, many: usize| {
-        points.shuffle(&mut rng);
-        points.truncate(many);
-        points
-    };
-    let rest = many / 4;
-    [some(leaving, many - rest), some(others, rest)].concat()
+    leaving.shuffle(&mut rng);
+    others.shuffle(&mut rng);
+    let first = many / 4;
+    let spare = leaving.split_off(leaving.len().min(many - first));
+    let spare_others = others.split_off(others.len().min(first));
+    let mut points = [leaving, others, spare, spare_others].concat();
+    points.truncate(TRIES * many);
+    points
 }
 
 fn kill_at(world: &mut World<'_>, deed: Deed, point: &KillPoint) -> Result<Outcome> {
