@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// If BIRD did not take a change, it gets it again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A command that takes longer is ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Announces for as long as it lives, if the configuration says so.
 pub(crate) struct Announcements {
@@ -248,7 +248,7 @@ fn run(command: &[String]) -> Result<()> {
     let Some(status) = wait(&mut child)? else {
         let _ = child.kill();
         let _ = child.wait();
-        bail!("{program} did not end within {} s", PATIENCE.as_secs());
+        bail!("{program} did not end within {} s", TIMEOUT.as_secs());
     };
     let output = child.wait_with_output()?;
     let said = [output.stdout, output.stderr].concat();
@@ -260,7 +260,7 @@ fn run(command: &[String]) -> Result<()> {
 /// `None` if it takes too long. What it says fits into a pipe.
 fn wait(child: &mut Child) -> Result<Option<std::process::ExitStatus>> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < TIMEOUT {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }

@@ -39,7 +39,7 @@ const NAP: Duration = Duration::from_millis(250);
 /// How often a file is looked at.
 const FILE_EVERY: Duration = Duration::from_secs(1);
 /// A source that has not answered by then has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most of a file or a page that is read.
 const TEXT_MAX: usize = 1 << 20;
 
@@ -332,12 +332,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             of.is_out = true;
             let done = done.clone();
             tokio::spawn(async move {
-                let answer = timeout(PATIENCE, ask(&vip, &discover)).await;
+                let answer = timeout(TIMEOUT, ask(&vip, &discover)).await;
                 let answer = answer.unwrap_or_else(|_| {
                     Err(format!(
                         "{}: no answer within {} s",
                         origin(&discover),
-                        PATIENCE.as_secs()
+                        TIMEOUT.as_secs()
                     ))
                 });
                 let _ = done.send((endpoint, discover, answer));

@@ -32,7 +32,7 @@ use super::{by_hand, discovery};
 use crate::config::{BalancerConfig, Control, SharedVip, VipConfig};
 
 /// How long the default route's neighbour may take to answer when it is new.
-pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
+pub const GATEWAY_TIMEOUT: Duration = Duration::from_secs(3);
 /// VIPs that an error names.
 const NAMED_MAX: usize = 20;
 /// The most lines in the log of what one reload has changed.

@@ -21,7 +21,7 @@ use causeway_dataplane::{
 use causeway_netio::{Gateways, NextHop, OuterSource};
 use tracing::{info, warn};
 
-use super::engine::GATEWAY_PATIENCE;
+use super::engine::GATEWAY_TIMEOUT;
 use super::plane::{DataPlane, Draining, Found, Resolve, Route};
 use super::slots::ConnectionSlots;
 use crate::config::{BalancerConfig, GueChecksum, HashKey};
@@ -47,7 +47,7 @@ impl KernelPlane {
         };
         let reals = config.encapsulated_reals();
         resolver
-            .look(&Route::of(config), &reals, GATEWAY_PATIENCE)?
+            .look(&Route::of(config), &reals, GATEWAY_TIMEOUT)?
             .next_hop?;
         let (balancer, started) = LoadBalancer::start(&config.data_plane())?;
         resolver.in_use = Mutex::new(balancer.outer_sources()?);
@@ -100,7 +100,7 @@ impl Resolver {
 impl Resolve for Resolver {
     /// What the configuration says, the rest from the kernel's tables. A balancer
     /// that never encapsulates needs no gateway.
-    fn look(&self, route: &Route, reals: &[IpAddr], patience: Duration) -> anyhow::Result<Found> {
+    fn look(&self, route: &Route, reals: &[IpAddr], timeout: Duration) -> anyhow::Result<Found> {
         let encap = &route.encap;
         let info = causeway_netio::interface_info(&self.interface)?;
         let mut gateways = Gateways::default();
@@ -108,8 +108,8 @@ impl Resolve for Resolver {
             Some(mac) => [mac.0; 2],
             None if !route.encapsulates => [[0; 6]; 2],
             None => {
-                gateways = causeway_netio::find_gateways(&info, reals, patience)?;
-                match gateways.answering(&self.interface, patience) {
+                gateways = causeway_netio::find_gateways(&info, reals, timeout)?;
+                match gateways.answering(&self.interface, timeout) {
                     Ok(macs) => macs,
                     Err(error) => {
                         return Ok(Found {

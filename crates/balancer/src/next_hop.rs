@@ -20,7 +20,7 @@ use crate::config::{MacAddress, SharedVip, encapsulated_reals};
 /// of them and the kernel's own probes.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long a look waits for a gateway to answer with its MAC address.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Looks again and again.
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl NextHopWatch {
             self.reals = encapsulated_reals(&vips);
             self.vips = vips;
         }
-        let found = resolver.look(&route, &self.reals, PATIENCE);
+        let found = resolver.look(&route, &self.reals, TIMEOUT);
         shared
             .engine()
             .take_look(&route, &self.reals, found, Moment::now());

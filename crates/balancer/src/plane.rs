@@ -23,9 +23,9 @@ use crate::config::{BalancerConfig, Encap};
 
 /// Finds the next hop in the kernel's tables.
 pub trait Resolve: Send + Sync {
-    /// Looks where `route` leads for these reals, with a wait of at most `patience` for gateways
+    /// Looks where `route` leads for these reals, with a wait of at most `timeout` for gateways
     /// whose MAC addresses are not known.
-    fn look(&self, route: &Route, reals: &[IpAddr], patience: Duration) -> anyhow::Result<Found>;
+    fn look(&self, route: &Route, reals: &[IpAddr], timeout: Duration) -> anyhow::Result<Found>;
 }
 
 /// What a look at the way to the reals has found.

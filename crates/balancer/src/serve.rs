@@ -27,7 +27,7 @@ use super::shared::Shared;
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// How long a stop waits for what is being done: long enough for a gateway's answer and a slow
 /// disk, far below the 90 s after which systemd kills.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub(crate) fn serve(
@@ -87,8 +87,8 @@ pub(crate) fn serve(
     }
     announcements.stop();
     control.stop();
-    keeper.stop(STOP_PATIENCE);
-    watch.stop(STOP_PATIENCE);
+    keeper.stop(STOP_TIMEOUT);
+    watch.stop(STOP_TIMEOUT);
     result
 }
 
@@ -171,10 +171,10 @@ impl Repeated {
     }
 
     /// Waits for what it is doing, but not for a disk that has stopped answering.
-    fn stop(self, patience: Duration) {
+    fn stop(self, timeout: Duration) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         while !self.thread.is_finished() {
             if Instant::now() >= until {
                 let name = self.thread.thread().name().unwrap_or_default();

@@ -25,7 +25,7 @@ use super::shared::Shared;
 use super::tests::{MS, START, WEB, config};
 use crate::config::BalancerConfig;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A signal goes to all that listen for it in the process.
 static SIGNALS: Mutex<()> = Mutex::new(());
@@ -74,7 +74,7 @@ fn a_control_loop_that_fails_ends_the_daemon() {
     let (tell, told) = mpsc::channel();
     let process = Process::begin().unwrap();
     thread::spawn(move || tell.send(serve::serve(process, shared, listeners, None)));
-    let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    let error = told.recv_timeout(TIMEOUT).unwrap().unwrap_err();
     let sentence = error.to_string();
     assert!(
         sentence.starts_with("the control loop has failed"),
@@ -195,7 +195,7 @@ fn who_holds_connections_keeps_nobody_out() {
     let held: Vec<TcpStream> = (0..100).map(connect).collect();
     assert!(ask(&path).ends_with("\r\n\r\ndone"));
     let mut last = TcpStream::connect(address).unwrap();
-    last.set_read_timeout(Some(4 * PATIENCE)).unwrap();
+    last.set_read_timeout(Some(4 * TIMEOUT)).unwrap();
     write!(last, "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();
     last.read_to_string(&mut answer).unwrap();
@@ -209,7 +209,7 @@ fn who_holds_connections_keeps_nobody_out() {
         ("[::1]:9470", "200"),
     ] {
         let mut asking = TcpStream::connect(address).unwrap();
-        asking.set_read_timeout(Some(4 * PATIENCE)).unwrap();
+        asking.set_read_timeout(Some(4 * TIMEOUT)).unwrap();
         write!(asking, "GET / HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
         let mut answer = String::new();
         asking.read_to_string(&mut answer).unwrap();
@@ -249,7 +249,7 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
             work(reload, failed),
         ))
     });
-    let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    let error = told.recv_timeout(TIMEOUT).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the test is over");
 }
 
@@ -281,16 +281,16 @@ fn a_reload_that_hangs_holds_up_nothing_else_and_the_next_one_comes_after_it() {
         catch.send(()).unwrap();
         process::serve_routers(process, routers, &listeners, work(reload, failed))
     });
-    caught.recv_timeout(PATIENCE).unwrap();
+    caught.recv_timeout(TIMEOUT).unwrap();
     raise(Signal::SIGHUP).unwrap();
-    begins.recv_timeout(PATIENCE).unwrap();
+    begins.recv_timeout(TIMEOUT).unwrap();
     // Two more, while it hangs: one reload for both.
     raise(Signal::SIGHUP).unwrap();
     raise(Signal::SIGHUP).unwrap();
     assert!(ask(&dir.path().join("lb.sock")).ends_with("here"));
     assert!(begins.try_recv().is_err(), "one at a time");
     go_on.send(()).unwrap();
-    begins.recv_timeout(PATIENCE).unwrap();
+    begins.recv_timeout(TIMEOUT).unwrap();
     end.send(()).unwrap();
     let error = server.join().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the test is over", "though one hangs");
@@ -309,7 +309,7 @@ fn work<R, F>(reload: R, failed: F) -> Work<R, impl FnMut() -> bool, F> {
 
 fn ask(socket: &Path) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -14,7 +14,7 @@ use causeway_service::memory::give_back_memory;
 use causeway_service::process::Doors;
 use tracing::{info, warn};
 
-use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
+use super::engine::{Engine, EngineError, GATEWAY_TIMEOUT};
 use super::fleet::{FleetOrder, FleetOrders, HasEngine};
 use super::plane::Route;
 use super::slots::ConnectionSlots;
@@ -307,9 +307,7 @@ impl Shared {
             }
             (route, engine.plane().resolver())
         };
-        let next_hop = resolver
-            .look(&route, &reals(), GATEWAY_PATIENCE)?
-            .next_hop?;
+        let next_hop = resolver.look(&route, &reals(), GATEWAY_TIMEOUT)?.next_hop?;
         self.engine().offer(Way { route, next_hop });
         Ok(())
     }

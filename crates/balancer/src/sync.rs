@@ -12,7 +12,7 @@ use causeway_netio::NextHop;
 use tracing::{info, warn};
 
 use super::cookies::Ids;
-use super::engine::{Engine, GATEWAY_PATIENCE};
+use super::engine::{Engine, GATEWAY_TIMEOUT};
 use super::plane::Route;
 use super::pool::{Pool, configured};
 use super::real_counters::RealCounters;
@@ -146,7 +146,7 @@ impl Engine {
         }
         let reals = config.encapsulated_reals();
         let resolver = self.plane.resolver();
-        let next_hop = resolver.look(&route, &reals, GATEWAY_PATIENCE)?.next_hop?;
+        let next_hop = resolver.look(&route, &reals, GATEWAY_TIMEOUT)?.next_hop?;
         Ok(Some(Way { route, next_hop }))
     }
 

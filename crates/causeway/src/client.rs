@@ -20,10 +20,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 /// How long a daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long it may take to read its file again: one with thousands of VIPs takes a while.
-const RELOAD_PATIENCE: Duration = Duration::from_secs(90);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How long it may take without a word.
 const UNTOLD: Duration = Duration::from_secs(2);
@@ -174,7 +174,7 @@ impl Target {
         path: &str,
         text: &str,
     ) -> anyhow::Result<T> {
-        parse(&self.call_within(RELOAD_PATIENCE, Method::POST, path, Some(text.into()))?)
+        parse(&self.call_within(RELOAD_TIMEOUT, Method::POST, path, Some(text.into()))?)
     }
 
     /// `DELETE path`, whose answer says what was there.
@@ -189,16 +189,16 @@ impl Target {
 
     /// Has the daemon read its file again, and gives a summary of what is in force.
     pub(crate) fn reload(&self) -> anyhow::Result<String> {
-        parse(&self.call_within(RELOAD_PATIENCE, Method::POST, "/v1/reload", None)?)
+        parse(&self.call_within(RELOAD_TIMEOUT, Method::POST, "/v1/reload", None)?)
     }
 
     fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> anyhow::Result<Bytes> {
-        self.call_within(PATIENCE, method, path, body)
+        self.call_within(TIMEOUT, method, path, body)
     }
 
     fn call_within(
         &self,
-        patience: Duration,
+        timeout: Duration,
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
@@ -207,7 +207,7 @@ impl Target {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let asked = tokio::time::timeout(patience, call(self, method, path, body));
+            let asked = tokio::time::timeout(timeout, call(self, method, path, body));
             tokio::pin!(asked);
             let answer = tokio::select! {
                 answer = &mut asked => answer,
@@ -222,7 +222,7 @@ impl Target {
                 Err(_) => bail!(
                     "the daemon at {} did not answer within {} s",
                     self.name(),
-                    patience.as_secs()
+                    timeout.as_secs()
                 ),
             }
         })

@@ -13,7 +13,8 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use causeway_core::agent_report::{DATAGRAM_MAX, Reception, ReportReceiver};
 use causeway_core::cookie::CookieKey;
@@ -165,13 +166,13 @@ impl World {
         fs::read_to_string(self.dir.path().join("log")).expect("the log")
     }
 
-    /// Sends a datagram for the VIP through a tunnel to the server.
-    fn send(&self) {
+    /// Sends a datagram of these bytes for the VIP through a tunnel to the server.
+    fn send(&self, bytes: &[u8]) {
         let builder = etherparse::PacketBuilder::ipv4([198, 51, 100, 1], [192, 0, 2, 1], 64);
         let mut inner = Vec::new();
         builder
             .udp(5000, 7)
-            .write(&mut inner, b"hello")
+            .write(&mut inner, bytes)
             .expect("a packet");
         self.balancer.run(|| {
             // SAFETY: a plain system call; the descriptor is new and checked.
@@ -195,14 +196,26 @@ impl World {
         !self.delivers_within(Duration::from_secs(1))
     }
 
-    fn delivers_within(&self, patience: Duration) -> bool {
-        let timeout = self.service.set_read_timeout(Some(patience));
-        timeout.expect("a timeout");
-        self.send();
-        match self.service.recv(&mut [0; 16]) {
-            Ok(length) => length == 5,
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
-            Err(e) => panic!("{e}"),
+    fn delivers_within(&self, limit: Duration) -> bool {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let sent = NUMBER.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        self.send(&sent);
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let timeout = self.service.set_read_timeout(Some(left));
+            timeout.expect("a timeout");
+            let mut received = [0; 8];
+            match self.service.recv(&mut received) {
+                // What was sent before may come late.
+                Ok(_) if received != sent => {}
+                Ok(length) => return length == sent.len(),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(e) => panic!("{e}"),
+            }
         }
     }
 

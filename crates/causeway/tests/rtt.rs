@@ -39,8 +39,8 @@ impl Server {
 
     fn stranger(&self) -> TcpStream {
         let stream = TcpStream::connect(self.at).expect("connect");
-        let patience = Some(Duration::from_secs(60));
-        stream.set_read_timeout(patience).expect("a timeout");
+        let timeout = Some(Duration::from_secs(60));
+        stream.set_read_timeout(timeout).expect("a timeout");
         stream
     }
 
@@ -137,11 +137,11 @@ fn both_kernels_are_asked_and_ping_closes_as_ping_does() {
 
 #[test]
 fn a_slow_application_is_no_network_trouble() {
-    let server = Server::start("127.0.0.1", &["--service", "15ms"]);
+    let server = Server::start("127.0.0.1", &["--service", "100ms"]);
     let arguments = ["-l", "-40", "-x", "-o", "json", "--streams", "2"];
     let report = json(&server.client(&arguments));
     let p50 = row(&report, "rr", "client")["p50_us"].as_f64();
-    assert!(p50 > Some(15_000.0), "{report}");
+    assert!(p50 > Some(100_000.0), "{report}");
     // On a busy machine there is more to say.
     let verdicts = report["explain"]["verdicts"].as_array();
     let mut verdicts = verdicts.expect("verdicts").iter();
@@ -308,15 +308,15 @@ fn sessions_are_bounded_and_end_with_their_client() {
 #[test]
 fn answers_that_do_not_come_in_time_are_waited_for_and_counted() {
     // Within its timeout a connection must be opened, too.
-    let server = Server::start("127.0.0.1", &["--service", "4s"]);
+    let server = Server::start("127.0.0.1", &["--service", "12s"]);
     let began = Instant::now();
-    let arguments = ["-l", "5", "--timeout", "1s", "-m", "rr", "-o", "json"];
+    let arguments = ["-l", "10", "--timeout", "4s", "-m", "rr", "-o", "json"];
     let report = json(&server.client(&arguments));
-    assert!(began.elapsed() >= Duration::from_secs(5));
+    assert!(began.elapsed() >= Duration::from_secs(10));
     let timeouts = report["timeouts"].as_u64().expect("timeouts");
     assert!(timeouts >= 2, "{report}");
     let rr = row(&report, "rr", "client");
-    assert!(rr["p50_us"].as_f64() >= Some(1_000_000.0), "{rr}");
+    assert!(rr["p50_us"].as_f64() >= Some(4_000_000.0), "{rr}");
 }
 
 /// Any listener will do for its handshakes, and each interval is printed as it ends.
@@ -330,7 +330,9 @@ fn handshakes_need_no_server_of_ours() {
     let report = json(&client(at, &json_too));
     assert_eq!(row(&report, "synack", "client")["count"], 30, "{report}");
     assert_eq!(report["connections"]["opened"], 30);
+    // An interval without any prints nothing: they are spread over many.
     let mut live = arguments.to_vec();
+    live[3] = "100ms";
     live.extend(["-D", "200ms"]);
     let output = client(at, &live);
     assert!(text(&output).contains("30 connections to port"));

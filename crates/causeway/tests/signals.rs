@@ -24,7 +24,7 @@ const AT_THE_HANDLER: u32 = 8;
 /// Starts that are ended at instants spread evenly up to a little behind the line.
 const ANYWHERE: u32 = 12;
 /// How long an end may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a daemon is started, again and again.
 struct Start {
@@ -132,7 +132,7 @@ impl Daemon {
     }
 
     fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.0.try_wait().expect("wait for the daemon") {
                 return status;

@@ -106,10 +106,10 @@ impl Changes {
 }
 
 impl TokenEvents {
-    /// What has changed since the last call; waits at most `patience` for something.
-    pub fn wait(&self, patience: Duration) -> Changes {
+    /// What has changed since the last call; waits at most `timeout` for something.
+    pub fn wait(&self, timeout: Duration) -> Changes {
         // A signal may end the wait early; what has come is taken all the same.
-        let _ = self.ring.poll(patience);
+        let _ = self.ring.poll(timeout);
         self.found.take()
     }
 }

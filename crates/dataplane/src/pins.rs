@@ -52,7 +52,7 @@ const PROGRAM_PIN: &str = "program";
 const REMOVED: u32 = 0;
 
 /// How long a start waits for a predecessor to die.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which data plane a directory holds: pins of one are of no use to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl PinDir {
         let lock = loop {
             make(path)?;
             // A detach may have removed what we opened before we locked it.
-            if let Some(lock) = lock(path, LOCK_PATIENCE)? {
+            if let Some(lock) = lock(path, LOCK_TIMEOUT)? {
                 break lock;
             }
         };
@@ -138,7 +138,7 @@ impl PinDir {
             return Ok(None);
         }
         check_bpffs(path)?;
-        Ok(lock(path, LOCK_PATIENCE)?.map(|lock| Self::locked(path, lock)))
+        Ok(lock(path, LOCK_TIMEOUT)?.map(|lock| Self::locked(path, lock)))
     }
 
     fn locked(path: &Path, lock: Flock<File>) -> Self {
@@ -440,8 +440,8 @@ fn make(path: &Path) -> Result<()> {
 }
 
 /// Takes the lock of `path`; `None` if the directory went away meanwhile.
-fn lock(path: &Path, patience: Duration) -> Result<Option<Flock<File>>> {
-    let deadline = Instant::now() + patience;
+fn lock(path: &Path, timeout: Duration) -> Result<Option<Flock<File>>> {
+    let deadline = Instant::now() + timeout;
     loop {
         let dir = match File::open(path) {
             Ok(dir) => dir,

@@ -24,7 +24,7 @@ const VIP4: &str = "192.0.2.1";
 const VIP6: &str = "2001:db8:1::1";
 const SERVER4: &str = "10.2.0.3";
 const SERVER6: &str = "fd02::3";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client behind a router; balancer and server on the bridge at the router's
 /// other side, whose links take the longer encapsulated packets.
@@ -185,7 +185,7 @@ impl Planes {
         };
         let lb = net.balancer.run(|| {
             let (lb, _) = LoadBalancer::start(&options).expect("a balancer");
-            let hop = resolve_next_hop(net.interface, PATIENCE).expect("a next hop");
+            let hop = resolve_next_hop(net.interface, TIMEOUT).expect("a next hop");
             assert_eq!(hop.mtu, net.mtu);
             lb.set_next_hop(&hop).expect("set the next hop");
             lb
@@ -268,8 +268,8 @@ fn echo_server(net: &Net, vip: IpAddr) {
 fn connect(net: &Net, vip: IpAddr) -> TcpStream {
     let stream = net
         .client
-        .run(|| TcpStream::connect_timeout(&SocketAddr::new(vip, 80), PATIENCE).expect("connect"));
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        .run(|| TcpStream::connect_timeout(&SocketAddr::new(vip, 80), TIMEOUT).expect("connect"));
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 

@@ -277,7 +277,8 @@ fn short_connections_are_in_records_before_they_are_evicted() {
             for _ in 0..FLOWS {
                 let mut stream = TcpStream::connect(SERVER).expect("a connection");
                 stream.set_nodelay(true).expect("nodelay");
-                for _ in 0..3 {
+                // Of which some are on time.
+                for _ in 0..6 {
                     stream.write_all(&[7; 100]).expect("a request");
                     stream.read_exact(&mut [0; 6]).expect("an answer");
                 }

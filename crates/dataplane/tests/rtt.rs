@@ -5,13 +5,13 @@
 mod sandbox;
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
 use causeway_core::estimate::Packet;
 use causeway_core::rtt::Seen;
 use causeway_dataplane::{Result, Sampler, SamplerOptions, interface_of, sampler_cost};
 
-use sandbox::{Netns, Sandbox, ip, wait_for};
+use sandbox::{Netns, Sandbox, ip, listen};
 
 const REQUESTS: usize = 400;
 
@@ -28,16 +28,6 @@ fn server_side() -> Netns {
     ip("link set m0 up");
     server.ip("link set s0 up");
     server
-}
-
-/// Also where another test starts a program, which has a copy of the last listener until its `exec`.
-fn listen(to: SocketAddr) -> TcpListener {
-    let mut listener = None;
-    wait_for("a port that is free again", || {
-        listener = TcpListener::bind(to).ok();
-        listener.is_some()
-    });
-    listener.expect("a listener")
 }
 
 /// Requests of 100 bytes, responses of 200, and what the sampler took meanwhile.

@@ -192,12 +192,12 @@ pub enum NextHopError {
 type Result<T> = std::result::Result<T, NextHopError>;
 
 /// The interface's gateway, MTU and addresses, put together. Sources have no
-/// entropy; the best address of each family is taken. Waits up to `patience` for the gateway to
+/// entropy; the best address of each family is taken. Waits up to `timeout` for the gateway to
 /// answer with its MAC address.
-pub fn resolve_next_hop(interface: &str, patience: Duration) -> Result<NextHop> {
+pub fn resolve_next_hop(interface: &str, timeout: Duration) -> Result<NextHop> {
     let info = interface_info(interface)?;
-    let gateways = find_gateways(&info, &[], patience)?;
-    let [v4, v6] = gateways.answering(interface, patience)?;
+    let gateways = find_gateways(&info, &[], timeout)?;
+    let [v4, v6] = gateways.answering(interface, timeout)?;
     Ok(info.next_hop(v4, v6, &[]))
 }
 
@@ -230,13 +230,13 @@ pub fn interface_info(name: &str) -> Result<InterfaceInfo> {
 /// Finds the gateways that the routes to `reals` lead to, on this interface; a family whose
 /// reals are all on the link goes by its route to the rest of the world. Without reals, both
 /// families do. Has the kernel look whether each still has the MAC address that is known, and
-/// ask for one that is not: for that it waits up to `patience`, and gives none after it.
+/// ask for one that is not: for that it waits up to `timeout`, and gives none after it.
 pub fn find_gateways(
     interface: &InterfaceInfo,
     reals: &[IpAddr],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Gateways> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut on_link = Vec::new();
     let mut family = |is_of: fn(&IpAddr) -> bool, world: IpAddr| -> Result<Option<Gateway>> {
         let own: Vec<IpAddr> = reals.iter().copied().filter(is_of).collect();
@@ -331,9 +331,9 @@ pub enum OnLink {
     Answers(Mac),
 }
 
-/// Asks who answers for an address, for up to `patience` if the kernel does not know.
-pub fn on_link(interface: &InterfaceInfo, address: IpAddr, patience: Duration) -> Result<OnLink> {
-    let deadline = Instant::now() + patience;
+/// Asks who answers for an address, for up to `timeout` if the kernel does not know.
+pub fn on_link(interface: &InterfaceInfo, address: IpAddr, timeout: Duration) -> Result<OnLink> {
+    let deadline = Instant::now() + timeout;
     Ok(match route_to(interface, address)? {
         Some(Hop::Link) => match resolved(interface, address, deadline)? {
             Some(mac) => OnLink::Answers(mac),

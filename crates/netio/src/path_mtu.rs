@@ -27,26 +27,26 @@ pub enum Reach {
     UpTo(u16),
 }
 
-/// Tries packets of up to `largest` bytes, IP header included; waits at most `patience` for the
+/// Tries packets of up to `largest` bytes, IP header included; waits at most `timeout` for the
 /// first reply.
 ///
 /// # Errors
 /// No right to send echo requests, or no route.
-pub fn reach(to: IpAddr, largest: u16, patience: Duration) -> Result<Reach, PingError> {
+pub fn reach(to: IpAddr, largest: u16, timeout: Duration) -> Result<Reach, PingError> {
     let failed = |cause: io::Error| PingError::Failed { to, cause };
     let mut pinger = Pinger::new(to)?;
     pinger.forbid_fragments().map_err(failed)?;
     let mut probes = Probes {
         pinger,
         sequence: 0,
-        wait: patience,
+        wait: timeout,
     };
     let before = now_ns();
     if !probes.passes(SMALL.min(largest)).map_err(failed)? {
         return Ok(Reach::Silent);
     }
     let rtt = Duration::from_nanos(now_ns() - before);
-    probes.wait = (4 * rtt).max(WAIT_MIN).min(patience);
+    probes.wait = (4 * rtt).max(WAIT_MIN).min(timeout);
     if probes.passes(largest).map_err(failed)? {
         return Ok(Reach::Whole);
     }

@@ -28,7 +28,7 @@ use super::streams::{self, Streams};
 use super::{output, page};
 
 /// How long the server may take to answer on the control connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Points of the report's curves; beyond, every second one is dropped.
 const POINTS: usize = 2048;
 
@@ -333,12 +333,12 @@ fn open(
     sockets: &[UdpSocket],
 ) -> Result<Control> {
     let port = address.port();
-    let mut stream = connect(address, PATIENCE, false, None).with_context(|| {
+    let mut stream = connect(address, TIMEOUT, false, None).with_context(|| {
         format!(
             "no `causeway rtt serve` answers at {host} port {port} (start it there, or measure by -m ping,synack alone)"
         )
     })?;
-    set_timeouts(&stream, Some(PATIENCE))?;
+    set_timeouts(&stream, Some(TIMEOUT))?;
     let udp_ports = sockets
         .iter()
         .map(|socket| socket.local_addr().map(|a| a.port()))

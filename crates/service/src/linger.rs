@@ -18,14 +18,14 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Lingering<S> {
     stream: S,
     /// Begun by the shutdown.
-    patience: Option<Pin<Box<Sleep>>>,
+    timeout: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Lingering<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
-            patience: None,
+            timeout: None,
         }
     }
 }
@@ -55,12 +55,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.patience.is_none() {
+        if this.timeout.is_none() {
             ready!(pin!(&mut this.stream).poll_shutdown(cx))?;
         }
-        let patience = this.patience.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        let timeout = this.timeout.get_or_insert_with(|| Box::pin(sleep(LINGER)));
         loop {
-            if patience.as_mut().poll(cx).is_ready() {
+            if timeout.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }
             let mut room = [0; 4096];

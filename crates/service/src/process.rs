@@ -48,14 +48,14 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Connections to one socket that are served at a time; others wait for their turn.
 const CONNECTIONS_MAX: usize = 64;
 /// How long a client may take for the head of a request.
-const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a TLS handshake may take.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest head of a request, but for what the last read of it brings.
 const HEADER_MAX: usize = 64 << 10;
 /// How long a connection serves requests, and what the last answer has besides.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
-const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Who may use the sockets.
 #[derive(Clone)]
@@ -437,7 +437,7 @@ async fn by_tls(
 ) -> Option<Entrance<TlsStream<TcpStream>>> {
     let entered = access.enter(address.ip())?;
     let handshake = TlsAcceptor::from(access.tls()).accept(stream);
-    let stream = tokio::time::timeout(HANDSHAKE_PATIENCE, handshake).await;
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
     let stream = match stream {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -502,7 +502,7 @@ async fn answer<L, S, F>(
             builder
                 .timer(TokioTimer::new())
                 .max_buf_size(HEADER_MAX)
-                .header_read_timeout(HEADER_PATIENCE);
+                .header_read_timeout(HEADER_TIMEOUT);
             let mut connection =
                 pin!(builder.serve_connection(TokioIo::new(Lingering::new(stream)), service));
             // What goes wrong in a connection is its client's to see.
@@ -512,7 +512,7 @@ async fn answer<L, S, F>(
                 _ = stopped.changed() => {}
             }
             connection.as_mut().graceful_shutdown();
-            let _ = tokio::time::timeout(ANSWER_PATIENCE, connection).await;
+            let _ = tokio::time::timeout(ANSWER_TIMEOUT, connection).await;
         });
         while connections.try_join_next().is_some() {}
     }

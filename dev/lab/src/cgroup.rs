@@ -91,6 +91,15 @@ impl Cgroup {
         }
     }
 
+    /// Periods in which the limit held somebody up.
+    pub fn throttled(&self) -> Result<u64> {
+        let stat = fs::read_to_string(self.path.join("cpu.stat"))?;
+        let count = stat
+            .lines()
+            .find_map(|line| line.strip_prefix("nr_throttled "));
+        Ok(count.context("no nr_throttled in cpu.stat")?.parse()?)
+    }
+
     fn write(&self, file: &str, value: &str) -> Result<()> {
         let path = self.path.join(file);
         fs::write(&path, value)

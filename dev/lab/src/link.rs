@@ -242,6 +242,8 @@ pub fn attach_syn_police(interface: &str, share: f64) -> io::Result<SynPolice> {
         prog_fd: program.as_raw_fd(),
         handle: 1,
         priority: BEHIND_THE_AGENTS,
+        // One that was attached before stays until it is replaced.
+        flags: bpf::BPF_TC_F_REPLACE,
         ..Default::default()
     };
     let checked = |ret: i32, fine: i32| match ret {

@@ -2,6 +2,7 @@
 //! The load generator against a real nginx, and against wrk. Needs root.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use causeway_lab::load::log::Log;
@@ -10,8 +11,9 @@ use causeway_lab::nginx::Nginx;
 use causeway_lab::sandbox::{self, Sandbox};
 use causeway_lab::topology::{Shape, Topology};
 
-/// Rounds of which one has to show what is asked of times: other load of the machine is uneven.
-const ROUNDS: usize = 8;
+/// For how long rounds are played of which one has to show what is asked of times: other load of
+/// the machine is uneven.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 struct Bench {
     topology: Topology,
@@ -58,7 +60,8 @@ fn logs_the_truth_about_nginx() {
     sandbox::run_test("logs_the_truth_about_nginx", |sandbox| {
         let bench = bench(sandbox)?;
         let mut slow = Vec::new();
-        for _ in 0..ROUNDS {
+        let start = Instant::now();
+        while start.elapsed() < TIMEOUT {
             let log = run(&bench, &bench.config)?;
             let all = report::summary(&log, 0, u64::MAX);
             println!("{}", serde_json::to_string_pretty(&all)?);
@@ -136,7 +139,8 @@ fn wrk_agrees() {
         config.page.size_sigma = 0.0;
         let url = format!("http://{}/r/3072/8000", config.target);
         let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
+        let start = Instant::now();
+        while start.elapsed() < TIMEOUT {
             let ours = report::summary(&run(&bench, &config)?, 0, u64::MAX);
             let theirs = wrk::run(&bench.topology.clients[0].netns, &url, 10, 2)?;
             ensure!(

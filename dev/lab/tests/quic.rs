@@ -34,7 +34,7 @@ fn bench(sandbox: Sandbox, stack: Stack, order: Order) -> Result<Bench> {
         },
     )?;
     let mut config = LoadConfig {
-        duration_ms: 1_500,
+        duration_ms: 4_000,
         slots: 6,
         max_age_ms: 1_000,
         ..LoadConfig::new((node.ipv4, PORT).into(), 1)

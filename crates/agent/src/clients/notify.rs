@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 /// How long a web address or a program may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Events that may wait; more are dropped with a warning.
 const WAITING: usize = 64;
 
@@ -129,9 +129,9 @@ fn post(address: &str, body: &str) -> Result<()> {
         .to_socket_addrs()?
         .next()
         .context("no address of that name")?;
-    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     write!(
         stream,
         "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -156,7 +156,7 @@ fn execute(program: &str, arguments: &[String], body: &str) -> Result<()> {
         // A program that does not read may have ended already.
         let _ = stdin.write_all(body.as_bytes());
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {
             return match status.success() {
@@ -168,7 +168,7 @@ fn execute(program: &str, arguments: &[String], body: &str) -> Result<()> {
     }
     child.kill()?;
     child.wait()?;
-    bail!("did not end within {} s and was killed", PATIENCE.as_secs())
+    bail!("did not end within {} s and was killed", TIMEOUT.as_secs())
 }
 
 #[cfg(test)]
@@ -216,7 +216,7 @@ mod tests {
         let (head, body) = request.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("POST /hook HTTP/1.1\r\n"), "{head}");
         assert_eq!(serde_json::from_str::<Event>(body).unwrap(), event());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !file.exists() {
             assert!(Instant::now() < deadline, "the program was not told");
             thread::sleep(Duration::from_millis(10));

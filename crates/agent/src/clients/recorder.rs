@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::history::{HistoryFile, Record};
 
 /// A disk that takes longer is told of.
-const PATIENCE_S: u64 = 10;
+const TIMEOUT_S: u64 = 10;
 
 /// What the thread has done.
 #[derive(Debug, PartialEq)]
@@ -66,9 +66,9 @@ impl Recorder {
                 self.busy_since = None;
                 outcome
             }
-            Err(TryRecvError::Empty) if second < since + PATIENCE_S => return None,
+            Err(TryRecvError::Empty) if second < since + TIMEOUT_S => return None,
             Err(TryRecvError::Empty) => Err(anyhow!(
-                "the disk of the history {} has not answered for {PATIENCE_S} s",
+                "the disk of the history {} has not answered for {TIMEOUT_S} s",
                 self.path.display()
             )),
             Err(TryRecvError::Disconnected) => Err(anyhow!(

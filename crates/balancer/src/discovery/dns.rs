@@ -18,7 +18,7 @@ use crate::config::{RecordType, VipConfig};
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const DNS_PORT: u16 = 53;
 /// Until the next server is asked.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// A name that leads to a name that leads to a name.
 const ALIASES_MAX: usize = 8;
 /// Names of an SRV answer that are looked up.
@@ -140,7 +140,7 @@ async fn look_up(
 ) -> Result<(Vec<Record>, Option<u32>)> {
     let mut error = anyhow::anyhow!("no name server is known");
     for server in servers {
-        let answer = timeout(PATIENCE, exchange(*server, name, record)).await;
+        let answer = timeout(TIMEOUT, exchange(*server, name, record)).await;
         match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(of_server)) => error = of_server.context(server.to_string()),

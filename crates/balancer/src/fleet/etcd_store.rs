@@ -21,7 +21,7 @@ use super::store::{Held, Store, StoreError};
 use crate::config::EtcdConfig;
 
 /// How long a server may take to answer, before another is asked.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// gRPC's code for a token that has expired.
 const UNAUTHENTICATED: u64 = 16;
 /// gRPC's code for a lease that is over.
@@ -37,6 +37,8 @@ type Sender = SendRequest<Full<Bytes>>;
 /// The keys of one fleet in etcd.
 pub(crate) struct EtcdStore {
     config: EtcdConfig,
+    /// How long an answer may take.
+    timeout: Duration,
     /// `PREFIX/FLEET/`.
     prefix: String,
     runtime: Runtime,
@@ -85,6 +87,7 @@ impl EtcdStore {
             .build();
         Ok(Self {
             config: config.clone(),
+            timeout: TIMEOUT,
             prefix: format!("{}/{fleet}/", config.prefix),
             runtime: runtime.map_err(|error| StoreError::Refused(error.to_string()))?,
             endpoint: 0,
@@ -94,6 +97,12 @@ impl EtcdStore {
             revision: 0,
             watch: None,
         })
+    }
+
+    /// With another timeout.
+    #[cfg(test)]
+    pub(super) fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// `POST /v3/path`, at one server after the other.
@@ -137,6 +146,7 @@ impl EtcdStore {
     fn exchange(&mut self, path: &str, body: &Value) -> Result<Value, Refusal> {
         let Self {
             config,
+            timeout,
             runtime,
             endpoint,
             connection,
@@ -157,9 +167,9 @@ impl EtcdStore {
             *connection = Some(sender);
             Ok::<_, String>((status, body))
         };
-        let outcome = runtime.block_on(async { timeout(PATIENCE, exchange).await });
+        let outcome = runtime.block_on(async { tokio::time::timeout(*timeout, exchange).await });
         let (status, body) = outcome
-            .map_err(|_| away(format!("no answer within {} s", PATIENCE.as_secs())))?
+            .map_err(|_| away(format!("no answer within {} s", timeout.as_secs())))?
             .map_err(away)?;
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let error = || {
@@ -219,7 +229,7 @@ impl EtcdStore {
         };
         let outcome = self
             .runtime
-            .block_on(async { timeout(PATIENCE, begin).await });
+            .block_on(async { tokio::time::timeout(self.timeout, begin).await });
         let outcome = outcome.unwrap_or_else(|_| Err("no answer to a watch".to_owned()));
         outcome.map_err(|error| Refusal::Away(format!("{server}: {error}")))
     }

@@ -7,7 +7,7 @@ use causeway_api::fleet::{FleetPush, FleetRollback};
 
 use serde_json::json;
 
-use super::store_tests::within_patience;
+use super::store_tests::in_time;
 use super::tests::{Member, START, World};
 use super::*;
 use crate::run::load;
@@ -372,7 +372,7 @@ fn orders_read_the_file_show_what_changes_and_wait_for_a_word() {
     let runner = FleetRunner::start(fleet, inbox, Arc::clone(&shared)).unwrap();
     shared.order(FleetOrder::Found).unwrap();
     let serves = || shared.engine().fleet.as_ref().unwrap().view.in_service;
-    within_patience(serves);
+    in_time(serves);
 
     write(&[4, 5]);
     let looks = FleetPush {
@@ -402,9 +402,9 @@ fn orders_read_the_file_show_what_changes_and_wait_for_a_word() {
     };
     let pushed = shared.push(yes).unwrap();
     assert!(pushed.done.is_some());
-    within_patience(|| member.picks() == [4, 5]);
+    in_time(|| member.picks() == [4, 5]);
     let back = FleetRollback::default();
     shared.rollback(back).unwrap();
-    within_patience(|| member.picks() == [1, 2, 3, 4]);
+    in_time(|| member.picks() == [1, 2, 3, 4]);
     runner.stop();
 }

@@ -14,7 +14,7 @@ use super::{Fleet, HasEngine, ROUNDS_MAX};
 use crate::engine::EngineError;
 
 /// How long an operator's word may wait for the store.
-const PATIENCE: Duration = Duration::from_secs(9);
+const TIMEOUT: Duration = Duration::from_secs(9);
 /// How soon an operator's command, or a file that is read again, is handled.
 const HEAR_EVERY: Duration = Duration::from_millis(200);
 /// How often the store is read though it reports no change: it may be another.
@@ -69,11 +69,11 @@ impl FleetOrders {
 
     /// Gives one, and waits for its answer.
     pub(crate) fn give(&self, order: FleetOrder) -> Answer {
-        self.give_for(PATIENCE, order)
+        self.give_for(TIMEOUT, order)
     }
 
-    /// The same with another patience. One that is not begun by then is never done.
-    pub(super) fn give_for(&self, patience: Duration, order: FleetOrder) -> Answer {
+    /// The same with another timeout. One that is not begun by then is never done.
+    pub(super) fn give_for(&self, timeout: Duration, order: FleetOrder) -> Answer {
         let (answer, told) = mpsc::channel();
         let taken = Arc::new(AtomicBool::new(false));
         let given = GivenOrder {
@@ -85,7 +85,7 @@ impl FleetOrders {
         // Without a member's thread there is no answer, either.
         let _ = orders.send(given);
         drop(orders);
-        told.recv_timeout(patience).unwrap_or_else(|_| {
+        told.recv_timeout(timeout).unwrap_or_else(|_| {
             let said = match taken.swap(true, Ordering::Relaxed) {
                 false => {
                     "the fleet's store does not answer, and this order is dropped; `causeway fleet status` says why, give it again then"

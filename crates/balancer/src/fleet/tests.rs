@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::etcd_store::EtcdStore;
 use super::store::Store;
-use super::store_tests::{Etcd, within_patience};
+use super::store_tests::{Etcd, in_time};
 use super::*;
 use crate::fake::FakePlane;
 use crate::state_dir::KeptState;
@@ -991,7 +991,7 @@ fn etcd_may_stop_be_wiped_and_come_back() {
         }
         world.etcd.as_mut().unwrap().again(wiped);
         world.pass(5_000_000_000);
-        within_patience(|| {
+        in_time(|| {
             world.settle();
             world.members.iter().all(|member| {
                 let view = member.view();
@@ -1029,10 +1029,10 @@ fn the_thread_hears_operators_and_reloads() {
     assert_eq!(said, "fleet edge is founded with 1 ids, as they run here");
     assert!(orders.give(FleetOrder::Found).is_err());
     let view = || engine.lock().unwrap().fleet.as_ref().unwrap().view.clone();
-    within_patience(|| view().state == "serving");
+    in_time(|| view().state == "serving");
     let file = member.config((store.path(), ""), &[1, 2]);
     engine.lock().unwrap().reload(file).unwrap();
-    within_patience(|| member.picks() == [1, 2]);
+    in_time(|| member.picks() == [1, 2]);
     assert!(orders.give(FleetOrder::PassBy("lb1".to_owned())).is_err());
     orders.give(FleetOrder::Leave).unwrap();
     assert_eq!(view().state, "left");
@@ -1122,9 +1122,9 @@ fn an_order_that_was_given_up_is_never_carried_out() {
     let runner = FleetRunner::start(fleet, inbox, Arc::clone(&engine)).unwrap();
     orders.give(FleetOrder::Found).unwrap();
     let view = || engine.lock().unwrap().fleet.as_ref().unwrap().view.clone();
-    within_patience(|| view().state == "serving");
+    in_time(|| view().state == "serving");
     let hung = gate.lock().unwrap();
-    within_patience(|| hangs.load(Ordering::Relaxed));
+    in_time(|| hangs.load(Ordering::Relaxed));
     let given = orders.give_for(Duration::from_millis(10), FleetOrder::Leave);
     assert_eq!(
         given.unwrap_err().to_string(),

@@ -21,7 +21,7 @@ use super::{Outcome, ProbeOrder, is_of_this_host, send};
 use crate::config::{Authorities, Beside, ProbeConfig, ProbeTo, Protocol, vip_from_json};
 use crate::serve_tests::address_of_its_own;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The mark of probes means nothing on loopback.
 fn order(target: SocketAddr, probe: ProbeConfig) -> ProbeOrder {
@@ -39,7 +39,7 @@ fn order(target: SocketAddr, probe: ProbeConfig) -> ProbeOrder {
 
 async fn probe(target: SocketAddr, probe: ProbeConfig) -> Result<String, String> {
     let order = order(target, probe);
-    let outcome = tokio::time::timeout(PATIENCE, send(&order)).await;
+    let outcome = tokio::time::timeout(TIMEOUT, send(&order)).await;
     text(outcome.expect("an outcome"))
 }
 
@@ -101,7 +101,7 @@ impl Server {
             _dir: dir,
             target,
         };
-        let connected = tokio::time::timeout(PATIENCE, async {
+        let connected = tokio::time::timeout(TIMEOUT, async {
             while TcpStream::connect(target).await.is_err() {
                 let ended = server.child.try_wait().expect("wait");
                 assert!(ended.is_none(), "{command:?} has ended: {ended:?}");
@@ -144,7 +144,7 @@ async fn a_server_meets_no_reset_while_it_writes_its_page() {
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n";
         stream.write_all(head).await.expect("the head");
         for half in [b"all ", b"well"] {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             stream.write_all(half).await.expect("a half of the page");
         }
     });
@@ -205,7 +205,7 @@ async fn a_page_of_the_real_itself_says_its_weight() {
             keys(serde_json::json!({ "probe": "http" })),
         );
         order.to = ProbeTo::Real;
-        let seen = tokio::time::timeout(PATIENCE, send(&order)).await;
+        let seen = tokio::time::timeout(TIMEOUT, send(&order)).await;
         assert_eq!(seen.expect("an outcome").expect("a page").weight, weight);
     }
 }
@@ -564,7 +564,7 @@ async fn a_script_that_takes_too_long_ends_with_all_that_it_started() {
     let (dir, check) = script("sleep 1000 & echo $! > $2/new; mv $2/new $2/started; wait");
     let order = order("192.0.2.1:80".parse().expect("an address"), check);
     let started = dir.path().join("started");
-    let pid = tokio::time::timeout(PATIENCE, async {
+    let pid = tokio::time::timeout(TIMEOUT, async {
         tokio::select! {
             outcome = send(&order) => panic!("{outcome:?}"),
             pid = async {
@@ -578,7 +578,7 @@ async fn a_script_that_takes_too_long_ends_with_all_that_it_started() {
         }
     });
     let pid = pid.await.expect("the script starts");
-    let gone = tokio::time::timeout(PATIENCE, async {
+    let gone = tokio::time::timeout(TIMEOUT, async {
         let stat = format!("/proc/{}/stat", pid.trim());
         // Of a child that is not waited for, a zombie is left.
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
@@ -783,7 +783,7 @@ async fn postgresql_serves_without_a_password() {
     command.args(["-c", &format!("listen_addresses={}", target.ip())]);
     let server = Server::start(command, target, Some(dir)).await;
     let postgres = || keys(serde_json::json!({ "probe": "postgres" }));
-    let ready = tokio::time::timeout(PATIENCE, async {
+    let ready = tokio::time::timeout(TIMEOUT, async {
         loop {
             match probe(server.target, postgres()).await {
                 Ok(said) => break said,
@@ -799,7 +799,7 @@ async fn postgresql_serves_without_a_password() {
          kill -HUP {}",
         server.child.id()
     ));
-    let refused = tokio::time::timeout(PATIENCE, async {
+    let refused = tokio::time::timeout(TIMEOUT, async {
         loop {
             let said = probe(server.target, postgres()).await;
             if said != Ok("asks who it is".to_owned()) {
@@ -849,7 +849,7 @@ async fn dnsmasq_answers_by_both_protocols() {
         let of = serde_json::json!({ "probe": "dns", "name": name, "rcode": rcode });
         let mut order = order(server.target, keys(of));
         order.protocol = protocol;
-        let outcome = tokio::time::timeout(PATIENCE, send(&order)).await;
+        let outcome = tokio::time::timeout(TIMEOUT, send(&order)).await;
         let outcome = text(outcome.expect("an outcome"));
         let expected = expected.map(str::to_owned).map_err(str::to_owned);
         assert_eq!(outcome, expected, "{protocol} {name}");

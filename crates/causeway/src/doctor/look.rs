@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::wants::Wants;
 
 /// How long a gateway or a real has to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Reals whose way is tried at most: those of one pool share it.
 const REALS_MAX: usize = 64;
 /// As many at a time.
@@ -376,7 +376,7 @@ fn nic(device: &NetDevice, all: &[NetDevice], kernel: (u32, u32)) -> anyhow::Res
 }
 
 fn way(interface: &str, reals: &[IpAddr]) -> Way {
-    let found = interface_info(interface).and_then(|info| find_gateways(&info, reals, PATIENCE));
+    let found = interface_info(interface).and_then(|info| find_gateways(&info, reals, TIMEOUT));
     let on_link = match &found {
         Ok(found) => found.on_link.clone(),
         Err(_) => Vec::new(),
@@ -400,7 +400,7 @@ fn macs(interface: &str, wants: &Wants) -> Vec<RealMac> {
     };
     let tried: Vec<(IpAddr, [u8; 6])> = wants.by_mac.iter().copied().take(REALS_MAX).collect();
     let found = at_once(&tried, |&(real, mac)| {
-        let answers = match on_link(&info, real, PATIENCE) {
+        let answers = match on_link(&info, real, TIMEOUT) {
             Ok(OnLink::Answers(mac)) => Some(mac),
             Ok(OnLink::Silent) => None,
             Ok(OnLink::Elsewhere) | Err(_) => return None,
@@ -421,7 +421,7 @@ fn reaches(reals: &[IpAddr], mtu: u16) -> Vec<RealReach> {
     at_once(&tried, |&real| RealReach {
         real,
         tried: mtu,
-        reach: reach(real, mtu, PATIENCE).unwrap_or(Reach::Silent),
+        reach: reach(real, mtu, TIMEOUT).unwrap_or(Reach::Silent),
     })
 }
 

@@ -231,8 +231,11 @@ fn rotation(machine: &Machine) {
     // The first balancer, which alone its file names, is gone.
     let [first, second] = balancers;
     drop(first);
+    fleet.write_balancer(1, &["10.0.0.1", "10.0.0.7"]);
+    let before = fleet.view(1)["book"].clone();
+    causeway(&["fleet", "--socket", &fleet.file("lb1.sock"), "push"]);
     fleet.sees(1, "the second hears it", |view| {
-        view["agents"][0]["acknowledged"] == view["book"]
+        view["book"] != before && view["agents"][0]["acknowledged"] == view["book"]
     });
 
     // Without a balancer it goes on by what it has on disk.

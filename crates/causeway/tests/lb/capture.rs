@@ -6,7 +6,7 @@ use super::*;
 /// Opens connections to the VIP, from the far end of the interface, until `done`. They
 /// get no answer: their SYNs are what counts.
 fn knock(done: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "knocked in vain");
         let vip = "192.0.2.1:80".parse().expect("an address");

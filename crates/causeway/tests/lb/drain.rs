@@ -45,7 +45,7 @@ fn a_drain_waits_until_no_connection_is_open() {
             "10.0.0.1",
             "--wait",
             "--timeout",
-            "3s",
+            "10s",
         ]);
         assert_eq!(early.status.code(), Some(1), "{}", stderr(&early));
         let told = stderr(&early);

@@ -37,7 +37,7 @@ use serde_json::Value;
 use sandbox::Sandbox;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_causeway");
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A machine of its own: network, mounts, BPF file system, one interface.
 struct Machine {
@@ -251,7 +251,7 @@ fn wait(told: impl Fn() -> String, mut holds: impl FnMut() -> bool) {
 
 /// The same for what `ask` finds.
 fn until<T>(told: impl Fn() -> String, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = ask() {
             return found;

@@ -124,7 +124,7 @@ fn write_files(machine: &Machine, host: &str, priority: u8) {
     let text = format!(
         "global_defs {{ script_user root\n enable_script_security\n vrrp_version 3 }}\n\
          vrrp_script causeway {{ script \"{BINARY} status --quiet --socket {dir}/{host}.sock\"\n\
-         interval 1\n fall 2\n rise 2\n weight -100 }}\n\
+         interval 1\n timeout 10\n fall 2\n rise 2\n weight -100 }}\n\
          vrrp_instance web {{ state BACKUP\n interface eth0\n virtual_router_id 51\n\
          priority {priority}\n advert_int 0.2\n\
          virtual_ipaddress {{ {VIP}/32 dev eth0 }}\n\
@@ -197,8 +197,8 @@ fn keepalived_moves_a_vip_and_its_connections_stay() {
 
         let vip = format!("{VIP}:80").parse().expect("an address");
         let open = |_| {
-            let stream = TcpStream::connect_timeout(&vip, PATIENCE).expect("a connection");
-            stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+            let stream = TcpStream::connect_timeout(&vip, TIMEOUT).expect("a connection");
+            stream.set_read_timeout(Some(TIMEOUT)).expect("a bound");
             let server = ask(&stream);
             (stream, server)
         };

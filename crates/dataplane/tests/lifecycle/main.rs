@@ -22,7 +22,7 @@ use causeway_dataplane::{
 };
 use causeway_netio::{NextHop, OuterSource};
 
-use sandbox::{Netns, Sandbox, attach_pass, ip, wait_for};
+use sandbox::{Netns, Sandbox, attach_pass, ip, listen, wait_for};
 
 fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")

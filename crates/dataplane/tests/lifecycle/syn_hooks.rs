@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where SYN accounting hangs, and what sends probes, beside others' programs and on interfaces that come and go.
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn completed(meter: &SynMeter) -> u64 {
 
 /// Asks and is answered, over the wire.
 pub(super) fn exchange(peer: &Netns) {
-    let listener = TcpListener::bind("10.7.0.1:8080").expect("bind");
+    let listener = listen("10.7.0.1:8080".parse().expect("an address"));
     let server = std::thread::spawn(move || {
         use std::io::{Read as _, Write as _};
         let (mut stream, _) = listener.accept().expect("accept");

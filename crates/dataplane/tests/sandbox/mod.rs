@@ -6,6 +6,7 @@
 
 use std::ffi::CStr;
 use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -133,6 +134,16 @@ pub(crate) fn run(program: &str, arguments: &str) -> String {
 pub(crate) fn sysctl(name: &str, value: &str) {
     let path = Path::new("/proc/sys/net").join(name);
     std::fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// Also where another test starts a program, which has a copy of the last listener until its `exec`.
+pub(crate) fn listen(to: SocketAddr) -> TcpListener {
+    let mut listener = None;
+    wait_for("a port that is free again", || {
+        listener = TcpListener::bind(to).ok();
+        listener.is_some()
+    });
+    listener.expect("a listener")
 }
 
 /// Waits for `condition`, a minute at most: a busy machine may be twenty times slower than a

@@ -51,7 +51,7 @@ fn run_without_device() -> anyhow::Result<()> {
     let deleted = Command::new("ip").args(["link", "del", "cw0"]).status();
     assert!(deleted.unwrap().success());
     thread::spawn(move || {
-        thread::sleep(Duration::from_secs(5));
+        thread::sleep(Duration::from_secs(60));
         ShardHandle { commands, waker }.send(ShardCommand::Stop);
     });
     shard.run()

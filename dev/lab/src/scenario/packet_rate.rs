@@ -8,10 +8,11 @@
 //! caches and memory.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use causeway_bench::flood::{FRAME_MAX, FRAMES, FloodPrograms, HOP_LIMIT};
 use serde_json::{Value, json};
 
@@ -234,8 +235,10 @@ impl<'a> World<'a> {
         let router = &self.bench.topology.router.netns;
         let mac = self.bench.topology.balancer.mac;
         let sending = self.cpus.iter().take(cpus).copied().enumerate();
+        let (ready, loaded) = channel();
         let senders: Vec<Background<()>> = sending
             .map(|(sender, cpu)| {
+                let ready = ready.clone();
                 Background::spawn_in(router, move |stop| {
                     cpu::keep_to(cpu)?;
                     let mut flood = FloodPrograms::load(PORT_TO_BALANCER)?;
@@ -243,6 +246,7 @@ impl<'a> World<'a> {
                     flood.fill(FRAMES, |n, frame| {
                         write_frame(frame, mac, (sender, n), lengths[n % lengths.len()])
                     })?;
+                    ready.send(())?;
                     while !stop.load(Ordering::Relaxed) {
                         flood.send(AT_ONCE)?;
                     }
@@ -250,6 +254,13 @@ impl<'a> World<'a> {
                 })
             })
             .collect();
+        drop(ready);
+        // A sender that fails has said why by `finish`.
+        let all_send = loaded.iter().take(senders.len()).count() == senders.len();
+        if !all_send {
+            senders.into_iter().try_for_each(Background::finish)?;
+            bail!("a sender has ended");
+        }
         sleep(WARM_UP);
         let (from, began) = (self.end.ended(), Instant::now());
         sleep(lasts);

@@ -83,8 +83,10 @@ fn unknown_words_fail_with_a_sentence() {
 #[test]
 fn interrupts_end_everything() {
     let _alone = alone();
+    // By which what it has started is found.
+    let seed = rand::random::<u32>().to_string();
     let mut child = lab()
-        .args(["run", "direct", "--param", "seconds=60"])
+        .args(["run", "direct", "--param", "seconds=60", "--seed", &seed])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -105,4 +107,18 @@ fn interrupts_end_everything() {
         start.elapsed() < Duration::from_secs(30),
         "not before its end"
     );
+    let stays = || {
+        let processes = std::fs::read_dir("/proc").expect("processes");
+        let mut files = processes.filter_map(|entry| Some(entry.ok()?.path().join("cmdline")));
+        files.any(|file| {
+            let words = std::fs::read(file).unwrap_or_default();
+            words
+                .split(|byte| *byte == 0)
+                .any(|word| word == seed.as_bytes())
+        })
+    };
+    while stays() {
+        assert!(start.elapsed() < Duration::from_secs(30), "processes stay");
+        sleep(Duration::from_millis(50));
+    }
 }

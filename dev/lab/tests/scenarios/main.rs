@@ -41,6 +41,21 @@ fn run(scenario: &str, params: &[&str]) -> Value {
     report(scenario, params)
 }
 
+/// The report of the first of three runs whose times hold: where the machine stood still they need
+/// not. What is wrong is so in each.
+fn run_until(scenario: &str, params: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
+    let _alone = alone();
+    let mut reports = (0..3).map(|_| report(scenario, params));
+    let mut vain = Vec::new();
+    while let Some(report) = reports.next() {
+        if holds(&report) {
+            return report;
+        }
+        vain.push(report);
+    }
+    panic!("{scenario}: {vain:?}");
+}
+
 /// Runs a scenario that counts what breaks.
 fn count(scenario: &str, params: &[&str]) -> Value {
     let _beside = beside_others();

@@ -7,12 +7,9 @@ use std::{io, mem};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::BALANCER_PORT;
+use super::{BALANCER_PORT, TIMEOUT};
 use crate::load::frame_flood::FRAME_MAX;
 use crate::netns::Netns;
-
-/// How long there may be none.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The next frame to the balancer that `wanted` wants.
 pub(super) fn frame(
@@ -21,7 +18,7 @@ pub(super) fn frame(
 ) -> Result<Vec<u8>> {
     router.run(move || {
         let socket = packet_socket(BALANCER_PORT).context("listening at the balancer's port")?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut frame = [0u8; FRAME_MAX];
         while Instant::now() < deadline {
             // SAFETY: the buffer is as long as is said.
@@ -41,7 +38,7 @@ pub(super) fn frame(
                 Err(_) => std::thread::sleep(Duration::from_micros(200)),
             }
         }
-        bail!("no such packet went to the balancer within {PATIENCE:?}")
+        bail!("no such packet went to the balancer within {TIMEOUT:?}")
     })
 }
 

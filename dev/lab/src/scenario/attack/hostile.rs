@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
-use super::{COOKIES, RSS_GROWTH_KIB, World};
+use super::{COOKIES, RSS_GROWTH_KIB, TIMEOUT, World};
 use crate::api;
 use crate::background::Background;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
@@ -31,8 +31,6 @@ const HELD: usize = 600;
 const HELD_UNIX: usize = 48;
 /// The loopback address of the API.
 const LOOPBACK: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9470);
-/// Until a state that is bound to come has come.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Descriptors of the daemon under all of it: what it may have without raising its limit.
 const DESCRIPTORS_MAX: usize = 1024;
 const HONEST: u16 = 8000;
@@ -207,7 +205,7 @@ fn settings(world: &World<'_>) -> BalancerSettings {
 
 /// Waits until the real of the VIP with this port is in that state; why it is.
 fn wait(balancer: &Balancer, port: u16, state: &str) -> Result<String> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let stats = api::stats(&balancer.socket())?;
         let vip = stats.vips.iter().find(|vip| vip.port == port);

@@ -17,8 +17,6 @@ use crate::scenario::bench::{PORT, QUIC_PORT};
 pub(super) const PLAIN: usize = 1;
 /// All connections are open after this.
 pub(super) const WARM_UP: Duration = Duration::from_millis(1500);
-/// What looks at the daemon and finding a packet to repeat may take.
-const SLACK: Duration = Duration::from_secs(2);
 
 /// Loads by what remembers their connections.
 pub(super) struct Live(Vec<(&'static str, RunningLoad)>);
@@ -29,9 +27,8 @@ pub(super) fn slots(world: &World<'_>) -> Result<usize> {
 }
 
 impl Live {
-    /// Begins to open them; they last for three phases.
-    pub(super) fn start(world: &World<'_>, phase: Duration) -> Result<Self> {
-        let lasts = WARM_UP + phase * 3 + SLACK;
+    /// Begins to open them; they last until [`Self::finish`].
+    pub(super) fn start(world: &World<'_>) -> Result<Self> {
         let kinds = [
             ("cookies", COOKIES, 0),
             ("table", TABLE, PLAIN),
@@ -42,7 +39,7 @@ impl Live {
         let start = |(name, vip, client): (&'static str, usize, usize)| {
             let port = if vip == QUIC { QUIC_PORT } else { PORT };
             let config = LoadConfig {
-                duration_ms: lasts.as_millis() as u64,
+                duration_ms: 3_600_000,
                 slots: slots(world)?,
                 // None opens again under the flood.
                 max_age_ms: 3_600_000,
@@ -59,8 +56,15 @@ impl Live {
         Ok(Self(kinds.into_iter().map(start).collect::<Result<_>>()?))
     }
 
-    /// What the clients saw.
-    pub(super) fn finish(self) -> Result<Vec<(&'static str, Log)>> {
+    /// Answers of each kind so far.
+    pub(super) fn answers(&self) -> Vec<u64> {
+        let all = self.0.iter();
+        all.map(|(_, load)| load.progress().requests()).collect()
+    }
+
+    /// Ends them: what the clients saw.
+    pub(super) fn finish(mut self) -> Result<Vec<(&'static str, Log)>> {
+        self.0.iter_mut().for_each(|(_, load)| load.stop());
         let loads = self.0.into_iter();
         loads
             .map(|(name, load)| Ok((name, load.finish()?)))

@@ -35,6 +35,7 @@ use crate::agent::AgentProcess;
 use crate::api;
 use crate::background::output_of;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
+use crate::clock::until;
 use crate::load::frame_flood::{FrameFlood, FrameMaker, SentFrames};
 use crate::load::report;
 use crate::quic::{Server, ServerConfig, Stack};
@@ -44,6 +45,8 @@ const BALANCER_PORT: &str = "lb";
 const SERVERS: usize = 3;
 /// Where agents report.
 const REPORTS_PORT: u16 = 9472;
+/// Until what is bound to come has come.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Until a balancer has filled the rings of slots.
 const LEARNING: Duration = Duration::from_millis(1300);
 /// Tuples that share buckets under a guessed seed.
@@ -299,7 +302,7 @@ impl<'a> World<'a> {
         let found = matches!(kind.frames, Frames::Made(_) | Frames::Collisions)
             .then(|| self.frames(kind))
             .transpose()?;
-        let live = Live::start(self, phase)?;
+        let live = Live::start(self)?;
         sleep(live::WARM_UP);
         let frames = found.map_or_else(|| self.frames(kind), Ok)?;
         let length = self.frame_length(kind, &frames);
@@ -309,7 +312,18 @@ impl<'a> World<'a> {
         };
         let start = look(&balancer)?;
         let calm_ns = crate::clock::monotonic_ns();
+        let answers = live.answers();
         sleep(phase);
+        // Each kind has sent some and had their answers.
+        let some = 2 * live::slots(self)? as u64;
+        let are_served = || {
+            let all = live.answers().into_iter().zip(&answers);
+            Ok(all
+                .into_iter()
+                .all(|(now, then)| now > then + some)
+                .then_some(()))
+        };
+        until(TIMEOUT, are_served)?.context("a kind of client is not served")?;
         let calm = look(&balancer)?;
         let control_ns = crate::clock::monotonic_ns();
         let of_control = self.send(self.plan.unserved(length), phase)?;
@@ -318,7 +332,13 @@ impl<'a> World<'a> {
         let flood_ns = crate::clock::monotonic_ns();
         let sent = self.send(flood, phase)?;
         let end_ns = crate::clock::monotonic_ns();
-        let after = look(&balancer)?;
+        // What is sent last may wait for a processor.
+        let counted = |now: &Look| changed(&now.stats, &before.stats).values().sum::<u64>();
+        let are_counted = || {
+            let now = look(&balancer)?;
+            Ok((counted(&now) >= sent.frames).then_some(now))
+        };
+        let after = until(TIMEOUT, are_counted)?.map_or_else(|| look(&balancer), Ok)?;
         let logs = live.finish()?;
         let adopted = api::verdict(&after.stats.verdicts, "adopted");
         let flows = flows_seen(kind, &balancer, adopted)?;
@@ -353,7 +373,7 @@ impl<'a> World<'a> {
         let verdicts = changed(&after.stats, &before.stats);
         let usual = changed(&calm.stats, &start.stats);
         let live_packets: u64 = usual.values().sum();
-        let counted: u64 = verdicts.values().sum();
+        let counted = counted(&after);
         let received = counted.saturating_sub(live_packets);
         let astray: Vec<&str> = verdicts
             .keys()

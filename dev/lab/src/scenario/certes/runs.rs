@@ -356,9 +356,9 @@ impl RunningCertes {
         let longest = self.run.patience.iter().max().copied().unwrap_or_default();
         let range = score::range(&truth, warm_up, counts)?;
         // The agent knows which clients gave up one patience later.
-        let patience = S(30) + 3 * longest;
+        let timeout = S(30) + 3 * longest;
         let last = score::last_second(&truth)?.max(range.end);
-        self.agent.wait_recorded(last, patience)?;
+        self.agent.wait_recorded(last, timeout)?;
         let history = self.agent.history()?;
         if self.run.trouble == Some(AgentTrouble::Clock) {
             score::check_clock(&history)?;

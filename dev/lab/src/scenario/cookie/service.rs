@@ -23,7 +23,7 @@ pub(super) const PORT: u16 = 80;
 /// The same service on the same way, without cookies.
 pub(super) const PLAIN_PORT: u16 = 81;
 /// How long an answer may take: longer than a few retransmission timeouts.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The port of the VIPs that is one server's alone, for subflows to join it.
 pub(super) fn join_port(server: usize) -> u16 {
@@ -56,7 +56,7 @@ pub(super) fn serve(
 
 /// On a busy machine the kernel takes its time to make an IPv6 address usable.
 fn listen(target: SocketAddr, multipath: bool) -> Result<TcpListener> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let socket = socket(target, multipath)?;
         socket.set_reuse_address(true)?;
@@ -211,10 +211,10 @@ impl Connection {
     fn connect(client: &Netns, target: SocketAddr, multipath: bool) -> Result<Self> {
         let stream = client.run(move || {
             let socket = socket(target, multipath)?;
-            socket.connect_timeout(&target.into(), PATIENCE)?;
+            socket.connect_timeout(&target.into(), TIMEOUT)?;
             Ok(TcpStream::from(socket))
         })?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         let mut connection = Self {
             stream: BufReader::new(stream),
@@ -235,8 +235,8 @@ impl Connection {
     }
 
     /// How long an answer may take from now on.
-    pub(super) fn patience(&self, patience: Duration) -> Result<()> {
-        Ok(self.stream.get_ref().set_read_timeout(Some(patience))?)
+    pub(super) fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        Ok(self.stream.get_ref().set_read_timeout(Some(timeout))?)
     }
 
     /// Whether the same server still answers.

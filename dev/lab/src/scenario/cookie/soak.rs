@@ -114,7 +114,7 @@ fn silent(client: &Netns, vip: IpAddr, length: Duration) -> Trial {
     thread::spawn(move || {
         let mut connection = Connection::open(&client, vip)?;
         let start = Instant::now();
-        connection.patience(length + Duration::from_secs(20))?;
+        connection.set_timeout(length + Duration::from_secs(20))?;
         let line = connection.line(&format!("later {}", length.as_millis()));
         let stall = start.elapsed().saturating_sub(length);
         Ok(json!({
@@ -133,7 +133,7 @@ fn outage(world: &World, length: Duration) -> Result<Value> {
     let count = (200 * (length.as_secs() as usize + 4)).min(6000);
     let reader = thread::spawn(move || {
         let mut connection = Connection::open(&client, vips()[0])?;
-        connection.patience(3 * length)?;
+        connection.set_timeout(3 * length)?;
         connection.read(&format!("tick {count} 5"), count)
     });
     thread::sleep(Duration::from_secs(2));

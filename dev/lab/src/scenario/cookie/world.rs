@@ -22,7 +22,7 @@ use crate::topology::{DEVICE, Node, Shape, Topology, vip4, vip6};
 use crate::{api, link};
 
 /// How long a balancer may take to refuse a file.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server as the balancer's configuration has it.
 #[derive(Debug, Clone, Copy)]
@@ -199,7 +199,7 @@ impl World {
     /// Has the balancer read a file that it is to refuse; the reason that it gives.
     pub(super) fn refused_reload(&self) -> Result<String> {
         self.balancer.reload()?;
-        let refused = until(PATIENCE, || {
+        let refused = until(TIMEOUT, || {
             let status: Value = api::get(&self.balancer.socket(), "/v1/status")?;
             Ok(status["last_reload_error"].as_str().map(str::to_owned))
         })?;

@@ -23,7 +23,7 @@ use crate::topology::{self, Node};
 const VIPS: usize = 4;
 
 /// How long the others may take to see that a balancer has left.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Until packets that were on their way to a balancer have come.
 const UNDER_WAY: Duration = Duration::from_millis(500);
@@ -139,7 +139,7 @@ impl<'a> Fleet<'a> {
     /// Withdrawn first, it forwards until nothing comes any more.
     pub(super) fn leave(&mut self, index: usize) -> Result<()> {
         self.balancer(index)?.cli(&["fleet", "leave"])?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         // Its own last book has it still.
         let name = name(index);
         let knows = |view: &FleetView| {
@@ -274,7 +274,7 @@ impl<'a> Fleet<'a> {
 
     /// Waits until the agents of all servers of the pool follow the book, as all balancers report.
     pub(super) fn wait_for_agents(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let follow = |view: &FleetView| {
             let mut agents = view.agents.iter();
             view.in_service

@@ -22,7 +22,7 @@ use crate::api;
 use crate::background::KilledOnDrop;
 use crate::clock::until;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// What other threads still do when a daemon answers for the first time.
 const SETTLED: Duration = Duration::from_millis(500);
 
@@ -230,7 +230,7 @@ fn perform(world: &mut World<'_>, deed: Deed, strace: &Strace) -> Result<bool> {
             let before = reloads(world);
             world.balancer.reload()?;
             wait(|| Ok(reloads(world) > before || !is_alive(world)))?;
-            attached.let_go()?;
+            attached.let_go(is_alive(world))?;
             end(world, strace)
         }
         Deed::Drain => {
@@ -242,7 +242,7 @@ fn perform(world: &mut World<'_>, deed: Deed, strace: &Strace) -> Result<bool> {
             let done = world.balancer.cli(&words);
             let told = done.is_ok();
             wait(|| Ok(told || !is_alive(world)))?;
-            attached.let_go()?;
+            attached.let_go(is_alive(world))?;
             let killed = end(world, strace)?;
             // A command that reported success may be relied on; after any other the state must be
             // checked.
@@ -257,7 +257,7 @@ fn perform(world: &mut World<'_>, deed: Deed, strace: &Strace) -> Result<bool> {
             let attached = strace.attach(pid(world)?)?;
             kill(Pid::from_raw(pid(world)? as i32), Signal::SIGTERM)?;
             wait(|| Ok(!is_alive(world)))?;
-            attached.let_go()?;
+            attached.let_go(is_alive(world))?;
             end(world, strace)
         }
     }
@@ -272,7 +272,7 @@ fn start(world: &World<'_>, strace: &Strace) -> Result<bool> {
             .spawn()
             .context("cannot run strace (Debian package strace)")?,
     );
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut serves = None;
     loop {
         if child.try_wait()?.is_some() {
@@ -395,6 +395,6 @@ fn is_alive(world: &World<'_>) -> bool {
 }
 
 fn wait(mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let done = until(PATIENCE, || Ok(done()?.then_some(())))?;
-    done.with_context(|| format!("not within {PATIENCE:?}"))
+    let done = until(TIMEOUT, || Ok(done()?.then_some(())))?;
+    done.with_context(|| format!("not within {TIMEOUT:?}"))
 }

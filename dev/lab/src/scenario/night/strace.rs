@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use crate::background::KilledOnDrop;
 use crate::clock::until;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// A call that a process has made.
@@ -83,7 +83,7 @@ impl Strace {
             .context("cannot run strace (Debian package strace)")?;
         let mut attached = Attached(KilledOnDrop(strace));
         let status = format!("/proc/{pid}/status");
-        let traced = until(PATIENCE, || {
+        let traced = until(TIMEOUT, || {
             ensure!(attached.0.try_wait()?.is_none(), "strace did not attach");
             let status = fs::read_to_string(&status)?;
             let mut lines = status.lines();
@@ -138,8 +138,11 @@ impl Strace {
 pub(super) struct Attached(KilledOnDrop);
 
 impl Attached {
-    /// Lets go, or waits until strace has seen the process's end.
-    pub(super) fn let_go(mut self) -> Result<()> {
+    /// Lets go of a process that runs, or waits until strace has seen and written down its end.
+    pub(super) fn let_go(mut self, runs: bool) -> Result<()> {
+        if !runs && until(LETTING_GO, || Ok(self.0.try_wait()?))?.is_some() {
+            return Ok(());
+        }
         // It may have ended.
         let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);
         match until(LETTING_GO, || Ok(self.0.try_wait()?))? {

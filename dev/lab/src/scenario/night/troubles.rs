@@ -16,7 +16,7 @@ use super::world::{DRAINED, World};
 use crate::api;
 use crate::topology::{BACK_MTU, DEVICE};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// What the daemon's memory may grow by: its history fills in ten minutes.
 const RSS_GROWTH_KIB: u64 = 24 * 1024;
 const BPFFS: &str = "/sys/fs/bpf";
@@ -441,7 +441,7 @@ fn second(world: &mut World<'_>, same: Second) -> Result<String> {
         .arg(&file)
         .stdin(Stdio::null())
         .output()?;
-    ensure!(began.elapsed() < PATIENCE, "it took {:?}", began.elapsed());
+    ensure!(began.elapsed() < TIMEOUT, "it took {:?}", began.elapsed());
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     ensure!(
         !output.status.success(),

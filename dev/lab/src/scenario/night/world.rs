@@ -37,8 +37,8 @@ const WEIGHT: u32 = 77;
 const ALL_NIGHT_MS: u64 = 24 * 3600 * 1000;
 /// What clients wait for before a connection counts as broken: an interface may be away for
 /// seconds, and TCP then waits as long again.
-const CLIENT_PATIENCE_MS: u64 = 30_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT_MS: u64 = 30_000;
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) struct World<'a> {
     pub context: &'a Context,
@@ -119,7 +119,7 @@ impl<'a> World<'a> {
                 duration_ms: ALL_NIGHT_MS,
                 slots: 4,
                 max_age_ms: std::cmp::min(max_age_ms, ALL_NIGHT_MS),
-                timeout_ms: CLIENT_PATIENCE_MS,
+                timeout_ms: CLIENT_TIMEOUT_MS,
                 ..LoadConfig::new((vip4(vip), PORT).into(), self.context.seed)
             };
             Ok((name, self.bench.load(&config)?))
@@ -152,8 +152,8 @@ impl<'a> World<'a> {
         let began = Instant::now();
         while !so_far().zip(&before).all(|(now, before)| now > *before) {
             ensure!(
-                began.elapsed() < PATIENCE,
-                "no packet is forwarded for {PATIENCE:?} {:?}",
+                began.elapsed() < TIMEOUT,
+                "no packet is forwarded for {TIMEOUT:?} {:?}",
                 self.broken()
             );
             sleep(Duration::from_millis(5));
@@ -269,12 +269,19 @@ impl<'a> World<'a> {
     pub(super) fn fetch(&self) -> Result<()> {
         let client = &self.bench.topology.clients[0].netns;
         let config = LoadConfig {
-            duration_ms: 60,
+            duration_ms: 3_600_000,
             page_interval_ms: 20,
             slots: 2,
             ..LoadConfig::new((vip4(TABLE), PORT).into(), self.context.seed)
         };
-        let log = crate::load::start(std::slice::from_ref(client), &config)?.finish()?;
+        let mut load = crate::load::start(std::slice::from_ref(client), &config)?;
+        let served = until(TIMEOUT, || {
+            let progress = load.progress();
+            Ok((progress.requests() + progress.broken() > 0).then_some(()))
+        })?;
+        load.stop();
+        let log = load.finish()?;
+        ensure!(served.is_some(), "no client was served within {TIMEOUT:?}");
         let answered = !log.responses.is_empty() && log.faults().is_empty();
         ensure!(answered, "a client was not served: {:?}", log.faults());
         Ok(())
@@ -282,10 +289,10 @@ impl<'a> World<'a> {
 
     /// Waits until `done`.
     pub(super) fn until(&self, what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-        let done = until(PATIENCE, || Ok(done()?.then_some(())))?;
+        let done = until(TIMEOUT, || Ok(done()?.then_some(())))?;
         done.with_context(|| {
             let messages = self.balancer.messages();
-            format!("not within {PATIENCE:?}: {what}; {messages}")
+            format!("not within {TIMEOUT:?}: {what}; {messages}")
         })
     }
 }
