@@ -45,9 +45,8 @@ fn run(scenario: &str, params: &[&str]) -> Value {
 /// not. What is wrong is so in each.
 fn run_until(scenario: &str, params: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
     let _alone = alone();
-    let mut reports = (0..3).map(|_| report(scenario, params));
     let mut vain = Vec::new();
-    while let Some(report) = reports.next() {
+    for report in (0..3).map(|_| report(scenario, params)) {
         if holds(&report) {
             return report;
         }
