@@ -2,6 +2,7 @@
 //! The reals' health in the engine: one check a real, whose verdict takes it out of
 //! the ring or back into it.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
@@ -176,6 +177,21 @@ impl Engine {
         members.filter(|(_, member)| is_unknown(member.id)).count()
     }
 
+    /// The check of a real: also of one that is to be probed, before the prober has asked.
+    pub(super) fn check_of(&self, health: &Health, id: RealId) -> Cow<'_, Check> {
+        let tick = self.last_tick().map(|now| now.monotonic_ns);
+        let now_ns = || tick.unwrap_or_else(causeway_netio::monotonic_ns);
+        match self.check(id) {
+            Some(check) => Cow::Borrowed(check),
+            None => Cow::Owned(first_check(
+                health,
+                now_ns(),
+                id,
+                self.begin_down.contains(&id),
+            )),
+        }
+    }
+
     /// Has a check for every real that is to be probed, and for no other.
     fn follow_pools(&mut self, now_ns: u64) {
         let mut wanted: HashMap<RealId, &Health> = HashMap::new();
@@ -197,19 +213,15 @@ impl Engine {
                 .is_some_and(|health| health.passive && window_ns(health) == silence.window_ns())
         });
         for (id, health) in wanted {
-            let params = health.params;
             let begins_down = self.begin_down.remove(&id);
             self.checks
                 .entry(id)
-                .and_modify(|check| check.set_params(params, now_ns))
+                .and_modify(|check| check.set_params(health.params, now_ns))
                 .or_insert_with(|| {
-                    let check = Check::new(params, now_ns, u64::from(id));
-                    match (begins_down, waiting.contains(&id)) {
-                        (true, _) => {
-                            check.beginning_down("out of the ring when the daemon started")
-                        }
-                        (false, true) => check.waiting(now_ns),
-                        (false, false) => check,
+                    let check = first_check(health, now_ns, id, begins_down);
+                    match !begins_down && waiting.contains(&id) {
+                        true => check.waiting(now_ns),
+                        false => check,
                     }
                 });
         }
@@ -279,6 +291,15 @@ impl Engine {
 /// One that serves when all others are down is asked nothing: it is there or not.
 pub(super) fn is_probed(real: &RealConfig) -> bool {
     !real.maintenance && real.role != RealRole::Sorry
+}
+
+/// What is known of a real before it is probed.
+fn first_check(health: &Health, now_ns: u64, id: RealId, begins_down: bool) -> Check {
+    let check = Check::new(health.params, now_ns, u64::from(id));
+    match begins_down {
+        true => check.beginning_down("out of the ring when the daemon started"),
+        false => check,
+    }
 }
 
 /// Whether a real counts for what its VIP needs, when it is up.

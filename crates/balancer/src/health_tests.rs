@@ -226,6 +226,17 @@ fn who_was_down_is_down_after_a_restart_until_probes_succeed() {
             "{ address = \"10.0.0.4\" }, { address = \"10.0.0.5\" }",
         );
         restart(&mut bench, &more, kept);
+        let vips = report::vips_of(&bench.engine, 0..1, report::Listed::All).unwrap();
+        let told = vips[0]
+            .reals
+            .iter()
+            .map(|real| &*real.health.as_ref().unwrap().state);
+        let told: Vec<_> = told.collect();
+        assert_eq!(
+            told,
+            ["unknown", "unknown", "down", "unknown", "unknown"],
+            "{scheduler}"
+        );
         assert_eq!(shares(&bench)[2], 0.0, "{scheduler}");
         probes(&mut bench, 1, &[], &[]);
         assert_eq!(states(&bench)[2], HealthState::Down, "{scheduler}");

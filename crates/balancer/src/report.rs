@@ -13,7 +13,6 @@ use causeway_core::health::Check;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::PacketsBytes;
 use causeway_dataplane::{CookieTotals, RealStats, VipId};
-use causeway_netio::monotonic_ns;
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;
@@ -233,17 +232,9 @@ fn health(
     config: &RealConfig,
     member: &PoolMember,
 ) -> Option<HealthView> {
-    let not_asked;
-    let check = match engine.check(member.id) {
-        Some(check) => check,
-        // There is a check of it from when on the prober asks next.
-        None => {
-            let health = pool.vip().health.as_ref();
-            let health = health.filter(|_| is_probed(config))?;
-            not_asked = Check::new(health.params, monotonic_ns(), 0);
-            &not_asked
-        }
-    };
+    let health = pool.vip().health.as_ref();
+    let health = health.filter(|_| is_probed(config))?;
+    let check = engine.check_of(health, member.id);
     let state = engine.health(member.id).unwrap_or(check.state());
     Some(HealthView {
         state: state.word().to_owned(),

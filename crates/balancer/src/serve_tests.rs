@@ -218,6 +218,29 @@ fn who_holds_connections_keeps_nobody_out() {
             "{host}: {answer}"
         );
     }
+    // Nor does one by a port that ssh forwards to the Unix socket, but for our own.
+    for (origin, host, status) in [
+        ("http://attacker.example", "localhost:9470", "403"),
+        (
+            "http://attacker.example:9470",
+            "attacker.example:9470",
+            "403",
+        ),
+        ("http://localhost:8000", "localhost:9470", "403"),
+        ("null", "localhost:9470", "403"),
+        ("http://localhost:9470", "localhost:9470", "200"),
+    ] {
+        let mut asking = UnixStream::connect(&path).unwrap();
+        write!(
+            asking,
+            "GET / HTTP/1.0\r\nHost: {host}\r\nOrigin: {origin}\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        asking.read_to_string(&mut answer).unwrap();
+        let begin = format!("HTTP/1.0 {status} ");
+        assert!(answer.starts_with(&begin), "{origin}: {answer}");
+    }
     drop((held, end));
     assert!(server.join().unwrap().is_err());
 }

@@ -2,9 +2,9 @@
 //! Compiles BPF programs for build scripts: one place for the compiler, its flags and the
 //! skeletons, so that what the product and its laboratory load is compiled alike.
 
-use std::env;
 use std::path::Path;
 use std::process::Command;
+use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
 
@@ -23,17 +23,31 @@ pub fn skeletons_of_made(dir: &Path, names: &[&str], out: &Path) -> Result<(), S
     let flags = flags()?;
     for name in names {
         let source = dir.join(format!("{name}.bpf.c"));
+        let (object, skeleton) = (format!("{name}.bpf.o"), out.join(format!("{name}.skel.rs")));
         SkeletonBuilder::new()
             .source(&source)
-            .obj(out.join(format!("{name}.bpf.o")))
+            .obj(out.join(&object))
             .clang(&clang)
             .clang_args(&flags)
             // A literal of each byte takes the compiler as long as all code beside it.
             .reference_obj(true)
-            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .build_and_generate(&skeleton)
             .map_err(|e| format!("{}: {e:#}", source.display()).replace('\n', " | "))?;
+        name_beside(&skeleton, &object).map_err(|e| format!("{}: {e}", skeleton.display()))?;
     }
     Ok(())
+}
+
+/// Has a skeleton take the object beside it: of a target directory that is moved, not that of the
+/// former place.
+fn name_beside(skeleton: &Path, object: &str) -> Result<(), String> {
+    let text = fs::read_to_string(skeleton).map_err(|e| e.to_string())?;
+    let (before, rest) = text
+        .split_once("include_bytes!(")
+        .ok_or("it includes no object")?;
+    let (_, after) = rest.split_once(')').ok_or("a macro without an end")?;
+    let text = format!("{before}include_bytes!(\"{object}\"){after}");
+    fs::write(skeleton, text).map_err(|e| e.to_string())
 }
 
 /// `$CLANG`, or the first of a few names that runs; BPF needs a recent one.

@@ -151,7 +151,9 @@ fn show(target: &Target, output: OutputFormat) -> anyhow::Result<()> {
 fn agent_toml(stats: &Stats, real: IpAddr, keys: &Path) -> anyhow::Result<String> {
     let mut text = format!("[agent.cookie]\nkeys = \"{}\"\n", keys.display());
     let mut entries = 0;
-    for vip in &stats.vips {
+    // What QUIC servers issue ids by is another file.
+    let with_timestamps = |vip: &&VipView| vip.cookie.mode.starts_with("timestamp");
+    for vip in stats.vips.iter().filter(with_timestamps) {
         let is_real = |view: &&causeway_api::balancer::RealView| view.address == real.to_string();
         let Some(id) = vip
             .reals

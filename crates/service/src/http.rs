@@ -8,7 +8,7 @@ use axum::Json;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -69,6 +69,33 @@ pub(crate) fn without_foreign_names(router: Router) -> Router {
             }
         },
     ))
+}
+
+/// Refuses what a web page of another origin asks for: a browser reaches the Unix socket where ssh
+/// forwards a port to it. Programs send no `Origin`.
+pub(crate) fn without_foreign_pages(router: Router) -> Router {
+    router.layer(middleware::from_fn(
+        async |request: Request, next: Next| match is_of_foreign_page(request.headers()) {
+            false => next.run(request).await,
+            true => problem(
+                StatusCode::FORBIDDEN,
+                "a web page of another origin may not use the API: remove the header Origin"
+                    .to_owned(),
+            ),
+        },
+    ))
+}
+
+fn is_of_foreign_page(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).map(|value| value.to_str().ok());
+    match (text(header::ORIGIN), text(header::HOST)) {
+        (None, _) => false,
+        (Some(Some(origin)), Some(Some(host))) => {
+            let authority = origin.split_once("://").map(|(_, authority)| authority);
+            authority != Some(host) || !is_own_name(host)
+        }
+        _ => true,
+    }
 }
 
 fn is_own_name(host: &str) -> bool {

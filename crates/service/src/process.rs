@@ -38,7 +38,7 @@ use tracing::{debug, error, info, warn};
 
 use super::access::{self, Access, Entered, Peer, Rules};
 use super::config::{ApiConfig, SocketGroup};
-use super::http::without_foreign_names;
+use super::http::{without_foreign_names, without_foreign_pages};
 use super::linger::Lingering;
 use super::notify;
 use super::privileges::give_up_sys_admin;
@@ -364,7 +364,7 @@ async fn serve_async<E: Display>(
     let (stop, stopped) = watch::channel(());
     let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
     let audited = access::audited(routers.unix);
-    let router = access::by_user(audited.clone(), routers.rules);
+    let router = without_foreign_pages(access::by_user(audited.clone(), routers.rules));
     servers.spawn(answer(unix, router, by_socket, stopped.clone()));
     if let Some(tcp) = &listeners.tcp {
         let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;

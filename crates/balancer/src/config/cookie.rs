@@ -145,7 +145,7 @@ fn of_first_tier(
         faults.at(bits.span(), "cookie = \"tier\" reads connection tokens, whose parts `balancers` under [stateful] gives; remove cookie_bits and cookie_id_bits");
     }
     for real in raw.real.iter().filter(|real| real.as_ref().id.is_none()) {
-        faults.at(real.span(), "with cookie = \"tier\" each real is a second-tier balancer and needs its number; add id, which is `tier` under [stateful] in its file");
+        faults.at(real.span(), "with cookie = \"tier\" each real is a second-tier balancer and needs its number; add id, which is `number` under [stateful] in its file");
     }
     let format = CookieLayout::default_of(CookieMode::Tier);
     CookieLayout::new(

@@ -14,9 +14,8 @@ use causeway_api::fleet::FleetRollback;
 use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use tempfile::TempDir;
 
-use super::etcd_store::EtcdStore;
 use super::store::Store;
-use super::store_tests::{Etcd, in_time};
+use super::store_tests::{self, Etcd, in_time};
 use super::*;
 use crate::fake::FakePlane;
 use crate::state_dir::KeptState;
@@ -208,7 +207,7 @@ impl World {
         };
         let config = file.fleet.clone().unwrap();
         let store: Box<dyn Store> = match &self.etcd {
-            Some(etcd) => Box::new(EtcdStore::new(&etcd.config(), "edge").unwrap()),
+            Some(etcd) => Box::new(store_tests::store(&etcd.config(), "edge")),
             None => store::open(&config).unwrap(),
         };
         let dir = StateDir::new(member.dir.path(), Path::new("/pins"));

@@ -18,7 +18,7 @@ fn a_device_that_is_deleted_while_no_path_is_alive_ends_the_thread() {
     assert_eq!(error.to_string(), DEVICE_GONE);
 }
 
-/// In a namespace of the calling thread's own; stopped after five seconds.
+/// In a namespace of the calling thread's own; stopped after a minute.
 fn run_without_device() -> anyhow::Result<()> {
     // SAFETY: it takes one integer, and concerns this thread alone.
     let status = unsafe { libc::unshare(libc::CLONE_NEWNET) };

@@ -247,6 +247,7 @@ impl<'a> World<'a> {
                         write_frame(frame, mac, (sender, n), lengths[n % lengths.len()])
                     })?;
                     ready.send(())?;
+                    drop(ready);
                     while !stop.load(Ordering::Relaxed) {
                         flood.send(AT_ONCE)?;
                     }

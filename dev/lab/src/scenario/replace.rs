@@ -22,7 +22,7 @@ pub(super) const REPLACE: Scenario = Scenario {
         param(
             "step_ms",
             "2500",
-            "time between two changes; connections live less",
+            "time between two changes; most connections live less",
         ),
         param("slots", "40", "users of the load generator"),
         param("scheduler", "maglev", "scheduler of the VIP"),
@@ -51,7 +51,7 @@ fn run(context: &Context) -> Result<Value> {
     // Those of the others that are drained have ended before the server is removed; these see that
     // it goes on until then.
     let mut long = bench.load(&LoadConfig {
-        slots: 6,
+        slots: 30,
         max_age_ms: config.duration_ms,
         ..config.clone()
     })?;

@@ -298,7 +298,7 @@ impl<'a> World<'a> {
         let phase = Duration::from_secs_f64(seconds);
         let balancer = self.balancer()?;
         sleep(LEARNING);
-        // What takes long to find is found before the clients' time begins; what is replayed is theirs.
+        // What takes long to find is found before clients come; what is replayed is theirs.
         let found = matches!(kind.frames, Frames::Made(_) | Frames::Collisions)
             .then(|| self.frames(kind))
             .transpose()?;
@@ -332,13 +332,14 @@ impl<'a> World<'a> {
         let flood_ns = crate::clock::monotonic_ns();
         let sent = self.send(flood, phase)?;
         let end_ns = crate::clock::monotonic_ns();
-        // What is sent last may wait for a processor.
+        // What is sent last may wait for a processor: for a moment, in which live connections send
+        // far less than the flood has.
         let counted = |now: &Look| changed(&now.stats, &before.stats).values().sum::<u64>();
         let are_counted = || {
             let now = look(&balancer)?;
             Ok((counted(&now) >= sent.frames).then_some(now))
         };
-        let after = until(TIMEOUT, are_counted)?.map_or_else(|| look(&balancer), Ok)?;
+        let after = until(phase, are_counted)?.map_or_else(|| look(&balancer), Ok)?;
         let logs = live.finish()?;
         let adopted = api::verdict(&after.stats.verdicts, "adopted");
         let flows = flows_seen(kind, &balancer, adopted)?;
@@ -372,7 +373,10 @@ impl<'a> World<'a> {
         }
         let verdicts = changed(&after.stats, &before.stats);
         let usual = changed(&calm.stats, &start.stats);
-        let live_packets: u64 = usual.values().sum();
+        let span_ns =
+            |from: &Look, to: &Look| to.stats.at.monotonic_ns - from.stats.at.monotonic_ns;
+        let spans = span_ns(&before, &after) as f64 / span_ns(&start, &calm) as f64;
+        let live_packets = (usual.values().sum::<u64>() as f64 * spans) as u64;
         let counted = counted(&after);
         let received = counted.saturating_sub(live_packets);
         let astray: Vec<&str> = verdicts

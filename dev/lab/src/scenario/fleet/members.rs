@@ -13,8 +13,10 @@ use causeway_dataplane::Protocol;
 
 use super::bgp::Bird;
 use super::etcd::Etcd;
+use super::routes;
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
+use crate::clock::until;
 use crate::scenario::bench::{PORT, QUIC_PORT};
 use crate::scenario::connections::SharedKeys;
 use crate::topology::{self, Node};
@@ -160,6 +162,12 @@ impl<'a> Fleet<'a> {
         let mut balancer = member.balancer.take().context("it is away already")?;
         balancer.terminate()?;
         member.bird.withdraw()?;
+        let through = format!("dev {} ", member.port);
+        let is_withdrawn = || {
+            let routes = routes(self.router)?;
+            Ok((!routes.iter().any(|routes| routes.contains(&through))).then_some(()))
+        };
+        until(TIMEOUT, is_withdrawn)?.context("the router keeps its routes")?;
         sleep(UNDER_WAY);
         member.has = None;
         balancer.detach()

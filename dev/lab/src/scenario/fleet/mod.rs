@@ -254,20 +254,25 @@ fn start_agents(
         .collect()
 }
 
+/// The router's routes to a VIP, by IPv4 and IPv6.
+fn routes(router: &topology::Node) -> Result<[String; 2]> {
+    let show = |flag, vip: &str| {
+        let mut command = router.netns.command("ip");
+        let output = command.args([flag, "route", "show", vip]).output()?;
+        anyhow::Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    Ok([
+        show("-4", &topology::vip4(0).to_string())?,
+        show("-6", &topology::vip6(0).to_string())?,
+    ])
+}
+
 /// Waits until the router has a route over every balancer.
 fn wait_routed(topology: &Topology) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
-    let vips = [topology::vip4(0).to_string(), topology::vip6(0).to_string()];
     loop {
-        let mut missing = Vec::new();
-        for (vip, flag) in vips.iter().zip(["-4", "-6"]) {
-            let mut command = topology.router.netns.command("ip");
-            let output = command.args([flag, "route", "show", vip]).output()?;
-            let routes = String::from_utf8_lossy(&output.stdout).into_owned();
-            if routes.matches("via ").count() < BALANCERS {
-                missing.push(routes);
-            }
-        }
+        let mut missing = routes(&topology.router)?.to_vec();
+        missing.retain(|routes| routes.matches("via ").count() < BALANCERS);
         if missing.is_empty() {
             return Ok(());
         }
