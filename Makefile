@@ -7,7 +7,6 @@ CARGO ?= cargo
 # As root on a build host the lab and the BPF tests run directly; otherwise
 # only these two steps are raised, never the build.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
-export CLANG ?= clang-19
 # What `causeway version` calls the build.
 export CAUSEWAY_BUILD ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
