@@ -179,17 +179,13 @@ impl Engine {
 
     /// The check of a real: also of one that is to be probed, before the prober has asked.
     pub(super) fn check_of(&self, health: &Health, id: RealId) -> Cow<'_, Check> {
-        let tick = self.last_tick().map(|now| now.monotonic_ns);
-        let now_ns = || tick.unwrap_or_else(causeway_netio::monotonic_ns);
-        match self.check(id) {
-            Some(check) => Cow::Borrowed(check),
-            None => Cow::Owned(first_check(
-                health,
-                now_ns(),
-                id,
-                self.begin_down.contains(&id),
-            )),
+        if let Some(check) = self.check(id) {
+            return Cow::Borrowed(check);
         }
+        let tick = self.last_tick().map(|now| now.monotonic_ns);
+        let now_ns = tick.unwrap_or_else(causeway_netio::monotonic_ns);
+        let begins_down = self.begin_down.contains(&id);
+        Cow::Owned(first_check(health, now_ns, id, begins_down))
     }
 
     /// Has a check for every real that is to be probed, and for no other.

@@ -317,11 +317,8 @@ impl<'a> World<'a> {
         // Each kind has sent some and had their answers.
         let some = 2 * live::slots(self)? as u64;
         let are_served = || {
-            let all = live.answers().into_iter().zip(&answers);
-            Ok(all
-                .into_iter()
-                .all(|(now, then)| now > then + some)
-                .then_some(()))
+            let mut all = live.answers().into_iter().zip(&answers);
+            Ok(all.all(|(now, then)| now > then + some).then_some(()))
         };
         until(TIMEOUT, are_served)?.context("a kind of client is not served")?;
         let calm = look(&balancer)?;
