@@ -113,7 +113,7 @@ measured_flow(struct packet *pkt, const int family, const struct route *route)
 	flow = find_flow(pkt, family);
 	if ((flow && is_on(flow, route)) || is_closing(pkt))
 		return flow;
-	return is_sampled(pkt, real->sampling.most) ? remember(pkt, family, route, flow) : NULL;
+	return is_sampled(pkt, real->sampling.most) ? remember(pkt, family, route) : NULL;
 }
 
 /*
@@ -183,7 +183,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 			return NULL;
 	routed:
 		if (route->keep)
-			*flow = remember(pkt, family, route, *flow);
+			*flow = remember(pkt, family, route);
 	}
 	real = find_real(route->real_id);
 	if (!real)

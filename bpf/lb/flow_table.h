@@ -461,22 +461,18 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 }
 
 /*
- * Writes a flow down, in its old slot if it has one, else in one that this claims. NULL:
- * the table has none for it, and it goes on by the ring.
+ * Writes a flow down in a slot that this claims: its own if it has one, as cheapest_way()
+ * prefers that. NULL: the table has none for it, and it goes on by the ring.
  */
-static __always_inline struct flow *
-remember(const struct packet *pkt, const int family, const struct route *route, struct flow *flow)
+static __always_inline struct flow *remember(const struct packet *pkt, const int family, const struct route *route)
 {
-	u32 found, way, seen, index, *tag;
+	u32 found, way, seen, age, index, *tag;
 	struct flow_bucket *bucket;
+	struct flow *flow;
 	struct spot spot;
 
 	if (cfg_dry)
-		return flow;
-	if (flow) {
-		write_flow(flow, pkt, family, route, is_syn(pkt));
-		return flow;
-	}
+		return NULL;
 	spot = find_spot(pkt, family);
 	index = spot.bucket[0];
 	bucket = find_bucket(index, family);
@@ -502,7 +498,9 @@ remember(const struct packet *pkt, const int family, const struct route *route, 
 	if (!flow || seen == TAG_CLAIMED || __sync_val_compare_and_swap(tag, seen, TAG_CLAIMED) != seen)
 		return NULL; /* another CPU was faster */
 	write_flow(flow, pkt, family, route, is_syn(pkt));
-	__sync_lock_test_and_set(tag, spot.fingerprint | AGE_NEW); /* from now on it can be found */
+	/* A forged SYN on its tuple does not have a live flow evicted sooner. */
+	age = (seen ^ spot.fingerprint) & ~AGE_MASK ? AGE_GONE : seen & AGE_MASK;
+	__sync_lock_test_and_set(tag, spot.fingerprint | (age ?: AGE_NEW)); /* from now on it can be found */
 	return flow;
 }
 

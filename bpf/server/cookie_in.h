@@ -10,6 +10,10 @@ void *bpf_rdonly_cast(const void *object, u32 btf_id) __ksym __weak;
 /* Linux takes an echo of zero for none. */
 #define NO_ECHO 0
 
+#define TCP_ACK_OFFSET 8
+/* How long the kernel's own timestamps are known again, ms. */
+#define ECHO_AGE_MS 65536
+
 /*
  * A connection that is older than the agent. Its echo is either a cookie of ours,
  * from an agent before this one, whose clock goes on; or the kernel's own timestamp,
@@ -30,7 +34,7 @@ adopt(const struct segment *seg, const struct server_vip *vip, struct bpf_sock *
 	state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!state)
 		return false;
-	t = ours ? seg->tsecr >> (bits & 31) : (now_o >> (bits & 31)) + 1;
+	t = ours ? seg->tsecr >> (bits & 31) : cookie_t_behind(now_o, bits);
 	empty_line(segment_name(seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = ours ? echoed : cookie;
@@ -42,9 +46,27 @@ adopt(const struct segment *seg, const struct server_vip *vip, struct bpf_sock *
 	return ours;
 }
 
+/*
+ * Whether the segment echoes what the kernel itself sent within the last minute, and acknowledges
+ * what was sent: while the programs were away segments went out as they were, and the
+ * client may take none that the clock dates before them. That nobody can forge blindly.
+ */
+static __noinline int
+echoes_kernel(struct __sk_buff *skb, const struct segment *seg, struct tcp_sock *tp, u32 now_o)
+{
+	u32 ack_be, sent;
+
+	if (!seg || !tp || now_o - seg->tsecr >= ECHO_AGE_MS * socket_unit(tp))
+		return 0;
+	if (bpf_skb_load_bytes(skb, seg->tcp_offset + TCP_ACK_OFFSET, &ack_be, sizeof(ack_be)))
+		return 0;
+	sent = tp->snd_nxt - tp->snd_una;
+	return bpf_ntohl(ack_be) - tp->snd_una <= sent;
+}
+
 /* Of an established connection; 0 tells the kernel that there is no echo. */
 static __always_inline u32
-echo_of_socket(const struct segment *seg, const struct server_vip *vip, struct bpf_sock *sk)
+echo_of_socket(struct __sk_buff *skb, const struct segment *seg, const struct server_vip *vip, struct bpf_sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 	struct cookie_socket *state;
@@ -60,6 +82,8 @@ echo_of_socket(const struct segment *seg, const struct server_vip *vip, struct b
 		return seg->tsecr;
 	if (cookie_in(seg->tsecr, &vip->cookie) != state->cookie) {
 		count_event(SC_FOREIGN);
+		if (echoes_kernel(skb, seg, tp, now_o))
+			adopt(seg, vip, sk, now_o);
 		return seg->tsecr;
 	}
 	if (state->is_lent && !take_clock_back(state, now_o)) {
@@ -89,13 +113,20 @@ static __always_inline struct tcp_request_sock *as_request(struct bpf_sock *sk)
 	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_request_sock));
 }
 
-/* Of the segment that completes a handshake. */
+/*
+ * Of the segment that completes a handshake. The SYN-ACK may have been sent before the VIP
+ * had cookies, or while the programs were away: cookie_open learns it by an echo of none.
+ */
 static __always_inline u32
 echo_of_request(const struct segment *seg, const struct server_vip *vip, struct tcp_request_sock *request)
 {
 	struct synack_times times = synack_times(request);
 	u32 bits = vip->cookie.bits;
 
+	if (!is_own_cookie(seg, vip, cookie_in(seg->tsecr, &vip->cookie))) {
+		count_event(SC_FOREIGN);
+		return NO_ECHO;
+	}
 	count_event(SC_RESTORED_OPENING);
 	return cookie_o_of_synack(seg->tsecr >> (bits & 31), times.first, times.last, times.unit, bits) ?: 1;
 }
@@ -175,7 +206,7 @@ restored_echo(struct __sk_buff *skb, const struct segment *seg, const struct ser
 		break;
 	default:
 		full = bpf_sk_fullsock(sk);
-		echo = full ? echo_of_socket(seg, vip, full) : seg->tsecr;
+		echo = full ? echo_of_socket(skb, seg, vip, full) : seg->tsecr;
 	}
 	bpf_sk_release(sk);
 	return echo;

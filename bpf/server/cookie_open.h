@@ -58,14 +58,21 @@ static __always_inline MUST_USE bool socket_key(struct bpf_sock_ops *ops, struct
 }
 
 /*
- * The SYN-ACK's T, which the client has echoed. By now that may be long ago: a listener
- * that waits for data first gives the handshake minutes.
+ * A connection opens, at `o`: its clock begins behind the SYN-ACK's T, which the client has
+ * echoed. By now that may be long ago: a listener that waits for data first gives the
+ * handshake minutes. Without an echo the SYN-ACK was not sent by these programs
+ * (echo_of_request); or data came with a SYN, and it is yet to be sent.
  */
-static __always_inline u32 opening_t(struct tcp_sock *tp, u32 o, u32 unit, u32 bits)
+static __always_inline void
+start_opening(struct cookie_clock *clock, struct tcp_sock *tp, u32 o, u32 bits, bool is_fast_open)
 {
-	u32 echoed = tp->rx_opt.rcv_tsecr;
+	u32 echoed = tp->rx_opt.rcv_tsecr, unit = socket_unit(tp);
+	u32 opening_o = echoed ? echoed + tp->tsoffset : o;
 
-	return cookie_t_stateless(echoed ? echoed + tp->tsoffset : o, unit, bits);
+	if (echoed || is_fast_open)
+		cookie_clock_start(clock, o, cookie_t_stateless(opening_o, unit, bits), unit, bits);
+	else
+		cookie_clock_start_unsure(clock, o, opening_o, unit, bits);
 }
 
 static __always_inline void report_token(const struct flow_key6 *key, u32 token, u32 opened)
@@ -124,7 +131,9 @@ static __always_inline void cookie_open(struct bpf_sock_ops *ops)
 	struct server_vip *vip;
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
-	u32 o, unit, bits, t, cookie;
+	struct cookie_clock clock = {};
+	bool is_fast_open = ops->skb_tcp_flags & EST_TCP_SYN;
+	u32 o, cookie;
 
 	if (!socket_key(ops, &seg))
 		return;
@@ -137,10 +146,8 @@ static __always_inline void cookie_open(struct bpf_sock_ops *ops)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp || !BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok) || !make_cookie(&seg, vip, &cookie))
 		return;
-	bits = vip->cookie.bits;
-	unit = socket_unit(tp);
-	o = timestamp_now(unit) + tp->tsoffset;
-	t = opening_t(tp, o, unit, bits);
+	o = timestamp_now(socket_unit(tp)) + tp->tsoffset;
+	start_opening(&clock, tp, o, vip->cookie.bits, is_fast_open);
 	state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!state)
 		return;
@@ -148,7 +155,7 @@ static __always_inline void cookie_open(struct bpf_sock_ops *ops)
 	bpf_spin_lock(&state->lock);
 	state->cookie = cookie;
 	state->is_lent = 0;
-	cookie_clock_start(&state->clock, o, t, unit, bits);
+	state->clock = clock;
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);
 	hold_token(ops, &seg);

@@ -70,7 +70,7 @@ static __always_inline bool is_fresh(struct __sk_buff *skb, struct tcp_sock *tp)
 
 /*
  * A full socket without a clock: sockops has not seen it open. Its first segment can
- * begin one as sockops would; else only an echo can.
+ * begin one, whoever stamped the SYN-ACK; else only an echo can.
  */
 static __noinline int
 begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct server_vip *vip,
@@ -78,7 +78,8 @@ begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct serve
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 	struct cookie_socket *state;
-	u32 bits = vip->cookie.bits, unit, cookie;
+	struct cookie_clock clock = {};
+	u32 opening_o, cookie;
 
 	if (!tp)
 		return 0;
@@ -88,7 +89,6 @@ begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct serve
 	}
 	if (!make_cookie(seg, vip, &cookie))
 		return 0;
-	unit = socket_unit(tp);
 	state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!state)
 		return 0;
@@ -96,11 +96,13 @@ begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct serve
 		count_event(SC_OUTGOING); /* the zeros say so from now on */
 		return 0;
 	}
+	opening_o = tp->rx_opt.rcv_tsecr ? tp->rx_opt.rcv_tsecr + tp->tsoffset : seg->tsval;
+	cookie_clock_start_unsure(&clock, seg->tsval, opening_o, socket_unit(tp), vip->cookie.bits);
 	empty_line(segment_name(seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = cookie;
 	state->is_lent = 0;
-	cookie_clock_start(&state->clock, seg->tsval, cookie_t_stateless(seg->tsval, unit, bits), unit, bits);
+	state->clock = clock;
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);
 	return 1;

@@ -52,6 +52,7 @@ struct tcp_sock {
 	u32 tsoffset;
 	u32 segs_out;
 	u32 snd_nxt;
+	u32 snd_una;
 	struct tcp_options_received rx_opt;
 };
 

@@ -134,6 +134,28 @@ cookie_clock_start(struct cookie_clock *clock, u32 o, u32 t, u32 unit, u32 bits)
 	clock->acked_o = o;
 }
 
+/* The first T whose wire value is later than the kernel's own TSval `o`. */
+CW_INLINE u32 cookie_t_behind(u32 o, u32 bits)
+{
+	return ((o >> (bits & 31)) + 1) & cookie_t_mask(bits);
+}
+
+/*
+ * Begins a clock at `o` for a connection whose SYN-ACK the kernel stamped with `opening_o`,
+ * where it is not known whether that was sent with the cookie or as it was: behind both, and
+ * no further until the client has echoed.
+ */
+CW_INLINE void
+cookie_clock_start_unsure(struct cookie_clock *clock, u32 o, u32 opening_o, u32 unit, u32 bits)
+{
+	u32 with = cookie_t_stateless(opening_o, unit, bits), without = cookie_t_behind(opening_o, bits);
+	u32 is_ahead = cookie_t_diff(without, with, bits) > 0;
+
+	cookie_clock_start(clock, o, is_ahead ? without : with, unit, bits);
+	clock->echoed_t = is_ahead ? with : without;
+	clock->adopted = 1;
+}
+
 /*
  * Goes on from `t`, the most that was sent, when the kernel's TSval is `o`: how the
  * clock got there is not known.

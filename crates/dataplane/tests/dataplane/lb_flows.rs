@@ -294,6 +294,9 @@ verdict_tests! { Rig, Verdict:
             open(rig, client(port));
             let ack = client(port).tcp(Tcp::ack(1001, 1));
             rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL0, &ack));
+            // Forged: it makes the flow no less live.
+            let syn = client(port).tcp(Tcp::syn(77));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL0, &syn));
         }
         for host in 0..4 {
             for port in 1000..3000 {

@@ -2,6 +2,7 @@
 //! The balancer's life: start, takeover, crash, removal, and every refusal, on
 //! real interfaces in private namespaces.
 
+mod cookies;
 mod mend;
 mod refusals;
 #[path = "../sandbox/mod.rs"]

@@ -171,7 +171,7 @@ fn on_hooks() -> [(u32, bool); 2] {
 }
 
 /// Takes the cookie programs of lb0 off.
-fn take_off_by_hand(pins: &Path) {
+pub(super) fn take_off_by_hand(pins: &Path) {
     if !pins.join("hook_causeway_cookie_in").exists() {
         run("tc", "qdisc del dev lb0 clsact");
         return;

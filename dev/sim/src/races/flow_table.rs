@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `find_flow()` and `remember()` of bpf/lb/flow_table.h, on one slot of the table: CPUs look
-//! flows up while others claim the slot for theirs.
+//! flows up, and open their own anew, while others claim the slot for theirs.
 //!
 //! Left out: the choice among a bucket's ways. `evicts_live` says whether this way may be the
 //! cheapest although it is live, as in a bucket that is full of live flows.
@@ -16,6 +16,10 @@ pub struct FlowTableRace {
     pub same_fingerprint: bool,
     /// Whether the reader's packet is a RST, which has the entry go first from now on.
     pub resets: bool,
+    /// Whether the reader's packet is a SYN that opens its flow anew, on another real.
+    pub reopens: bool,
+    /// Planted: a flow that is opened anew is written without a claim.
+    pub reopens_in_place: bool,
     /// Planted: a reader goes by a tag that is not its flow's.
     pub takes_any_tag: bool,
     /// Planted: a reader does not look at the tag again.
@@ -35,6 +39,8 @@ const MIXED: &str = "an entry is one flow's by its key and another's by its real
 /// Flows and their reals have the same numbers.
 const WRITERS: [u8; 2] = [2, 3];
 const READS: u8 = 1;
+/// The real of the reader's flow once it is opened anew.
+const ANEW: u8 = 4;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FlowSlotState {
@@ -64,8 +70,16 @@ enum Reader {
     Age(u8),
     Again(u8),
     Real,
+    Claim(u8),
+    Clear(u8),
+    Write(u8),
+    Publish(u8),
     Sent(u8),
     NotFound,
+}
+
+fn is_of(real: u8, key: u8) -> bool {
+    real == key || key == READS && real == ANEW
 }
 
 impl FlowTableRace {
@@ -152,7 +166,38 @@ impl FlowTableRace {
             }
             Reader::Again(seen) => {
                 let same = (slot.tag ^ seen) & !AGE == 0;
-                ("reader reads the tag again", found(same, Reader::Real))
+                let then = if self.reopens_in_place {
+                    Reader::Clear(seen)
+                } else if self.reopens {
+                    Reader::Claim(slot.tag)
+                } else {
+                    Reader::Real
+                };
+                ("reader reads the tag again", found(same, then))
+            }
+            Reader::Claim(seen) => {
+                if slot.tag == seen {
+                    next.tag = CLAIMED;
+                }
+                (
+                    "reader claims",
+                    found(slot.tag == seen, Reader::Clear(seen)),
+                )
+            }
+            Reader::Clear(seen) => {
+                (next.key, next.real) = (0, 0);
+                ("reader clears", Reader::Write(seen))
+            }
+            Reader::Write(seen) => {
+                next.key = READS;
+                ("reader writes the key", Reader::Publish(seen))
+            }
+            Reader::Publish(seen) => {
+                next.real = ANEW;
+                if !self.reopens_in_place {
+                    next.tag = seen;
+                }
+                ("reader writes the real, and publishes", Reader::Sent(ANEW))
             }
             Reader::Real => ("reader takes the real", Reader::Sent(slot.real)),
             Reader::Sent(_) | Reader::NotFound => return None,
@@ -188,12 +233,13 @@ impl Race for FlowTableRace {
     fn wrong(&self, slot: &FlowSlotState) -> Option<&'static str> {
         match slot.reader {
             // Where a RST goes does not matter once its entry may be taken.
-            Reader::Sent(real) if real != READS && !self.resets => {
+            Reader::Sent(real) if !is_of(real, READS) && !self.resets => {
                 Some("a packet goes to another flow's real")
             }
-            _ if slot.tag & !AGE != 0 && slot.tag != CLAIMED && slot.key != slot.real => {
+            _ if slot.tag & !AGE != 0 && slot.tag != CLAIMED && !is_of(slot.real, slot.key) => {
                 let writes = |writer: &Writer| matches!(writer, Writer::Key | Writer::Real);
-                let quiet = !slot.writers.iter().any(writes);
+                let reopens = matches!(slot.reader, Reader::Write(_) | Reader::Publish(_));
+                let quiet = !reopens && !slot.writers.iter().any(writes);
                 quiet.then_some(MIXED)
             }
             _ => None,
@@ -208,14 +254,33 @@ mod tests {
 
     #[test]
     fn no_packet_goes_astray_while_something_cheaper_than_a_live_flow_is_in_the_bucket() {
-        for resets in [false, true] {
+        for (resets, reopens) in [(false, false), (true, false), (false, true)] {
             let explored = explore(&FlowTableRace {
                 resets,
+                reopens,
                 ..FlowTableRace::default()
             });
-            assert_eq!(explored.fault, None, "{resets}");
+            assert_eq!(explored.fault, None, "{resets} {reopens}");
             assert!(explored.states > 100 && explored.ends > 1, "{explored:?}");
         }
+    }
+
+    /// Also where a flow that lives is evicted as it is opened anew: one of the two is
+    /// forgotten, and neither has the other's real.
+    #[test]
+    fn a_flow_that_is_opened_anew_mixes_with_no_other() {
+        let race = FlowTableRace {
+            reopens: true,
+            evicts_live: true,
+            ..FlowTableRace::default()
+        };
+        assert_eq!(explore(&race).fault, None);
+        let in_place = FlowTableRace {
+            reopens_in_place: true,
+            ..race
+        };
+        let (way, wrong) = explore(&in_place).fault.expect("a way");
+        assert_eq!(wrong, MIXED, "{way:?}");
     }
 
     /// What is left open on purpose: it takes a CPU that evicts, clears and writes between two
