@@ -238,3 +238,37 @@ fn rotate(file: &Path, step: &Step, in_fleet: bool) -> anyhow::Result<()> {
     println!("{}: {said}", file.display());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a daemon answers, as the balancer's tests hold it.
+    const STATS: &str = include_str!("../../balancer/testdata/stats.json");
+
+    #[test]
+    fn agents_are_told_of_vips_with_timestamps_alone() {
+        let mut stats: Stats = serde_json::from_str(STATS).expect("an answer");
+        let mut vip = stats.vips.remove(0);
+        let real: IpAddr = vip.reals[0].address.parse().expect("an address");
+        vip.reals[0].cookie_ids = vec![4, 7];
+        stats.vips = ["timestamp", "quic", "tier", "none", "timestamp-light"]
+            .map(|mode| {
+                let mut vip = vip.clone();
+                vip.name = format!("with {mode}");
+                vip.cookie.mode = mode.to_owned();
+                vip
+            })
+            .into();
+        let told = agent_toml(&stats, real, Path::new("k")).expect("entries");
+        let named: Vec<&str> = told
+            .lines()
+            .filter_map(|line| line.split_once("# with ").map(|(_, mode)| mode))
+            .collect();
+        assert_eq!(named, ["timestamp", "timestamp-light"]);
+        assert!(told.contains("\nid = 7\n"), "{told}");
+        stats.vips.retain(|vip| vip.cookie.mode == "quic");
+        let said = agent_toml(&stats, real, Path::new("k")).expect_err("none");
+        assert!(said.to_string().contains("no vip with cookies"), "{said}");
+    }
+}

@@ -2,8 +2,10 @@
 //! Segments that no balancer remembers: the balancer names the former owner of their slot,
 //! and the server that does not know them passes them on to it.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use causeway_dataplane::abi::{PICK_TURN, REAL_GUE, ServerVerdict, VIP_FORGET, Verdict};
 use nix::sched::{CloneFlags, unshare};
@@ -17,6 +19,7 @@ use crate::verdict_tests;
 const VIPS: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
 const CLIENTS: [&str; 2] = ["198.51.100.7", "2001:db8:c::7"];
 const FORMER: [&str; 2] = ["10.1.0.11", "fd00:1::11"];
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// From now on this thread has a network of its own, with the clients and the VIPs on its
 /// loopback interface.
@@ -31,6 +34,13 @@ fn in_own_network() {
         match address.contains(':') {
             true => ip(&format!("address add {address}/128 dev lo nodad")),
             false => ip(&format!("address add {address}/32 dev lo")),
+        }
+        // The kernel sets the route of an IPv6 address a little later.
+        let has_route = || UdpSocket::bind((address, 0)).and_then(|of| of.connect((address, 9)));
+        let start = Instant::now();
+        while let Err(error) = has_route() {
+            assert!(start.elapsed() < TIMEOUT, "{address}: {error}");
+            sleep(Duration::from_millis(1));
         }
     }
 }

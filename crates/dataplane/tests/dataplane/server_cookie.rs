@@ -288,6 +288,28 @@ fn what_is_only_forwarded_gets_no_cookie() {
     }
 }
 
+/// Who listens stands for handshakes answered by SYN cookies, and for connections that are
+/// forwarded, as a container's.
+#[test]
+fn beside_a_listener_the_echoes_of_others_stay() {
+    let beside = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a namespace");
+        let _listener = std::net::TcpListener::bind("[::]:80").expect("a listener");
+        let server = Server::new(CookieMode::Timestamp);
+        for client in clients() {
+            let foreign = frame(client, ACK, &layouts(TSVAL, TSECR)[0]);
+            assert_eq!(hex(&server.inwards(&foreign)), hex(&foreign));
+            let echo = TSECR & !0xffff | server.cookie(client);
+            let own = frame(client, ACK, &layouts(TSVAL, echo)[0]);
+            let restored = frame(client, ACK, &layouts(TSVAL, TSECR >> 16)[0]);
+            assert_eq!(hex(&server.inwards(&own)), hex(&restored));
+        }
+        let counted = [("foreign", 2), ("restored_opening", 2)];
+        assert_eq!(server.events(), BTreeMap::from(counted));
+    };
+    std::thread::spawn(beside).join().expect("a run");
+}
+
 #[test]
 fn what_is_not_the_vips_stays_as_it_is() {
     let server = Server::new(CookieMode::Light);

@@ -209,7 +209,7 @@ impl Net {
                 while !is_over.load(Ordering::Relaxed) {
                     let done = stream.map_err(|e| format!("connect: {e}"));
                     let done = done.and_then(|stream: TcpStream| {
-                        let pinged = (0..20).try_for_each(|_| ping(&stream));
+                        let pinged = (0..5).try_for_each(|_| ping(&stream));
                         pinged.map_err(|e| format!("{:?}: {e}", stream.local_addr()))?;
                         Ok(stream)
                     });
@@ -218,7 +218,7 @@ impl Net {
                         let what = format!("connection {number}, {:?}: {what}", since.elapsed());
                         broken.lock().expect("the list").push(what);
                     }
-                    thread::sleep(Duration::from_millis(1));
+                    thread::sleep(Duration::from_millis(4));
                     since = Instant::now();
                     stream = match (done, stays) {
                         (Ok(stream), true) => Ok(stream),

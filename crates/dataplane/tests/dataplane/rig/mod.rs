@@ -4,6 +4,7 @@
 
 mod fill;
 mod look;
+mod pool;
 
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
@@ -19,11 +20,12 @@ use causeway_dataplane::abi::{
     RealValue, SourceGroup, SourceKey, TunnelSource, Verdict, VipKey, VipValue,
 };
 use causeway_dataplane::flow_table::{self, WAYS};
-use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
+use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder};
 use causeway_dataplane::{FlowLimit, Mirror, MirrorMaps, MirrorOptions};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
 
+use self::pool::{Loan, Variant};
 use crate::frame::{OWN, ROUTER, Tuple};
 
 pub(crate) const TCP: u8 = 6;
@@ -158,7 +160,7 @@ fn new_version() -> u32 {
 }
 
 pub(crate) struct Rig {
-    skel: LbSkel<'static>,
+    skel: Loan,
     /// The clock of the packets to come, ns.
     pub now_ns: u64,
     rings: Vec<MapHandle>,
@@ -171,38 +173,22 @@ impl Rig {
     }
 
     pub(crate) fn with(measure: bool) -> Self {
-        Self::loaded(measure, |_| ())
+        Self::of(match measure {
+            true => Variant::Measuring,
+            false => Variant::NotMeasuring,
+        })
     }
 
     /// With places for connections in two partitions, which are in no ring yet; as
     /// second-tier balancer number `tier` of 2^`tier_bits`.
     pub(crate) fn stateful(tier_bits: u32, tier: u32) -> Self {
-        Self::loaded(true, |open| {
-            let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
-            (
-                rodata.cfg_conn_partitions,
-                rodata.cfg_tier_bits,
-                rodata.cfg_tier,
-            ) = (PARTITIONS, tier_bits, tier);
-            let cpus = libbpf_rs::num_possible_cpus().expect("CPUs") as u32;
-            open.maps
-                .conn_slots
-                .set_max_entries(PARTITIONS << (15 - tier_bits))
-                .expect("size");
-            open.maps
-                .conn_free_slots
-                .set_max_entries(PARTITIONS * cpus)
-                .expect("size");
-        })
+        Self::of(Variant::Stateful { tier_bits, tier })
     }
 
     /// A second-tier balancer: what a first tier of `sources` sends to `ends` is taken out
     /// of its tunnel.
     pub(crate) fn second_tier(ends: [&str; 2], sources: [(&str, u32); 2]) -> Self {
-        let rig = Self::loaded(true, |open| {
-            let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
-            rodata.cfg_tunnel_end = true;
-        });
+        let rig = Self::of(Variant::SecondTier);
         open_tunnels_of(&rig.skel.maps.tunnel_sources, sources);
         let [v4, v6] = ends.map(|end| end.parse::<IpAddr>().expect("an address"));
         rig.set_ctl(|ctl| {
@@ -212,11 +198,34 @@ impl Rig {
         rig
     }
 
-    fn loaded(measure: bool, change: impl FnOnce(&mut OpenLbSkel<'_>)) -> Self {
+    fn of(variant: Variant) -> Self {
+        let rig = Self {
+            skel: Loan::of(variant, || Self::loaded(variant)),
+            now_ns: 1_000_000_000,
+            rings: Vec::new(),
+        };
+        rig.set_ctl(|_| ());
+        rig
+    }
+
+    fn loaded(variant: Variant) -> LbSkel<'static> {
         let mut open = LbSkelBuilder::default().open(storage()).expect("open");
         let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
-        rodata.cfg_measure = measure;
+        rodata.cfg_measure = variant != Variant::NotMeasuring;
+        rodata.cfg_tunnel_end = variant == Variant::SecondTier;
         rodata.cfg_clock = CLOCK_METADATA;
+        if let Variant::Stateful { tier_bits, tier } = variant {
+            (
+                rodata.cfg_conn_partitions,
+                rodata.cfg_tier_bits,
+                rodata.cfg_tier,
+            ) = (PARTITIONS, tier_bits, tier);
+            let cpus = libbpf_rs::num_possible_cpus().expect("CPUs") as u32;
+            let (slots, rings) = (PARTITIONS << (15 - tier_bits), PARTITIONS * cpus);
+            open.maps.conn_slots.set_max_entries(slots).expect("size");
+            let free = &mut open.maps.conn_free_slots;
+            free.set_max_entries(rings).expect("size");
+        }
         flow_table::set_size(&mut open, 1024, 1024).expect("size");
         for map in [
             &mut open.maps.reals,
@@ -226,20 +235,11 @@ impl Rig {
         ] {
             map.set_max_entries(16).expect("size");
         }
-        change(&mut open);
         // As on an interface with a long MTU.
         let flags = libbpf_sys::BPF_F_XDP_HAS_FRAGS;
         open.progs.causeway_lb.set_flags(flags);
-        let skel = open
-            .load()
-            .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
-        let rig = Self {
-            skel,
-            now_ns: 1_000_000_000,
-            rings: Vec::new(),
-        };
-        rig.set_ctl(|_| ());
-        rig
+        open.load()
+            .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"))
     }
 
     pub(crate) fn counters(&self) -> Counters {
