@@ -219,6 +219,9 @@ pub struct VipView {
     pub low_grade_intervals: u64,
     /// Reals that are up, or not probed; those that drain do not count.
     pub reals_up: usize,
+    /// Reals that no probe has judged yet; they get connections.
+    #[serde(default)]
+    pub reals_unknown: usize,
     /// Reals that get new connections.
     #[serde(default)]
     pub reals_active: usize,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `/metrics`: what the engine knows, for Prometheus.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -412,6 +413,12 @@ impl Page {
         let ready = self.vips().map(|(vip, labels)| (labels, flag(vip.ready)));
         let help = "1 if as many reals are up as the VIP needs";
         gauges(encoder, "vip_ready", help, None, ready)?;
+        let undecided = self.vips().map(|(vip, labels)| {
+            let at_best = vip.reals_up + vip.reals_unknown;
+            (labels, flag(!vip.ready && at_best >= vip.min_healthy))
+        });
+        let help = "1 if the VIP is ready should those reals be up that no probe has judged yet";
+        gauges(encoder, "vip_undecided", help, None, undecided)?;
         let announced = self.vips();
         let announced = announced.map(|(vip, labels)| (labels, flag(vip.announced)));
         let help = "1 if the VIP's address is announced to routers";
@@ -468,6 +475,8 @@ impl Page {
 
 fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let revision = |of: Option<FleetPosition>| of.map_or(0.0, |of| of.revision as f64);
+    let waiting_agents: BTreeSet<&String> =
+        fleet.waiting.iter().flat_map(|of| &of.agents).collect();
     let of_member = [
         (
             "fleet_store_up",
@@ -488,6 +497,16 @@ fn of_fleet(fleet: &FleetView, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             "fleet_in_service",
             "Whether routers may send packets to this member",
             flag(fleet.in_service),
+        ),
+        (
+            "fleet_left",
+            "Whether this member has left the fleet, and announces nothing",
+            flag(fleet.state == "left"),
+        ),
+        (
+            "fleet_waiting_agents",
+            "Servers whose agents changes of the fleet's book wait for",
+            waiting_agents.len() as f64,
         ),
         (
             "fleet_book_generation",

@@ -162,6 +162,7 @@ fn vip(
         takes_low: pool.in_force().takes_low,
         low_grade_intervals: pool.in_force().low_intervals,
         reals_up,
+        reals_unknown: engine.reals_unknown(pool),
         reals_active: pool.members().filter(|of| is_active(*of)).count(),
         min_healthy: vip.min_healthy,
         ready,
