@@ -128,9 +128,11 @@ follow_slot(struct xdp_md *ctx, struct packet *pkt, const int family, struct flo
 
 	*conn = find_conn(ctx, pkt, family);
 	real = *conn ? follow(pkt, family, *conn, route) : NULL;
-	if (!real)
-		return NULL;
+	if (!real || !is_own(pkt, family))
+		return real;
 	count_conn_packet(*conn);
+	if (is_closing(pkt) && !((*conn)->bits & FLOW_CLOSED) && !cfg_dry)
+		family == IPV4 ? end_entry4(pkt) : end_entry6(pkt);
 	pkt->marks |= PKT_COOKIE;
 	vip = cfg_measure && may_have_cookie(pkt, family) ? known_vip(pkt, family) : NULL;
 	if (has_cookies(vip))

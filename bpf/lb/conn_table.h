@@ -69,16 +69,20 @@ static __always_inline u32 own_token_mask(const struct packet *pkt, const int fa
 	return cfg_tier_bits ? token_mask(pkt, family) : 0;
 }
 
-/* The connection whose slot the packet's timestamp names; NULL if that is not its own. */
+/*
+ * The connection whose slot the packet's timestamp names, also the one that an ICMP error
+ * quotes; NULL if that is not its own.
+ */
 static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet *pkt, const int family)
 {
+	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
 	u32 bits = conn_index_bits(), token, index;
 	struct ctl *control = get_ctl();
 	struct flow *conn;
 
-	if (!control || !is_tcp(pkt))
+	if (!control || proto != IPPROTO_TCP)
 		return NULL;
-	if (!pkt->est.has_ts && pkt->options_len)
+	if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
 		find_timestamp(ctx, pkt);
 	if (!pkt->est.has_ts || is_syn(pkt))
 		return NULL;
@@ -95,6 +99,36 @@ static __always_inline void count_conn_packet(struct flow *conn)
 {
 	if (!cfg_dry)
 		conn->packets += 1;
+}
+
+/*
+ * The connection ends: its entry in the flow table ends, too, or what comes without a
+ * timestamp would end it once more. Once in a connection's life, and so verified once.
+ */
+CW_GLOBAL int end_entry4(struct packet *pkt)
+{
+	struct flow *flow = NULL;
+
+	if (pkt) {
+		hash_key(pkt, IPV4);
+		flow = find_flow(pkt, IPV4);
+	}
+	if (flow)
+		flow->bits |= FLOW_CLOSED;
+	return 0;
+}
+
+CW_GLOBAL int end_entry6(struct packet *pkt)
+{
+	struct flow *flow = NULL;
+
+	if (pkt) {
+		hash_key(pkt, IPV6);
+		flow = find_flow(pkt, IPV6);
+	}
+	if (flow)
+		flow->bits |= FLOW_CLOSED;
+	return 0;
 }
 
 /* A free index of the partition; false if this CPU has none left. */

@@ -466,7 +466,7 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
  */
 static __always_inline struct flow *remember(const struct packet *pkt, const int family, const struct route *route)
 {
-	u32 found, way, seen, age, index, *tag;
+	u32 found, way, seen, was, age, index, *tag;
 	struct flow_bucket *bucket;
 	struct flow *flow;
 	struct spot spot;
@@ -495,8 +495,17 @@ static __always_inline struct flow *remember(const struct packet *pkt, const int
 	flow = flow_at(index * FLOW_WAYS + way, family);
 	tag = &bucket->tag[way];
 	seen = *(volatile u32 *)tag;
-	if (!flow || seen == TAG_CLAIMED || __sync_val_compare_and_swap(tag, seen, TAG_CLAIMED) != seen)
-		return NULL; /* another CPU was faster */
+	if (!flow || seen == TAG_CLAIMED)
+		return NULL;
+	was = __sync_val_compare_and_swap(tag, seen, TAG_CLAIMED);
+	if (was != seen) {
+		/* Another CPU was faster; or the flow's own slot has only aged meanwhile. */
+		seen = was;
+		if ((seen ^ spot.fingerprint) & ~AGE_MASK)
+			return NULL;
+		if (__sync_val_compare_and_swap(tag, seen, TAG_CLAIMED) != seen)
+			return NULL;
+	}
 	write_flow(flow, pkt, family, route, is_syn(pkt));
 	/* A forged SYN on its tuple does not have a live flow evicted sooner. */
 	age = (seen ^ spot.fingerprint) & ~AGE_MASK ? AGE_GONE : seen & AGE_MASK;

@@ -64,6 +64,14 @@ echoes_kernel(struct __sk_buff *skb, const struct segment *seg, struct tcp_sock 
 	return bpf_ntohl(ack_be) - tp->snd_una <= sent;
 }
 
+/* Whether the connection's clock is, wherever it is. */
+static __always_inline bool is_behind(struct cookie_socket *state, u32 now_o)
+{
+	if (state->is_lent && !take_clock_back(state, now_o))
+		return false;
+	return cookie_clock_is_behind(&state->clock, now_o);
+}
+
 /* Of an established connection; 0 tells the kernel that there is no echo. */
 static __always_inline u32
 echo_of_socket(struct __sk_buff *skb, const struct segment *seg, const struct server_vip *vip, struct bpf_sock *sk)
@@ -82,7 +90,7 @@ echo_of_socket(struct __sk_buff *skb, const struct segment *seg, const struct se
 		return seg->tsecr;
 	if (cookie_in(seg->tsecr, &vip->cookie) != state->cookie) {
 		count_event(SC_FOREIGN);
-		if (echoes_kernel(skb, seg, tp, now_o))
+		if (echoes_kernel(skb, seg, tp, now_o) && is_behind(state, now_o))
 			adopt(seg, vip, sk, now_o);
 		return seg->tsecr;
 	}

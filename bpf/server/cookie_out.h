@@ -234,6 +234,8 @@ static __always_inline void cookie_out(struct __sk_buff *skb)
 	state = own_clock(skb, &seg);
 	if (!state)
 		state = first_clock(skb, &seg);
+	else if (cfg_inner_mtu && is_syn_ack(&seg) && segment_vip(&seg))
+		lower_mss(skb, &seg); /* with data in the SYN the socket is there before (RFC 7413) */
 	if (!state || !seg.ts_offset || !state->clock.bits || !clock_tsval(skb, &seg, state, &tsval))
 		return;
 	count_event(SC_STAMPED);

@@ -141,17 +141,30 @@ CW_INLINE u32 cookie_t_behind(u32 o, u32 bits)
 }
 
 /*
+ * Whether who has taken the kernel's own TSval `o` takes none of the clock's for new. An echo
+ * of it may be followed by others: the clock is ahead of them once it has begun anew.
+ */
+CW_INLINE u32 cookie_clock_is_behind(const struct cookie_clock *clock, u32 o)
+{
+	return cookie_t_diff(clock->t, cookie_t_behind(o, clock->bits), clock->bits) < 0;
+}
+
+/*
  * Begins a clock at `o` for a connection whose SYN-ACK the kernel stamped with `opening_o`,
- * where it is not known whether that was sent with the cookie or as it was: behind both, and
- * no further until the client has echoed.
+ * where it is not known whether that was sent with the cookie or as it was: at the later of
+ * the two, as if T had come there by itself. From half a ring ahead nothing would be taken,
+ * and so T moves only as far as it may go before an echo.
  */
 CW_INLINE void
 cookie_clock_start_unsure(struct cookie_clock *clock, u32 o, u32 opening_o, u32 unit, u32 bits)
 {
 	u32 with = cookie_t_stateless(opening_o, unit, bits), without = cookie_t_behind(opening_o, bits);
-	u32 is_ahead = cookie_t_diff(without, with, bits) > 0;
+	u32 is_ahead = cookie_t_diff(without, with, bits) > 0, t = is_ahead ? without : with;
 
-	cookie_clock_start(clock, o, is_ahead ? without : with, unit, bits);
+	cookie_clock_start(clock, o, t, unit, bits);
+	clock->t = clock->now.t = t;
+	clock->last_o = clock->now.o = o - ((o / unit - t) & (cookie_period(bits) - 1)) * unit;
+	clock->past = clock->now;
 	clock->echoed_t = is_ahead ? with : without;
 	clock->adopted = 1;
 }

@@ -40,6 +40,16 @@ void causeway_cookie_clock_start(struct cookie_clock *clock, u32 o, u32 t, u32 u
 	cookie_clock_start(clock, o, t, unit, bits);
 }
 
+void causeway_cookie_clock_start_unsure(struct cookie_clock *clock, u32 o, u32 opening_o, u32 unit, u32 bits)
+{
+	cookie_clock_start_unsure(clock, o, opening_o, unit, bits);
+}
+
+u32 causeway_cookie_clock_is_behind(const struct cookie_clock *clock, u32 o)
+{
+	return cookie_clock_is_behind(clock, o);
+}
+
 u32 causeway_cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 {
 	return cookie_clock_stamp(clock, o);

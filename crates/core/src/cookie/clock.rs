@@ -43,6 +43,16 @@ unsafe extern "C" {
     #[cfg(test)]
     pub(super) safe fn causeway_cookie_clock_size() -> u32;
     safe fn causeway_cookie_clock_start(clock: &mut Clock, o: u32, t: u32, unit: u32, bits: u32);
+    #[cfg(test)]
+    pub(super) safe fn causeway_cookie_clock_start_unsure(
+        clock: &mut Clock,
+        o: u32,
+        opening_o: u32,
+        unit: u32,
+        bits: u32,
+    );
+    #[cfg(test)]
+    pub(super) safe fn causeway_cookie_clock_is_behind(clock: &Clock, o: u32) -> u32;
     safe fn causeway_cookie_clock_stamp(clock: &mut Clock, o: u32) -> u32;
     safe fn causeway_cookie_clock_stamp_kind(clock: &mut Clock, o: u32, kind: u32) -> u32;
     safe fn causeway_cookie_clock_lease(clock: &Clock) -> u32;

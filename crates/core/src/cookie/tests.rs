@@ -6,6 +6,9 @@ use std::hash::Hasher as _;
 
 use proptest::prelude::*;
 
+use super::clock::{
+    causeway_cookie_clock_is_behind, causeway_cookie_clock_size, causeway_cookie_clock_start_unsure,
+};
 use super::*;
 
 fn key(first: u8) -> CookieKey {
@@ -186,10 +189,7 @@ fn a_flow_has_the_size_of_the_c_struct() {
 
 #[test]
 fn the_clock_has_the_size_of_the_c_struct() {
-    assert_eq!(
-        size_of::<Clock>(),
-        super::clock::causeway_cookie_clock_size() as usize
-    );
+    assert_eq!(size_of::<Clock>(), causeway_cookie_clock_size() as usize);
 }
 
 /// A server that logs what it sends, and a client that echoes what it has seen.
@@ -290,6 +290,52 @@ proptest! {
             model.send(pause);
             model.echo(back, rtt);
         }
+    }
+}
+
+proptest! {
+    /// Whichever of the two the client has taken, it takes what follows, however often that is
+    /// retransmitted.
+    #[test]
+    fn a_clock_of_an_opening_that_nobody_saw_is_ahead_of_both_it_may_have_had(
+        opening_o in any::<u32>(),
+        since_ms in prop_oneof![0_u32..5, 0_u32..200_000],
+        micros in any::<bool>(),
+        bits in prop_oneof![Just(14_u32), Just(16), Just(20)],
+        waits_ms in prop::collection::vec(1_u32..30_000, 1..20),
+    ) {
+        let unit = if micros { 1000 } else { 1 };
+        let mut o = opening_o.wrapping_add(since_ms * unit);
+        let mut clock = Clock::default();
+        causeway_cookie_clock_start_unsure(&mut clock, o, opening_o, unit, bits);
+        let with = opening_o / unit << bits;
+        // At half a ring nobody can tell which is later.
+        prop_assume!(with.wrapping_sub(opening_o >> bits << bits).wrapping_add(1 << 31) >> bits > 2);
+        for wait_ms in waits_ms {
+            let sent = clock.stamp(o) << bits;
+            prop_assert!(sent.wrapping_sub(with) as i32 >= 0, "{sent:x} behind {with:x}");
+            prop_assert!(sent.wrapping_sub(opening_o) as i32 > 0, "{sent:x} behind {opening_o:x}");
+            o = o.wrapping_add(wait_ms * unit);
+        }
+    }
+
+    /// Of segments that went out as they were the client sends echoes for a round trip. The first
+    /// has its clock begin anew; the next must not take it back.
+    #[test]
+    fn a_clock_that_begins_behind_an_echo_is_ahead_of_the_next(
+        start in any::<u32>(),
+        pauses in prop::collection::vec(0_u32..50, 1..500),
+    ) {
+        let mut o = start;
+        let mut clock = Clock::start(o, (o >> 16) + 1, 1, 16);
+        for pause in pauses {
+            let sent = clock.stamp(o);
+            clock.echo(sent, o);
+            prop_assert_eq!(causeway_cookie_clock_is_behind(&clock, o), 0);
+            o = o.wrapping_add(pause);
+        }
+        let early = Clock::start(o, (o >> 16).wrapping_sub(1 << 13), 1, 16);
+        prop_assert_eq!(causeway_cookie_clock_is_behind(&early, o), 1);
     }
 }
 

@@ -7,7 +7,7 @@ use causeway_dataplane::abi::{REAL_GUE, RealValue, Verdict};
 use nix::sched::{CpuSet, sched_getcpu as getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::frame::{ACK, FIN, Ip, Tcp, Tuple, arriving, leaving, timestamp};
+use crate::frame::{ACK, FIN, Ip, RST, Tcp, Tuple, arriving, icmp, leaving, timestamp};
 use crate::rig::{HASH_KEY, PARTITIONS, Rig, TCP, TUNNEL_SOURCE4, UDP, tunnel_real};
 use crate::verdict_tests;
 
@@ -180,6 +180,34 @@ verdict_tests! { Stateful, Verdict:
             expect_at(rig, Verdict::Established, REAL0, &packet);
             serve(rig, vip, REAL0);
         }
+    }
+    Established an_end_counts_once_also_without_a_timestamp(stateful) {
+        let rig = &mut stateful.0;
+        for (nth, (_, vip)) in (1..).zip(VIPS) {
+            let tuple = client(vip);
+            let token = open(rig, tuple);
+            expect_at(rig, Verdict::Established, REAL0, &echo(tuple, token, FIN | ACK));
+            // As Linux answers what comes for a socket that is gone.
+            let reset = tuple.tcp(Tcp { flags: RST, seq: 1002, ..Tcp::default() });
+            expect_at(rig, Verdict::Established, REAL0, &reset);
+            assert_eq!(rig.real_stats(3).conns_closed, nth);
+        }
+    }
+    IcmpError an_icmp_error_goes_where_the_quoted_token_says(stateful) {
+        let rig = &mut stateful.0;
+        let (_, vip) = VIPS[0];
+        let tuple = client(vip);
+        let token = open(rig, tuple);
+        serve(rig, vip, REAL1);
+        rig.forget_flows();
+        let before = rig.conn(tuple, token).expect("a slot").packets;
+        let options = timestamp(u32::from(token), 0);
+        let answer = tuple.reversed().tcp(Tcp { flags: ACK, options: &options, ..Tcp::default() });
+        let router = "203.0.113.1".parse().unwrap();
+        let message = icmp(router, tuple.dst, 3, 4, [0, 0, 5, 0], &answer);
+        let error = Ip::CLIENT.packet(router, tuple.dst, 1, &message);
+        expect_at(rig, Verdict::IcmpError, REAL0, &error);
+        assert_eq!(rig.conn(tuple, token).expect("a slot").packets, before, "nor does it keep the slot");
     }
     Adopted a_token_of_another_is_no_use(stateful) {
         let rig = &mut stateful.0;
