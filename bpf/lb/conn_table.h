@@ -103,31 +103,30 @@ static __always_inline void count_conn_packet(struct flow *conn)
 
 /*
  * The connection ends: its entry in the flow table ends, too, or what comes without a
- * timestamp would end it once more. Once in a connection's life, and so verified once.
+ * timestamp would end it once more.
  */
-CW_GLOBAL int end_entry4(struct packet *pkt)
+static __always_inline void end_entry(struct packet *pkt, const int family)
 {
-	struct flow *flow = NULL;
+	struct flow *flow;
 
-	if (pkt) {
-		hash_key(pkt, IPV4);
-		flow = find_flow(pkt, IPV4);
-	}
+	hash_key(pkt, family);
+	flow = find_flow(pkt, family);
 	if (flow)
 		flow->bits |= FLOW_CLOSED;
+}
+
+/* Once in a connection's life, and so verified once each. */
+CW_GLOBAL int end_entry4(struct packet *pkt)
+{
+	if (pkt)
+		end_entry(pkt, IPV4);
 	return 0;
 }
 
 CW_GLOBAL int end_entry6(struct packet *pkt)
 {
-	struct flow *flow = NULL;
-
-	if (pkt) {
-		hash_key(pkt, IPV6);
-		flow = find_flow(pkt, IPV6);
-	}
-	if (flow)
-		flow->bits |= FLOW_CLOSED;
+	if (pkt)
+		end_entry(pkt, IPV6);
 	return 0;
 }
 
