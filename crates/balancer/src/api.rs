@@ -763,6 +763,12 @@ async fn remove_real(
                 vip.name
             )));
         }
+        if vip.reals[index].found {
+            return Err(EngineError::Conflict(format!(
+                "{real} is discovered, and the next answer would bring it back; drain it instead, or take it out of what {} is discovered from",
+                vip.name
+            )));
+        }
         vip.reals.remove(index);
         Ok(())
     });

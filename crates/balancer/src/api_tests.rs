@@ -291,6 +291,28 @@ async fn reals_are_added_changed_and_removed() {
 }
 
 #[tokio::test]
+async fn a_real_that_is_discovered_is_drained_and_not_removed() {
+    let text = WEB.replace("real = [", "discover = { file = \"/nowhere\" }\nreal = [");
+    let daemon = Daemon::new(&text);
+    {
+        let mut engine = daemon.shared.engine();
+        let vip = engine.config().vips[0].clone();
+        let found = vec![json!({ "address": "10.0.0.9" })];
+        let found = crate::config::reals_from_json(&vip, found);
+        engine.handle_found(START, &vip.endpoint(), found).unwrap();
+    }
+    let real = "/v1/vips/web/reals/10.0.0.9";
+    let (status, problem) = daemon.call("DELETE", real, Value::Null).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert_eq!(
+        problem["error"],
+        "10.0.0.9 is discovered, and the next answer would bring it back; drain it instead, or take it out of what web is discovered from"
+    );
+    let (status, _) = daemon.call("PATCH", real, json!({ "drain": true })).await;
+    assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn vips_are_added_and_removed() {
     let daemon = Daemon::new(WEB);
     let body = json!({

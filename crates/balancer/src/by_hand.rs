@@ -175,7 +175,7 @@ impl Engine {
                 indices_of(&self.file, set).map(|(vip, real)| &self.file.vips[vip].reals[real]);
             if let (Some(file), Some((vip, real))) = (file, indices_of(&config, set)) {
                 let real = &mut config.vips[vip].reals[real];
-                (real.weight, real.drain) = (file.weight, file.drain);
+                (real.weight, real.drain) = (file.weight, file.drain || file.gone);
                 real.maintenance = file.maintenance;
             }
         }
@@ -215,6 +215,10 @@ pub(super) fn over(
     let mut left = Vec::new();
     for set in by_hand {
         let Some((vip, real)) = indices_of(file, set) else {
+            // It may be found again.
+            if discovers(file, &set.vip) {
+                left.push(set.clone());
+            }
             continue;
         };
         let said = &file.vips[vip].reals[real];
@@ -228,7 +232,20 @@ pub(super) fn over(
             left.push(set);
         }
     }
+    for vip in &mut config.vips {
+        if vip.reals.iter().any(|real| real.gone && !real.drain) {
+            vip.reals
+                .iter_mut()
+                .for_each(|real| real.drain |= real.gone);
+        }
+    }
     (config, left)
+}
+
+/// Whether a VIP, by its address, port and protocol, has reals that the file does not name.
+fn discovers(file: &BalancerConfig, vip: &str) -> bool {
+    let mut vips = file.vips.iter();
+    vips.any(|of| of.discover.is_some() && of.endpoint() == vip)
 }
 
 /// Logs what was set by hand for reals that are no longer in the file, where it is not `left`.
@@ -255,7 +272,7 @@ fn merge(set: &mut RealChange, change: &RealChange) {
 
 pub(super) fn put(real: &mut RealConfig, change: &RealChange) {
     real.weight = change.weight.unwrap_or(real.weight);
-    real.drain = change.drain.unwrap_or(real.drain);
+    real.drain = change.drain.unwrap_or(real.drain) || real.gone;
     real.maintenance = change.maintenance.unwrap_or(real.maintenance);
 }
 

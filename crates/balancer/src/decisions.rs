@@ -90,7 +90,10 @@ fn why_unwanted(engine: &Engine, vip: &VipConfig, real: &RealConfig) -> String {
         false => own.drain,
     });
     let who = match (by_file, real.found) {
-        (true, true) => "because its discovery no longer finds it".to_owned(),
+        _ if real.gone && !real.maintenance => {
+            "because its discovery no longer finds it".to_owned()
+        }
+        (true, true) => "by the answer that it is discovered from".to_owned(),
         (true, false) => "by the file".to_owned(),
         (false, _) => {
             let mut sets = engine.by_hand.iter();

@@ -243,7 +243,7 @@ impl Engine {
         }
         let mut config = self.config.clone();
         let endpoint = file.vips[at].endpoint();
-        // What the API has added or removed stays so.
+        // What the API has added to the file's, or removed of them, stays so.
         let mut vips = config.vips.iter_mut();
         if let Some(in_force) = vips.find(|of| of.endpoint() == endpoint) {
             in_force.reals.retain(|real| !real.found);

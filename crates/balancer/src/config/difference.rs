@@ -498,6 +498,7 @@ impl Changes {
             id,
             maintenance,
             found: _,
+            gone: _,
         } = from;
         self.plain("weight", weight, &to.weight);
         self.option("mac", mac, &to.mac, ToString::to_string);

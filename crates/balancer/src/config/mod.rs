@@ -267,6 +267,8 @@ pub struct RealConfig {
     pub maintenance: bool,
     /// It was discovered, and is not in the file.
     pub found: bool,
+    /// It was discovered and is no longer: it drains, whatever else is set.
+    pub gone: bool,
 }
 
 impl VipConfig {

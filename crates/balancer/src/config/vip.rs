@@ -464,6 +464,7 @@ fn real(
         id: cookie_id(raw.id.as_ref(), cookie, faults),
         maintenance: raw.maintenance.unwrap_or(false),
         found: false,
+        gone: false,
     })
 }
 

@@ -52,7 +52,7 @@ impl FoundReals {
             .filter(|found| !is_named(found.real.address));
         found
             .map(|found| RealConfig {
-                drain: found.real.drain || found.gone.is_some(),
+                gone: found.gone.is_some(),
                 ..found.real.clone()
             })
             .collect()

@@ -182,6 +182,52 @@ fn what_is_set_by_hand_stays_and_a_reload_keeps_what_was_found() {
     assert_eq!(bench.engine.kept().found, []);
 }
 
+fn set(bench: &mut Bench, real: &str, change: serde_json::Value) {
+    let change = serde_json::from_value(change).unwrap();
+    bench.engine.change_real("web", real, &change, 5).unwrap();
+}
+
+#[test]
+fn what_is_set_by_hand_outlives_a_real_that_discovery_drops_and_lists_again() {
+    let mut bench = Bench::new(&text(""));
+    tell(&mut bench, 1, &[1, 2, 3]);
+    set(&mut bench, "10.0.0.2", json!({ "weight": 5 }));
+    set(&mut bench, "10.0.0.3", json!({ "drain": true }));
+    // Discovery's drain is not the operator's.
+    tell(&mut bench, 2, &[1, 2]);
+    assert_eq!(in_force(&bench), [(1, false), (2, false), (3, true)]);
+    tell(&mut bench, 3, &[1, 2, 3]);
+    assert_eq!(in_force(&bench), [(1, false), (2, false), (3, true)]);
+    // Nor is it gone with the real.
+    tell(&mut bench, 10, &[1, 3]);
+    assert!(bench.engine.expire_found(70 * SECOND).is_empty());
+    assert_eq!(in_force(&bench), [(1, false), (3, true)]);
+    assert_eq!(bench.engine.overrides().len(), 2);
+    let kept = bench.engine.kept();
+    let plane = Box::new(bench.plane.clone());
+    bench.engine = Engine::succeed(plane, config(&text("")), kept, None, at(75)).unwrap();
+    tell(&mut bench, 80, &[1, 2, 3]);
+    let weights = |bench: &Bench| {
+        let reals = bench.engine.config().vips[0].reals.iter();
+        reals.map(|real| real.weight).collect::<Vec<_>>()
+    };
+    // As they came: the second is the last.
+    assert_eq!(in_force(&bench), [(1, false), (3, true), (2, false)]);
+    assert_eq!(weights(&bench), [1, 1, 5]);
+    // One that discovery does not list drains, whatever else is undone.
+    tell(&mut bench, 90, &[1, 2]);
+    set(&mut bench, "10.0.0.3", json!({ "drain": false }));
+    assert_eq!(in_force(&bench), [(1, false), (3, true), (2, false)]);
+    assert_eq!(bench.engine.overrides().len(), 1);
+    set(&mut bench, "10.0.0.3", json!({ "drain": true }));
+    let dropped = bench.engine.drop_overrides(Some("web"), None).unwrap();
+    assert_eq!(dropped.len(), 2);
+    assert_eq!(in_force(&bench), [(1, false), (3, true), (2, false)]);
+    tell(&mut bench, 95, &[1, 2, 3]);
+    assert_eq!(in_force(&bench), [(1, false), (3, false), (2, false)]);
+    assert_eq!(weights(&bench), [1, 1, 1]);
+}
+
 #[test]
 fn reals_of_the_file_stay_until_the_first_answer() {
     let real = |last: u8| format!("{{ address = \"10.0.0.{last}\" }}");

@@ -414,6 +414,7 @@ fn over(
                 weight: former.map_or(1, |real| real.weight),
                 mac,
                 drain: false,
+                gone: false,
                 id: None,
                 maintenance: false,
             };
