@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
-use simple_dns::rdata::RData;
+use simple_dns::rdata::{OPT, RData};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
@@ -23,6 +23,13 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const ALIASES_MAX: usize = 8;
 /// Names of an SRV answer that are looked up.
 const TARGETS_MAX: usize = 256;
+/// Longest answer by UDP: no path cuts it into fragments (DNS flag day 2020).
+const UDP_MAX: u16 = 1232;
+/// A message's head. In its fourth octet are four bits of the response code, which is 1 of who does
+/// not understand the query.
+const HEAD: usize = 12;
+const RCODE_MASK: u8 = 0x0f;
+const FORMAT_ERROR: u8 = 1;
 /// However short or long an answer says that it holds.
 const TTL_MIN: u32 = 1;
 const TTL_MAX: u32 = 3600;
@@ -156,27 +163,37 @@ async fn exchange(
     record: RecordType,
 ) -> Result<(Vec<Record>, Option<u32>)> {
     let id: u16 = rand::random();
-    let query = query(id, name, record)?;
+    let mut asked = query(id, name, record, true)?;
+    let mut answer = by_udp(server, id, &asked).await?;
+    if answer[3] & RCODE_MASK == FORMAT_ERROR {
+        // It may know no EDNS.
+        asked = query(id, name, record, false)?;
+        answer = by_udp(server, id, &asked).await?;
+    }
+    match records(&answer, id, name, record)? {
+        Some(records) => Ok(records),
+        None => {
+            let answer = by_tcp(server, &asked).await?;
+            records(&answer, id, name, record)?.context("the answer is cut off")
+        }
+    }
+}
+
+async fn by_udp(server: SocketAddr, id: u16, query: &[u8]) -> Result<Vec<u8>> {
     let any: SocketAddr = match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let socket = UdpSocket::bind(any).await?;
     socket.connect(server).await?;
-    socket.send(&query).await?;
+    socket.send(query).await?;
     let mut answer = vec![0; 4096];
-    let length = loop {
+    loop {
         let length = socket.recv(&mut answer).await?;
         // Another's, or none.
-        if answer[..length].starts_with(&id.to_be_bytes()) {
-            break length;
-        }
-    };
-    match records(&answer[..length], id, name, record)? {
-        Some(records) => Ok(records),
-        None => {
-            let answer = by_tcp(server, &query).await?;
-            records(&answer, id, name, record)?.context("the answer is cut off")
+        if length >= HEAD && answer.starts_with(&id.to_be_bytes()) {
+            answer.truncate(length);
+            return Ok(answer);
         }
     }
 }
@@ -191,7 +208,9 @@ async fn by_tcp(server: SocketAddr, query: &[u8]) -> Result<Vec<u8>> {
     Ok(answer)
 }
 
-fn query(id: u16, name: &str, record: RecordType) -> Result<Vec<u8>> {
+/// With EDNS it says how long an answer may be. Without, some servers leave records out of an answer that
+/// would be longer than 512 octets, and do not say so.
+fn query(id: u16, name: &str, record: RecordType, edns: bool) -> Result<Vec<u8>> {
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
     let name = Name::new(name.trim_end_matches('.'))?.into_owned();
@@ -202,6 +221,11 @@ fn query(id: u16, name: &str, record: RecordType) -> Result<Vec<u8>> {
     };
     let question = Question::new(name, QTYPE::TYPE(of), QCLASS::CLASS(CLASS::IN), false);
     packet.questions.push(question);
+    *packet.opt_mut() = edns.then(|| OPT {
+        opt_codes: Vec::new(),
+        udp_packet_size: UDP_MAX,
+        version: 0,
+    });
     Ok(packet.build_bytes_vec()?)
 }
 
@@ -290,7 +314,7 @@ mod tests {
         name: &'static str,
         records: &[(&'static str, u32, RData<'static>)],
     ) -> Packet<'static> {
-        let question = query(7, name, RecordType::A).unwrap();
+        let question = query(7, name, RecordType::A, false).unwrap();
         let mut packet = Packet::parse(&question).unwrap().into_reply();
         let questions = packet.questions.drain(..);
         let questions: Vec<_> = questions.map(|question| question.into_owned()).collect();
@@ -384,7 +408,7 @@ mod tests {
         assert_eq!((found, ttl), (vec![], None), "it has none");
         packet.set_flags(PacketFlag::TRUNCATION);
         assert_eq!(read(&packet, "a.example", RecordType::A).unwrap(), None);
-        let query = query(7, "a.example", RecordType::A).unwrap();
+        let query = query(7, "a.example", RecordType::A, true).unwrap();
         assert!(records(&query, 7, "a.example", RecordType::A).is_err());
         for bad in [&b""[..], b"\0\x07", &[0xff; 40], &query[..20]] {
             assert!(records(bad, 7, "a.example", RecordType::A).is_err());

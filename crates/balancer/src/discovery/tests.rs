@@ -534,7 +534,17 @@ fn reply(query: &[u8], by_tcp: bool) -> Vec<u8> {
             target: Name::new_unchecked(target),
         })
     };
+    let opt = query.opt().cloned();
     match (question.qtype, name.as_str()) {
+        // As Consul, which says nothing of those that it leaves out.
+        (_, "consul.example") => match opt.is_some() {
+            true => (1..=5).map(address).for_each(&mut add),
+            false => (1..=3).map(address).for_each(&mut add),
+        },
+        (_, "old.example") if opt.is_some() => {
+            *reply.rcode_mut() = simple_dns::RCODE::FormatError;
+        }
+        (_, "old.example") => add(address(1)),
         (QTYPE::TYPE(TYPE::A), "app.example") => [1, 2].map(address).into_iter().for_each(&mut add),
         (QTYPE::TYPE(TYPE::A), "one.example") => add(address(11)),
         (QTYPE::TYPE(TYPE::A), "two.example") => {
@@ -550,6 +560,9 @@ fn reply(query: &[u8], by_tcp: bool) -> Vec<u8> {
         _ => *reply.rcode_mut() = simple_dns::RCODE::ServerFailure,
     }
     reply.questions = query.questions.clone();
+    if *reply.rcode_mut() != simple_dns::RCODE::FormatError {
+        *reply.opt_mut() = opt;
+    }
     reply.build_bytes_vec().expect("a reply")
 }
 
@@ -601,6 +614,16 @@ async fn name_servers_tell_addresses_and_services() {
             .unwrap_err()
             .contains("ServerFailure")
     );
+}
+
+#[tokio::test]
+async fn name_servers_are_asked_for_answers_that_are_longer_than_512_octets() {
+    let server = name_server().await;
+    for (name, expected) in [("consul.example", 5), ("old.example", 1)] {
+        let vip = vip_with(&format!("{{ dns = \"{name}\", resolver = \"{server}\" }}"));
+        let found = told(&vip).await.map(|reals| reals.len());
+        assert_eq!(found, Ok(expected), "{name}");
+    }
 }
 
 #[test]
