@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -268,11 +268,18 @@ impl Process {
         // One that came between a handler and its listener would be lost.
         let set: SigSet = Signals::ALL.into_iter().collect();
         set.thread_block().context("cannot hold signals")?;
-        // Its threads keep them blocked. The others, which start commands, do not.
+        // Its threads wait until they are caught, and hold none from then on: a command that one starts
+        // holds what its thread does.
+        let caught = Arc::new(OnceLock::new());
+        let is_caught = Arc::clone(&caught);
         // They serve, and take no part in a start: what only that needs they never have.
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
-            .on_thread_start(|| {
+            .on_thread_start(move || {
+                is_caught.wait();
+                if let Err(error) = set.thread_unblock() {
+                    warn!("commands that are started hold signals back: {error}");
+                }
                 if let Err(error) = give_up_sys_admin() {
                     warn!("cannot give up CAP_SYS_ADMIN: {error}");
                 }
@@ -282,8 +289,11 @@ impl Process {
             .context("cannot start threads")?;
         let signals = {
             let _context = runtime.enter();
-            Signals::catch().context("cannot catch signals")?
+            Signals::catch()
         };
+        // Also if it has failed: a runtime ends once its threads have.
+        let _ = caught.set(());
+        let signals = signals.context("cannot catch signals")?;
         set.thread_unblock().context("cannot take signals")?;
         Ok(Self { runtime, signals })
     }
@@ -572,4 +582,32 @@ fn log_reload<E: Display>(reload: &impl Fn() -> Result<String, E>) {
         Err(error) => error!("reload refused, the former configuration stays: {error}"),
     }
     notify::ready();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// What holds back SIGTERM lets no script end what it has started.
+    #[test]
+    fn commands_are_started_with_no_signal_held_back() {
+        let held = || {
+            let mut grep = Command::new("grep");
+            let status = grep.args(["SigBlk", "/proc/self/status"]);
+            let status = status.output().expect("grep runs").stdout;
+            String::from_utf8(status).expect("a line")
+        };
+        let free = "SigBlk:\t0000000000000000\n";
+        let process = Process::begin().expect("a process");
+        let here = held();
+        let (of_worker, of_blocking) = process.runtime.block_on(async {
+            let of_worker = tokio::spawn(async move { held() });
+            let of_blocking = tokio::task::spawn_blocking(held);
+            (of_worker.await, of_blocking.await)
+        });
+        assert_eq!(here, free);
+        assert_eq!(of_worker.expect("a worker"), free);
+        assert_eq!(of_blocking.expect("a thread"), free);
+    }
 }
