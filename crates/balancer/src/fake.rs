@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub reals: BTreeMap<RealId, Real>,
     /// Those that no SYN stays on.
     pub down: HashSet<RealId>,
+    /// How often these were set.
+    pub downs_set: usize,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
     /// Those of configured weights.
     pub plain_rings: BTreeMap<VipId, Vec<RealId>>,
@@ -396,7 +398,9 @@ impl DataPlane for FakePlane {
     }
 
     fn set_down(&mut self, down: &HashSet<RealId>) -> anyhow::Result<()> {
-        self.state().down.clone_from(down);
+        let mut state = self.state();
+        state.down.clone_from(down);
+        state.downs_set += 1;
         Ok(())
     }
 

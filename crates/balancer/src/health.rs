@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use causeway_core::health::{Check, HealthState, Silence, SilenceCounts};
 use causeway_dataplane::RealId;
@@ -113,9 +114,20 @@ impl Engine {
         number: u64,
         outcome: Result<String, String>,
     ) {
-        if let Some(check) = self.checks.get_mut(&real) {
-            check.handle_outcome(now_ns, number, outcome);
-            self.apply_health();
+        let Some(check) = self.checks.get_mut(&real) else {
+            return;
+        };
+        let before = (check.state(), check.waits());
+        check.handle_outcome(now_ns, number, outcome);
+        if (check.state(), check.waits()) == before {
+            return;
+        }
+        let has_it = |pool: &Pool| pool.members().any(|(_, member)| member.id == real);
+        if let Some(at) = self.pools.iter().position(has_it)
+            && self.judge_members(at..at + 1)
+        {
+            self.set_down();
+            self.follow_health();
         }
     }
 
@@ -226,9 +238,19 @@ impl Engine {
     /// Passes to the pools which members are fit, and logs what has changed. Rings
     /// follow at once; if that fails, with the next interval.
     pub(super) fn apply_health(&mut self) {
-        self.tell_votes();
+        let changed = self.judge_members(0..self.pools.len());
+        self.set_down();
+        if changed {
+            self.follow_health();
+        }
+    }
+
+    /// The first step of that, for some pools: with many reals it takes long. Whether members are fit now
+    /// that were not, or the other way round.
+    fn judge_members(&mut self, pools: Range<usize>) -> bool {
+        self.tell_votes(pools.clone());
         let mut changed = false;
-        for pool in &mut self.pools {
+        for pool in &mut self.pools[pools] {
             if pool.vip().health.is_none() && pool.all_fit() {
                 continue;
             }
@@ -272,12 +294,16 @@ impl Engine {
                 warn!("the loads do not follow the reals' health yet: {error:#}");
             }
         }
+        changed
+    }
+
+    fn set_down(&mut self) {
         if let Err(error) = self.plane.set_down(&down_beside_others(&self.pools)) {
             warn!("SYNs that are sent again still go to reals that are down: {error:#}");
         }
-        if !changed {
-            return;
-        }
+    }
+
+    fn follow_health(&mut self) {
         if let Err(error) = self.set_rings() {
             warn!("the rings do not follow the reals' health yet: {error:#}");
         }

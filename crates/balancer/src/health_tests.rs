@@ -63,6 +63,40 @@ fn reals_that_are_yet_to_be_probed_are_unknown() {
     }
 }
 
+/// With many reals each outcome would look at all of them.
+#[test]
+fn an_outcome_that_changes_nothing_has_no_pool_looked_at() {
+    let other = text("maglev")
+        .replace("192.0.2.1", "192.0.2.2")
+        .replace("\"web\"", "\"other\"");
+    let mut bench = Bench::new(&[text("maglev"), other].concat());
+    let mut rounds = |fails: bool| {
+        let before = bench.plane.state().downs_set;
+        let mut polls = 0;
+        for _ in 0..3 * 20 {
+            bench.now.monotonic_ns += 50 * MS;
+            let now_ns = bench.now.monotonic_ns;
+            let (orders, _) = bench.engine.poll_health(now_ns);
+            polls += 1;
+            for order in orders {
+                let outcome = match fails && order.real == 5 {
+                    true => Err("refused".to_owned()),
+                    false => Ok("connected".to_owned()),
+                };
+                bench
+                    .engine
+                    .health_outcome(now_ns, order.real, order.number, outcome);
+            }
+        }
+        let state = bench.plane.state();
+        (state.downs_set - before - polls, state.share(1, 5) > 0.0)
+    };
+    // Reals that are found to be up change no ring.
+    assert_eq!(rounds(false), (0, true));
+    assert_eq!(rounds(true), (1, false));
+    assert_eq!(rounds(false), (1, true));
+}
+
 /// What loads are compared with.
 fn weights(bench: &Bench) -> [u32; 4] {
     let state = bench.plane.state();

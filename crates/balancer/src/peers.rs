@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -291,8 +292,10 @@ impl Engine {
     }
 
     /// Says what the vote has decided otherwise than the own check.
-    pub(super) fn tell_votes(&mut self) {
-        let probed = self.pools.iter().filter(|pool| pool.vip().health.is_some());
+    pub(super) fn tell_votes(&mut self, pools: Range<usize>) {
+        let probed = self.pools[pools]
+            .iter()
+            .filter(|pool| pool.vip().health.is_some());
         for pool in probed {
             for (real, member) in pool.members() {
                 let Some(check) = self.checks.get(&member.id) else {
