@@ -61,7 +61,17 @@ pub(super) async fn ask(
                 .unwrap_or_default(),
         ),
     };
-    let (records, mut ttl) = look_up(&servers, name, record).await?;
+    ask_of(servers, name, record, vip).await
+}
+
+/// The same of these name servers.
+pub(super) async fn ask_of(
+    mut servers: Vec<SocketAddr>,
+    name: &str,
+    record: RecordType,
+    vip: &VipConfig,
+) -> Result<Told> {
+    let (records, mut ttl) = look_up(&mut servers, name, record).await?;
     if record != RecordType::Srv {
         let reals = records.into_iter().filter_map(|record| match record {
             Record::Address(address) => Some(json!({ "address": address.to_string() })),
@@ -99,7 +109,7 @@ pub(super) async fn ask(
             "{target} serves at port {port}: ports are not rewritten, and the vip's is {}",
             vip.port
         );
-        let (addresses, of_target) = look_up(&servers, target, of_family).await?;
+        let (addresses, of_target) = look_up(&mut servers, target, of_family).await?;
         ttl = ttl.into_iter().chain(of_target).min();
         // 0 is for who is to be picked hardly ever (RFC 2782).
         let weight = (*weight).max(1);
@@ -139,17 +149,22 @@ fn servers(resolv_conf: &str) -> Vec<SocketAddr> {
     servers
 }
 
-/// Asks one server after the other, until one answers.
+/// Asks one server after the other, until one answers. That is the first from then on: one that is
+/// dead is not waited for again.
 async fn look_up(
-    servers: &[SocketAddr],
+    servers: &mut [SocketAddr],
     name: &str,
     record: RecordType,
 ) -> Result<(Vec<Record>, Option<u32>)> {
     let mut error = anyhow::anyhow!("no name server is known");
-    for server in servers {
-        let answer = timeout(TIMEOUT, exchange(*server, name, record)).await;
+    for at in 0..servers.len() {
+        let server = servers[at];
+        let answer = timeout(TIMEOUT, exchange(server, name, record)).await;
         match answer {
-            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Ok(answer)) => {
+                servers[..=at].rotate_right(1);
+                return Ok(answer);
+            }
             Ok(Err(of_server)) => error = of_server.context(server.to_string()),
             Err(_) => error = anyhow::anyhow!("{server} does not answer"),
         }

@@ -626,6 +626,35 @@ async fn name_servers_are_asked_for_answers_that_are_longer_than_512_octets() {
     }
 }
 
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_not_asked_again_for_each_target() {
+    let dead = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+    let servers = vec![dead.local_addr().expect("its address"), name_server().await];
+    let asked = tokio::spawn(async move {
+        let mut query = [0; 512];
+        let mut asked = 0;
+        // It cannot answer, and says so: the test need not wait.
+        while let Ok((_, from)) = dead.recv_from(&mut query).await {
+            asked += 1;
+            if &query[12..16] == b"\x03end" {
+                break;
+            }
+            query[2] |= 0x80;
+            query[3] = 2;
+            let _ = dead.send_to(&query[..12], from).await;
+        }
+        asked
+    });
+    let vip = vip_with("{ dns = \"_web._tcp.example\", record = \"srv\" }");
+    let record = crate::config::RecordType::Srv;
+    let told = dns::ask_of(servers.clone(), "_web._tcp.example", record, &vip).await;
+    assert_eq!(told.expect("an answer").0.len(), 3);
+    let end = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+    let last = [&[0; 12][..], b"\x03end"].concat();
+    end.send_to(&last, servers[0]).await.expect("sent");
+    assert_eq!(asked.await.expect("a count"), 2);
+}
+
 #[test]
 fn faults_say_how_to_mend_them() {
     for (discover, expected) in [
