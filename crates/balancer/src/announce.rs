@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read, Write as _};
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_api::Moment;
 use causeway_core::announce::{Announcer, Readiness, bird, offered_in};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tracing::{info, warn};
 
 use super::engine::Engine;
@@ -29,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A command that takes longer is ended.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// What of its output is read.
+const SAID_MAX: u64 = 1 << 16;
 
 /// Announces for as long as it lives, if the configuration says so.
 pub(crate) struct Announcements {
@@ -250,11 +254,23 @@ fn run(command: &[String]) -> Result<()> {
         let _ = child.wait();
         bail!("{program} did not end within {} s", TIMEOUT.as_secs());
     };
-    let output = child.wait_with_output()?;
-    let said = [output.stdout, output.stderr].concat();
+    let said = [said(child.stdout.take()), said(child.stderr.take())].concat();
     let said = String::from_utf8_lossy(&said).trim().replace('\n', "; ");
     ensure!(status.success(), "{program} failed ({status}): {said}");
     Ok(())
+}
+
+/// What a command that has ended has said. What it has started may have the pipe still: nobody waits
+/// for its end.
+fn said(pipe: Option<impl Read + AsFd>) -> Vec<u8> {
+    let mut said = Vec::new();
+    if let Some(pipe) = pipe
+        && fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok()
+    {
+        // An error is that there is no more.
+        let _ = pipe.take(SAID_MAX).read_to_end(&mut said);
+    }
+    said
 }
 
 /// `None` if it takes too long. What it says fits into a pipe.
@@ -476,6 +492,13 @@ mod tests {
             failed.to_string(),
             "sh failed (exit status: 3): syntax error"
         );
+        // What the command leaves behind has its output still.
+        let pid = dir.path().join("pid");
+        let leaves = format!("sleep 1000 & echo $! > {}; echo bad; exit 1", pid.display());
+        let failed = tell(&announce(&leaves), &addresses, false).unwrap_err();
+        let pid = fs::read_to_string(pid).expect("a number");
+        let _ = Command::new("kill").arg(pid.trim()).status();
+        assert_eq!(failed.to_string(), "sh failed (exit status: 1): bad");
         let nothing = run(&["/nowhere/birdc".to_owned()]).unwrap_err();
         assert!(nothing.to_string().starts_with("cannot run /nowhere/birdc"));
     }
