@@ -148,20 +148,30 @@ impl Engine {
         vip: &str,
         answer: Result<Vec<RealConfig>, String>,
     ) -> Result<(), EngineError> {
-        self.change_found(vip, |found, rules, named, name| {
-            let (held, error) = (found.held(), found.error().map(str::to_owned));
-            let changed = found.handle_answer(now, answer, rules, named);
-            if found.error() != error.as_deref() {
-                match found.error() {
-                    Some(error) => warn!("{name}: its reals stay as they are: {error}"),
-                    None => info!("{name}: there are answers about its reals again"),
-                }
+        let before = self.found.get(vip).cloned().unwrap_or_default();
+        let outcome = self.change_found(vip, |found, rules, named| {
+            found.handle_answer(now, answer, rules, named)
+        });
+        let mut vips = self.file.vips.iter();
+        let name = vips.find(|of| of.endpoint() == vip).map(|of| &of.name);
+        let (Some(name), Some(found)) = (name, self.found.get_mut(vip)) else {
+            return outcome;
+        };
+        if let Err(error) = &outcome {
+            found.refuse(format!("the answer cannot be put in force: {error}"));
+        }
+        if found.error() != before.error() {
+            match found.error() {
+                Some(error) => warn!("{name}: its reals stay as they are: {error}"),
+                None => info!("{name}: there are answers about its reals again"),
             }
-            if let Some(removed) = found.held().filter(|_| held != found.held()) {
-                warn!("{name}: an answer that takes away {removed} reals is held: `causeway vip accept` takes it");
-            }
-            changed
-        })
+        }
+        if let Some(removed) = found.held().filter(|_| before.held() != found.held()) {
+            warn!(
+                "{name}: an answer that takes away {removed} reals is held: `causeway vip accept` takes it"
+            );
+        }
+        outcome
     }
 
     /// Takes the answer that is held for a VIP.
@@ -174,7 +184,7 @@ impl Engine {
                 "no answer is held for vip {name}"
             )));
         }
-        self.change_found(&endpoint, |found, _, _, _| found.accept(now) == Some(true))
+        self.change_found(&endpoint, |found, _, _| found.accept(now) == Some(true))
     }
 
     /// Lets reals go whose time is over at `now_ns`, CLOCK_MONOTONIC; and why those of some VIPs
@@ -182,9 +192,8 @@ impl Engine {
     pub fn expire_found(&mut self, now_ns: u64) -> Vec<String> {
         let vips: Vec<String> = self.found.keys().cloned().collect();
         let expire = |vip: String| {
-            let expired = self.change_found(&vip, |found, rules, _, _| {
-                found.handle_timeout(now_ns, rules)
-            });
+            let expired =
+                self.change_found(&vip, |found, rules, _| found.handle_timeout(now_ns, rules));
             expired.err().map(|error| format!("{vip}: {error}"))
         };
         vips.into_iter().filter_map(expire).collect()
@@ -194,7 +203,7 @@ impl Engine {
     fn change_found(
         &mut self,
         vip: &str,
-        change: impl FnOnce(&mut FoundReals, &Discover, usize, &str) -> bool,
+        change: impl FnOnce(&mut FoundReals, &Discover, usize) -> bool,
     ) -> Result<(), EngineError> {
         let is_it = |of: &SharedVip| of.endpoint() == vip;
         let Some(at) = self.file.vips.iter().position(is_it) else {
@@ -207,7 +216,7 @@ impl Engine {
         let named = of_file.reals.iter().filter(|real| !real.found).count();
         let before = self.found.get(vip).cloned().unwrap_or_default();
         let mut found = before.clone();
-        let changed = change(&mut found, rules, named, &of_file.name);
+        let changed = change(&mut found, rules, named);
         self.found.insert(vip.to_owned(), found);
         if !changed {
             return Ok(());
@@ -379,23 +388,23 @@ async fn bring(
     let (shared, of) = (Arc::clone(shared), vip.to_owned());
     // It may wait for a gateway.
     let brought = tokio::task::spawn_blocking(move || {
-        if let Ok(reals) = &answer {
+        let answer = answer.and_then(|reals| {
             let addresses: Vec<_> = reals.iter().map(|real| real.address).collect();
-            shared.find_way(|| addresses, Route::of)?;
-        }
+            let way = shared.find_way(|| addresses, Route::of);
+            way.map_err(|error| error.to_string())?;
+            Ok(reals)
+        });
         let now = Moment::now();
         let mut engine = shared.engine();
         // A reload may have changed whom to ask meanwhile.
         let mut vips = engine.asked_for().into_iter();
-        match vips.any(|vip| vip.endpoint() == of && vip.discover.as_ref() == Some(&asked)) {
-            true => engine.handle_found(now, &of, answer),
-            false => Ok(()),
+        if vips.any(|vip| vip.endpoint() == of && vip.discover.as_ref() == Some(&asked)) {
+            // It says itself why an answer is not in force.
+            let _ = engine.handle_found(now, &of, answer);
         }
     });
-    match brought.await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => warn!("{vip}: reals that were found are not in force: {error}"),
-        Err(error) => warn!("{vip}: reals that were found are not in force: {error}"),
+    if let Err(error) = brought.await {
+        warn!("{vip}: reals that were found are not in force: {error}");
     }
 }
 

@@ -64,7 +64,7 @@ impl FoundReals {
         Some(self.present().filter(|found| !has(held, found)).count())
     }
 
-    /// Why the last answer was none.
+    /// Why the last answer was none, or is not in force.
     pub(crate) fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
@@ -116,6 +116,11 @@ impl FoundReals {
     pub(crate) fn accept(&mut self, now: Moment) -> Option<bool> {
         let held = self.held.take()?;
         Some(self.take(now, held))
+    }
+
+    /// Notes why the last answer, a good one, is not in force.
+    pub(crate) fn refuse(&mut self, error: String) {
+        self.error = Some(error);
     }
 
     fn take(&mut self, now: Moment, reals: Vec<RealConfig>) -> bool {

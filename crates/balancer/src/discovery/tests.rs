@@ -229,6 +229,36 @@ fn what_is_set_by_hand_outlives_a_real_that_discovery_drops_and_lists_again() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_put_in_force_is_told_until_one_can() {
+    let mut bench = Bench::new(&text("health = { interval = \"2s\" }"));
+    tell(&mut bench, 1, &[1, 2]);
+    let vip = bench.engine.config().vips[0].endpoint();
+    let up = |bench: &Bench, up: &str| {
+        let page = crate::metrics::page(&bench.engine, true, bench.now).unwrap();
+        page.contains(&format!("causeway_discovery_up{{vip=\"web\"}} {up}"))
+    };
+    assert!(up(&bench, "1.0"));
+    bench.plane.state().refuse_probes = true;
+    for at_s in [2, 3] {
+        let answer = Ok(reals(&bench.engine, &[1, 2, 3]));
+        let refused = bench.engine.handle_found(at(at_s), &vip, answer);
+        assert!(refused.is_err());
+        let told = view(&bench);
+        assert_eq!(
+            (told.found, told.last_answer_ns),
+            (2, Some(at(1).realtime_ns))
+        );
+        let error = told.error.expect("told");
+        assert!(error.contains("clsact is refused"), "{error}");
+        assert!(up(&bench, "0.0"));
+    }
+    bench.plane.state().refuse_probes = false;
+    tell(&mut bench, 4, &[1, 2, 3]);
+    assert_eq!((view(&bench).found, view(&bench).error), (3, None));
+    assert!(up(&bench, "1.0"));
+}
+
+#[test]
 fn reals_of_the_file_stay_until_the_first_answer() {
     let real = |last: u8| format!("{{ address = \"10.0.0.{last}\" }}");
     let named = text(&format!("real = [{}, {}]", real(1), real(2))).replace(FILE, "");
