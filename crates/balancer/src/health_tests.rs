@@ -9,7 +9,7 @@ use causeway_dataplane::RealId;
 use super::engine::Engine;
 use super::interval::UDP_DOWN;
 use super::report;
-use super::state_dir::KeptState;
+use super::state_dir::{Down, KeptState};
 use super::tests::{Bench, MS, WEB, config};
 
 const CHECK: &str =
@@ -667,6 +667,42 @@ fn reals_have_the_weights_that_they_say() {
         assert_eq!(shares(&bench), [1.0, 0.0, 0.0, 0.0], "{scheduler}");
         bench.engine.reload(config(&text(scheduler))).unwrap();
         assert_eq!(shares(&bench), [0.25; 4], "{scheduler}: nobody is asked");
+    }
+}
+
+/// It is out of the ring by its own word.
+#[test]
+fn a_real_that_said_0_is_not_down_after_a_restart() {
+    for scheduler in ["maglev", "latency"] {
+        let takes = taking_weights(scheduler);
+        let mut bench = Bench::new(&takes);
+        bench.engine.handle_weight(3, Some(0));
+        assert_eq!(shares(&bench)[3], 0.0);
+        let down = Down {
+            vip: bench.engine.config().vips[0].endpoint(),
+            real: "10.0.0.2".parse().unwrap(),
+        };
+        let kept = KeptState {
+            down: vec![down],
+            ..KeptState::default()
+        };
+        restart(&mut bench, &takes, kept);
+        bench.now.monotonic_ns += 1000 * MS;
+        let now_ns = bench.now.monotonic_ns;
+        let (orders, _) = bench.engine.poll_health(now_ns);
+        let [unknown, down] = [HealthState::Unknown, HealthState::Down];
+        assert_eq!(states(&bench), [unknown, down, unknown, unknown]);
+        // It gets nothing before it has said what it wants.
+        assert_eq!(shares(&bench), [0.5, 0.0, 0.5, 0.0], "{scheduler}");
+        let order = orders.iter().find(|order| order.real == 3);
+        let number = order.expect("a probe").number;
+        bench.engine.handle_weight(3, Some(0));
+        bench
+            .engine
+            .health_outcome(now_ns, 3, number, Ok("200".to_owned()));
+        assert_eq!(shares(&bench), [0.5, 0.0, 0.5, 0.0], "{scheduler}");
+        bench.engine.handle_weight(3, Some(1));
+        assert!(shares(&bench)[3] > 0.3, "{scheduler}");
     }
 }
 

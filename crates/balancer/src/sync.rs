@@ -295,10 +295,13 @@ impl Engine {
                 Vec::new()
             }
         };
-        let out = self.were_out(pool, &ring, were_there);
+        let in_ring: HashSet<RealId> = ring.iter().copied().collect();
+        let out = self.were_out(pool, &in_ring, were_there);
         pool.set_unfit(&out, |_| true);
         if !ring.is_empty() {
-            pool.let_wait(|id| !were_there.contains(&id));
+            // One that has said 0 gets nothing before it says something else.
+            let asks = takes_weight(pool.vip());
+            pool.let_wait(|id| !were_there.contains(&id) || asks && !in_ring.contains(&id));
         }
         self.begin_down.extend(out);
         if pool.follows_latency() && !ring.is_empty() {
@@ -309,19 +312,19 @@ impl Engine {
     }
 
     /// Reals that are probed, could be in the ring, and were not; or of which it is known
-    /// that they were down. If all reals were down, the ring had all, and shows nothing.
+    /// that they were down. If all reals were down, the ring had all, and shows nothing. Nor does it
+    /// where reals say their weights: one that is up may have said 0.
     fn were_out(
         &self,
         pool: &Pool,
-        ring: &[RealId],
+        in_ring: &HashSet<RealId>,
         were_there: &HashSet<RealId>,
     ) -> HashSet<RealId> {
         let vip = pool.vip();
         if vip.health.is_none() {
             return HashSet::new();
         }
-        let in_ring: HashSet<RealId> = ring.iter().copied().collect();
-        let ring_tells = pool.ring_has_all() && !ring.is_empty();
+        let ring_tells = pool.ring_has_all() && !in_ring.is_empty() && !takes_weight(vip);
         // Only reals of one role were in it, and those that would have come before were down.
         let role_in_ring = RealRole::ORDER.into_iter().position(|role| {
             let mut members = pool.members();
@@ -526,6 +529,12 @@ pub(super) fn real_ids<'p>(
 ) -> impl Iterator<Item = RealId> {
     let members = pools.into_iter().flat_map(Pool::members);
     members.map(|(_, member)| member.id)
+}
+
+/// Whether its reals say which weights they want.
+fn takes_weight(vip: &VipConfig) -> bool {
+    let health = vip.health.as_ref();
+    health.is_some_and(|health| health.take_weight)
 }
 
 fn vip_options(vip: &VipConfig) -> VipOptions {
