@@ -33,6 +33,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use causeway_api::Moment;
 use causeway_api::fleet::FleetView;
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
@@ -147,7 +148,8 @@ impl Fleet {
     ) -> anyhow::Result<(Self, Membership)> {
         let dir = StateDir::new(&file.state_dir, &file.pin_dir);
         let store = store::open(config)?;
-        Self::with(store, dir, file, config, by_hand).map_err(anyhow::Error::msg)
+        let now_ns = Moment::now().monotonic_ns;
+        Self::with(store, dir, file, config, by_hand, now_ns).map_err(anyhow::Error::msg)
     }
 
     fn with(
@@ -156,6 +158,7 @@ impl Fleet {
         file: &BalancerConfig,
         config: &FleetConfig,
         by_hand: &[SetByHand],
+        now_ns: u64,
     ) -> Result<(Self, Membership), String> {
         let boot = boot_id();
         let kept = Kept::load(&dir, config, &boot).unwrap_or_else(|fault| {
@@ -186,7 +189,8 @@ impl Fleet {
             progress: false,
             held_until_ns: 0,
             renewed_ns: None,
-            left_ns: kept.left.then_some(0),
+            // When, only the former daemon knew: routers get the whole time again.
+            left_ns: kept.left.then_some(now_ns),
             prefers_others: false,
             absent: BTreeMap::new(),
             watched: BTreeMap::new(),

@@ -211,7 +211,8 @@ impl World {
             None => store::open(&config).unwrap(),
         };
         let dir = StateDir::new(member.dir.path(), Path::new("/pins"));
-        let (fleet, membership) = Fleet::with(store, dir, &file, &config, &by_hand).unwrap();
+        let (fleet, membership) =
+            Fleet::with(store, dir, &file, &config, &by_hand, self.now_ns).unwrap();
         let kept = KeptState {
             by_hand,
             ..KeptState::default()
@@ -818,6 +819,29 @@ fn one_that_leaves_is_passed_by_and_comes_back() {
 }
 
 #[test]
+fn one_that_leaves_and_starts_again_gives_routers_the_time_they_take() {
+    let mut world = World::new(2, &[1, 2]);
+    world.pass(3_600_000_000_000);
+    let now_ns = world.now_ns;
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    fleet.leave(&*engine, now_ns).unwrap();
+    world.start(1, &[1, 2]);
+    world.settle();
+    assert_eq!(world.members[1].view().state, "left");
+    assert_eq!(world.members[0].view().members.len(), 2);
+    world.pass(6_000_000_000);
+    world.settle();
+    assert_eq!(
+        world.members[0].view().members.len(),
+        2,
+        "packets are under way"
+    );
+    world.pass(100_000_000);
+    world.settle();
+    assert_eq!(world.members[0].view().members.len(), 1);
+}
+
+#[test]
 fn a_dead_member_is_waited_for_until_an_operator_says_that_it_gets_no_packets() {
     let mut world = World::new(2, &[1]);
     world.reload(0, &[1, 2]);
@@ -1113,7 +1137,7 @@ fn an_order_that_was_given_up_is_never_carried_out() {
         }),
     };
     let dir = StateDir::new(&file.state_dir, &file.pin_dir);
-    let (fleet, membership) = Fleet::with(Box::new(troubled), dir, &file, &config, &[]).unwrap();
+    let (fleet, membership) = Fleet::with(Box::new(troubled), dir, &file, &config, &[], 0).unwrap();
     let plane = Box::new(member.plane.clone());
     let engine = Engine::succeed(plane, file, KeptState::default(), Some(membership), START);
     let engine = Arc::new(Mutex::new(engine.unwrap()));
