@@ -199,7 +199,7 @@ impl Engine {
     /// What the next daemon is to know.
     pub fn kept(&self) -> KeptState {
         KeptState {
-            by_hand: self.by_hand.clone(),
+            by_hand: [self.by_hand.clone(), self.dropped_by_hand()].concat(),
             down: down_reals(&self.pools, &self.checks),
             found: self.kept_found(),
         }

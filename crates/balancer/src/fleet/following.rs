@@ -201,6 +201,19 @@ impl Engine {
         states.into_iter().map(set).collect()
     }
 
+    /// What has been dropped here, and has still to be dropped from the book.
+    pub(crate) fn dropped_by_hand(&self) -> Vec<SetByHand> {
+        let wants = self.fleet.iter().flat_map(|fleet| &fleet.wants);
+        let dropped = wants.filter(|(_, state)| **state == HandState::default());
+        let none = |((vip, real), _): (&RealKey, &HandState)| SetByHand {
+            vip: vip.to_string(),
+            real: *real,
+            set: RealChange::default(),
+            since_ns: 0,
+        };
+        dropped.map(none).collect()
+    }
+
     /// Puts what is set by hand here into force, and has it written to the book.
     ///
     /// It holds here at once, store or none: a real whose id not all know is not picked even so.

@@ -241,7 +241,7 @@ impl Fleet {
                 weight: set.set.weight,
             };
             let told = following.as_ref().and_then(|own| own.book.by_hand.get(&of));
-            if following.is_some() && told != Some(&state) {
+            if following.is_some() && told.copied().unwrap_or_default() != state {
                 membership.wants.insert(of, state);
             }
         }

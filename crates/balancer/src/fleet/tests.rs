@@ -453,6 +453,37 @@ fn what_is_set_by_hand_reaches_all_and_holds_at_once_without_the_store() {
     assert!(refused.to_string().contains("change the file and reload"));
 }
 
+#[test]
+fn what_is_dropped_without_the_store_stays_so_behind_a_restart() {
+    let mut world = World::new(2, &[1, 2]);
+    let drain = RealChange {
+        drain: Some(true),
+        ..RealChange::default()
+    };
+    {
+        let mut engine = world.members[0].engine();
+        engine.change_real("web", "10.0.0.2", &drain, 7).unwrap();
+    }
+    world.settle();
+    fs::rename(world.path(), world.store.path().join("away")).unwrap();
+    fs::write(world.path(), "no directory").unwrap();
+    let dropped = world.members[1].engine().drop_overrides(None, None);
+    assert_eq!(dropped.unwrap().len(), 1);
+    world.settle();
+    for _ in 0..2 {
+        assert_eq!(world.members[1].picks(), [1, 2]);
+        assert!(world.members[1].engine().overrides().is_empty());
+        world.start(1, &[1, 2]);
+    }
+    fs::remove_file(world.path()).unwrap();
+    fs::rename(world.store.path().join("away"), world.path()).unwrap();
+    world.settle();
+    assert_eq!(world.members[0].picks(), [1, 2]);
+    for member in &world.members {
+        assert_eq!(member.engine().kept().by_hand, []);
+    }
+}
+
 /// A VIP without cookies beside the other, which the book does not have.
 fn dns(reals: &[u8]) -> &'static str {
     let real = |last: &u8| format!("{{ address = \"10.0.0.{last}\" }}");
