@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) mod tls;
 
 /// Longest sleep: how late a new configuration is noticed.
 const NAP: Duration = Duration::from_millis(100);
+/// Shortest sleep: with thousands of reals some probe is always due, and a look at all takes long.
+const PAUSE: Duration = Duration::from_millis(5);
 /// How often the log has that probes cannot be sent, at most: what is wrong is wrong for all reals.
 const WARN_EVERY_NS: u64 = 60_000_000_000;
 
@@ -68,11 +71,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 }
             });
         }
-        let nap = Duration::from_nanos(next_ns.saturating_sub(now_ns)).min(NAP);
-        tokio::select! {
-            () = sleep(nap) => {}
-            Some((real, number, outcome)) = outcomes.recv() => {
-                take(&shared, &mut warned_ns, real, number, outcome);
+        // No outcome has a probe due sooner than its deadline was.
+        let nap = Duration::from_nanos(next_ns.saturating_sub(now_ns));
+        let mut nap = pin!(sleep(nap.clamp(PAUSE, NAP)));
+        loop {
+            tokio::select! {
+                () = &mut nap => break,
+                Some((real, number, outcome)) = outcomes.recv() => {
+                    take(&shared, &mut warned_ns, real, number, outcome);
+                }
             }
         }
     }
