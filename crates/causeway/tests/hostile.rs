@@ -90,6 +90,7 @@ fn run(bytes: &[u8], headers: Headers) -> (Vec<FlowEstimate>, u64, u64) {
         direction: Direction::default(),
         max_flows: 16,
         seed: 1,
+        early: false,
     });
     let mut rows = Rows::default();
     let (mut index, mut first_ns, mut last_ns) = (0, u64::MAX, 0);

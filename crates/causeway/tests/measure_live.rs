@@ -7,6 +7,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,8 +37,17 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
 
 /// Starts the meter and waits until it is on the interface.
 fn start(args: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+    let (child, stderr, _) = start_on("lo", args);
+    (child, stderr)
+}
+
+/// [`start`] on another interface; with what it says of the place.
+fn start_on(
+    interface: &str,
+    args: &[&str],
+) -> (Child, BufReader<std::process::ChildStderr>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
-        .args(["measure", "-i", "lo"])
+        .args(["measure", "-i", interface])
         .args(args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -46,8 +56,11 @@ fn start(args: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
-    assert!(line.starts_with("measuring on lo"), "{line}");
-    (child, stderr)
+    assert!(
+        line.starts_with(&format!("measuring on {interface}")),
+        "{line}"
+    );
+    (child, stderr, line)
 }
 
 /// Ends the meter as Ctrl-C does; standard output and the rest of standard error.
@@ -387,5 +400,36 @@ fn shadow_watches_for_a_time_and_attaches_nothing() {
         let (out, _) = stop(child, stderr);
         assert!(out.contains("127.0.0.1:8080"), "{out}");
         assert!(out.contains("graded none"), "one server: {out}");
+    });
+}
+
+/// Nothing waits for the end of the program: neither what is closed nor what is silent.
+#[test]
+fn a_socket_hands_out_what_is_over_while_it_measures() {
+    in_namespace(|| {
+        let listener = TcpListener::bind("127.0.0.1:8080").unwrap();
+        // An epoch that does not end here, and one that does.
+        for (epoch, closes) in [("1h", true), ("200ms", false)] {
+            let args = ["--no-bpf", "-o", "csv", "--per", "flow", "--epoch", epoch];
+            let (mut child, stderr) = start(&args);
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut peer, _) = listener.accept().unwrap();
+            for _ in 0..3 {
+                client.write_all(&[0; 100]).unwrap();
+                peer.read_exact(&mut [0; 100]).unwrap();
+                peer.write_all(&[0; 1000]).unwrap();
+                client.read_exact(&mut [0; 1000]).unwrap();
+            }
+            let open = (!closes).then_some(client);
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let (tell, told) = mpsc::channel();
+            thread::spawn(move || lines.for_each(|line| _ = tell.send(line.unwrap())));
+            let line = || told.recv_timeout(Duration::from_secs(20));
+            let (head, row) = (line(), line());
+            kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+            assert!(child.wait().unwrap().success());
+            drop((open, stderr));
+            assert!(head.is_ok() && row.is_ok(), "{epoch}: {head:?}, {row:?}");
+        }
     });
 }

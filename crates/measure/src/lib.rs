@@ -87,6 +87,7 @@ impl MeasureArgs {
             direction: Direction::new(self.client_net.clone()),
             max_flows: self.max_flows.div_ceil(shares as u32),
             seed: RandomState::new().hash_one(0u8),
+            early: style.endless,
         };
         let job = Job {
             meters: (0..shares).map(|_| meter(settings.clone())).collect(),
@@ -136,6 +137,7 @@ fn with<const N: usize>(methods: [Method; N], settings: MeterSettings<0>) -> Met
         direction: settings.direction,
         max_flows: settings.max_flows,
         seed: settings.seed,
+        early: settings.early,
     }
 }
 

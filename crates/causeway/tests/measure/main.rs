@@ -8,6 +8,7 @@ mod files;
 mod outputs;
 mod selection;
 mod shadow;
+mod streams;
 mod threads;
 
 use std::fs;

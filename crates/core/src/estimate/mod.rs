@@ -103,6 +103,12 @@ impl Packet {
     pub const TCP: u8 = 6;
     /// IP protocol number of UDP.
     pub const UDP: u8 = 17;
+
+    /// Whether its sender closes the connection: `est_ends` of `bpf/shared/estimator.h`.
+    pub fn ends(&self) -> bool {
+        let has = |flags| self.tcp_flags & flags != 0;
+        self.proto == Self::TCP && !self.opaque && has(Self::FIN | Self::RST) && !has(Self::SYN)
+    }
 }
 
 /// Latencies that became known together (`struct est_sample`), in half samples:

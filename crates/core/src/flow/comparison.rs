@@ -45,6 +45,8 @@ pub struct Comparison {
     table: FlowTable<Flow>,
     techniques: Vec<Technique>,
     epoch_ns: u64,
+    /// See [`MeterSettings::early`].
+    early: bool,
     seed: u64,
     counts: FlowMeterCounts,
 }
@@ -66,6 +68,7 @@ impl Comparison {
             table: FlowTable::new(settings.direction, settings.max_flows, settings.seed),
             techniques,
             epoch_ns: settings.epoch_ns.max(1),
+            early: settings.early,
             seed: sampling_seed,
             counts: FlowMeterCounts::default(),
         }
@@ -104,6 +107,7 @@ impl Comparison {
             table,
             techniques,
             epoch_ns,
+            early,
             seed,
             counts,
         } = self;
@@ -134,6 +138,20 @@ impl Comparison {
         };
         let flow = found.name.flow();
         found.value.packet(&flow, &segment, epoch_ns, sink);
+        if *early && from == Side::Client && segment.packet.ends() {
+            found.value.hand_out(&flow, epoch_ns, u64::MAX, sink);
+        }
+    }
+
+    /// Hands out the epochs that began before `until_ns`, of flows whose clients have been
+    /// silent since. A response that comes later yet is a row of its own.
+    pub fn hand_out(&mut self, until_ns: u64, sink: &mut impl Sink) {
+        let epoch_ns = self.epoch_ns;
+        self.table.each(|key, flow| {
+            if flow.epoch_ns < until_ns {
+                flow.hand_out(&key, epoch_ns, until_ns, sink);
+            }
+        });
     }
 }
 
@@ -166,13 +184,19 @@ impl Flow {
         }
     }
 
+    /// Gives `sink` what is known of the epochs that began before `until_ns`.
+    fn hand_out(&mut self, flow: &FlowKey, epoch_ns: u64, until_ns: u64, sink: &mut impl Sink) {
+        for (method, (follower, epochs)) in self.lanes.iter_mut().enumerate() {
+            add(flow, method, epochs, &follower.end_epoch(), epoch_ns, sink);
+            epochs.hand_out(flow, method, until_ns, sink);
+        }
+    }
+
     fn finish(self, flow: &FlowKey, epoch_ns: u64, sink: &mut impl Sink) {
         for (method, (mut follower, mut epochs)) in self.lanes.into_iter().enumerate() {
             let samples = follower.finish();
             add(flow, method, &mut epochs, &samples, epoch_ns, sink);
-            for (epoch_ns, tally) in epochs.rest() {
-                put_row(flow, method, epoch_ns, tally, sink);
-            }
+            epochs.hand_out(flow, method, u64::MAX, sink);
         }
     }
 }

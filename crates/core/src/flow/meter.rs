@@ -55,6 +55,9 @@ pub struct MeterSettings<const N: usize> {
     pub max_flows: u32,
     /// Seed of the flow table's hash.
     pub seed: u64,
+    /// Hand out what a flow has as soon as its client closes the connection. Should more
+    /// become known of the same epoch, it is a row of its own: for input without an end.
+    pub early: bool,
 }
 
 /// Counts of a meter.
@@ -84,8 +87,9 @@ impl FlowMeterCounts {
 ///
 /// Call [`FlowMeter::observe`] for each packet in the order of capture, then
 /// [`FlowMeter::finish`] once. Rows come out as soon as a flow has samples two
-/// epochs later, so that memory depends on the flows alone; the rest comes with
-/// `finish`, flows in the order of their first packets.
+/// epochs later, so that memory depends on the flows alone, and with
+/// [`MeterSettings::early`] at the end of a connection; the rest comes with `finish`,
+/// flows in the order of their first packets.
 ///
 /// `L` holds their states: any of them, or all in their order as [`Three`], which takes
 /// less time and room.
@@ -103,14 +107,17 @@ struct Clock {
     epoch_ns: u64,
     /// Two epochs.
     two_ns: u64,
+    /// See [`MeterSettings::early`].
+    early: bool,
 }
 
 impl Clock {
-    fn new(epoch_ns: u64) -> Self {
+    fn new(epoch_ns: u64, early: bool) -> Self {
         let epoch_ns = epoch_ns.max(1);
         Self {
             epoch_ns,
             two_ns: epoch_ns.saturating_mul(2),
+            early,
         }
     }
 
@@ -153,7 +160,7 @@ impl<const N: usize, L: Lineup<N>> FlowMeter<N, L> {
         Self {
             table: FlowTable::new(settings.direction, settings.max_flows, settings.seed),
             plan,
-            clock: Clock::new(settings.epoch_ns),
+            clock: Clock::new(settings.epoch_ns, settings.early),
             counts: FlowMeterCounts::default(),
         }
     }
@@ -281,6 +288,18 @@ impl<const N: usize, L: Lineup<N>> Flow<N, L> {
         states.packet(plan, packet, |index, samples| {
             epochs[index].add_all(&name, index, samples, clock.epoch_ns, sink);
         });
+        if clock.early && packet.ends() {
+            self.hand_out(plan, name, clock, sink);
+        }
+    }
+
+    /// Gives `sink` all that is known of a flow that its client closes.
+    #[inline(never)]
+    fn hand_out(&mut self, plan: &L::Plan, name: Name<'_>, clock: &Clock, sink: &mut impl Sink) {
+        self.end_epochs(plan, name, clock, sink);
+        for (index, epochs) in self.epochs.iter_mut().enumerate() {
+            epochs.hand_out(&name.flow(), index, u64::MAX, sink);
+        }
     }
 
     #[inline(never)]
@@ -292,12 +311,16 @@ impl<const N: usize, L: Lineup<N>> Flow<N, L> {
         clock: &Clock,
         sink: &mut impl Sink,
     ) {
+        self.end_epochs(plan, name, clock, sink);
+        self.before_ns = clock.before(t_ns);
+    }
+
+    fn end_epochs(&mut self, plan: &L::Plan, name: Name<'_>, clock: &Clock, sink: &mut impl Sink) {
         for (index, epochs) in self.epochs.iter_mut().enumerate() {
             if let Some(samples) = self.states.end_epoch(index, plan) {
                 epochs.add_all(&name, index, &samples, clock.epoch_ns, sink);
             }
         }
-        self.before_ns = clock.before(t_ns);
     }
 
     fn finish(mut self, plan: &L::Plan, flow: &FlowKey, clock: &Clock, sink: &mut impl Sink) {
@@ -305,9 +328,7 @@ impl<const N: usize, L: Lineup<N>> Flow<N, L> {
             if let Some(samples) = self.states.finish(index, plan) {
                 epochs.add_all(&Name::of(flow), index, &samples, clock.epoch_ns, sink);
             }
-            for (epoch_ns, tally) in epochs.rest() {
-                put_row(flow, index, epoch_ns, tally, sink);
-            }
+            epochs.hand_out(flow, index, u64::MAX, sink);
         }
     }
 }
@@ -395,7 +416,18 @@ impl Epochs {
         }
     }
 
-    pub(super) fn rest(&self) -> [(u64, Tally); 2] {
-        [self.older, self.newer]
+    /// Gives `sink` what began before `until_ns`. Half a sample stays: it is no row yet.
+    pub(super) fn hand_out(
+        &mut self,
+        flow: &FlowKey,
+        method: usize,
+        until_ns: u64,
+        sink: &mut impl Sink,
+    ) {
+        for (epoch_ns, tally) in [&mut self.older, &mut self.newer] {
+            if *epoch_ns < until_ns && tally.samples() > 0 {
+                put_row(flow, method, *epoch_ns, std::mem::take(tally), sink);
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::estimate::{
-    Estimator, FixedGapConfig, Lineup, Method, ModesConfig, Packet, Sample, Tally, Three,
+    Estimator, FixedGapConfig, Lineup, Method, ModesConfig, Packet, Sample, Tally, Technique, Three,
 };
 
 const EPOCH_NS: u64 = 200_000_000;
@@ -20,14 +20,19 @@ fn methods() -> [Method; 2] {
     ]
 }
 
-fn meter(max_flows: u32) -> FlowMeter<2> {
-    FlowMeter::new(MeterSettings {
+fn settings(max_flows: u32) -> MeterSettings<2> {
+    MeterSettings {
         epoch_ns: EPOCH_NS,
         methods: methods(),
         direction: Direction::default(),
         max_flows,
         seed: 1,
-    })
+        early: false,
+    }
+}
+
+fn meter(max_flows: u32) -> FlowMeter<2> {
+    FlowMeter::new(settings(max_flows))
 }
 
 /// A request of the client with this port: the `n`th, at `t_ns`.
@@ -167,6 +172,7 @@ proptest! {
             direction: Direction::default(),
             max_flows,
             seed: 5,
+            early: false,
         };
         let (mut t_ns, mut numbers) = (1_000_000_000, [0; 7]);
         let mut packets = Vec::new();
@@ -184,6 +190,7 @@ proptest! {
             direction: Direction::default(),
             max_flows,
             seed: 5,
+            early: false,
         };
         let (mut together, mut found) = (FlowMeter::of_three(bare, plan), Rows::default());
         let hash = FlowState::new(settings.seed);
@@ -228,6 +235,86 @@ fn a_full_table_ends_flows_with_their_rows() {
             .all(|row| row.flow.sport() == 40_000 && row.epoch_ns == 1_000_000_000)
     );
     assert_eq!((meter.counts().flows, meter.counts().evicted), (2, 1));
+}
+
+/// A connection of three requests that its client closes.
+fn closed(port: u16) -> Vec<Observation> {
+    let at = |n: u32| 1_000_000_000 + u64::from(n) * 5_000_000;
+    let mut packets: Vec<_> = (0..4).map(|n| request(port, n, at(n))).collect();
+    packets[3].packet.tcp_flags |= Packet::FIN;
+    packets[3].packet.payload_len = 0;
+    packets
+}
+
+fn early() -> MeterSettings<0> {
+    MeterSettings {
+        epoch_ns: EPOCH_NS,
+        methods: [],
+        direction: Direction::default(),
+        max_flows: 10,
+        seed: 1,
+        early: true,
+    }
+}
+
+/// Where the input may never end, and otherwise at the end alone.
+#[test]
+fn a_connection_that_its_client_closes_has_its_rows_at_once() {
+    let techniques = methods().map(Technique::Request).to_vec();
+    let (mut at_end, mut expected) = (meter(10), Rows::default());
+    let early_settings = MeterSettings {
+        early: true,
+        ..settings(10)
+    };
+    let (mut at_once, mut found) = (FlowMeter::new(early_settings), Rows::default());
+    let (mut listed, mut compared) = (Comparison::new(early(), techniques, 0), Rows::default());
+    for seen in closed(40_000) {
+        at_end.observe(0, &seen, &mut expected);
+        at_once.observe(0, &seen, &mut found);
+        listed.observe(0, &seen, &mut compared);
+    }
+    assert!(expected.rows.is_empty());
+    at_end.finish(&mut expected);
+    assert!(!expected.rows.is_empty());
+    assert_eq!(found.rows, expected.rows);
+    assert_eq!(compared.rows, expected.rows);
+    // Nothing comes a second time.
+    at_once.finish(&mut found);
+    listed.finish(&mut compared);
+    assert_eq!(found.rows, expected.rows);
+    assert_eq!(compared.rows, expected.rows);
+}
+
+#[test]
+fn epochs_that_are_long_over_are_handed_out_when_that_is_asked_for() {
+    let techniques = vec![
+        Technique::Request(Method::WindowChain),
+        Technique::Request(Method::Modes(ModesConfig::default())),
+    ];
+    let meter = || Comparison::new(early(), techniques.clone(), 0);
+    let (mut asked, mut found) = (meter(), Rows::default());
+    let (mut unasked, mut expected) = (meter(), Rows::default());
+    for n in 0..30 {
+        let t_ns = 1_000_000_000 + u64::from(n) * 5_000_000;
+        asked.observe(0, &request(40_000, n, t_ns), &mut found);
+        unasked.observe(0, &request(40_000, n, t_ns), &mut expected);
+    }
+    asked.hand_out(1_000_000_000, &mut found);
+    assert!(found.rows.is_empty(), "the epoch is not over");
+    asked.hand_out(1_000_000_000 + EPOCH_NS, &mut found);
+    let handed = found.rows.iter().map(|row| (row.method, row.epoch_ns));
+    assert_eq!(
+        handed.collect::<Vec<_>>(),
+        [(0, 1_000_000_000), (1, 1_000_000_000)]
+    );
+    asked.finish(&mut found);
+    unasked.finish(&mut expected);
+    // The response to the last request is known at the end alone.
+    let sum = |rows: &Rows| {
+        let weights = rows.rows.iter().map(|row| row.tally.weight_halves);
+        weights.sum::<u64>()
+    };
+    assert_eq!(sum(&found), sum(&expected));
 }
 
 #[test]

@@ -262,6 +262,13 @@ impl<V> FlowTable<V> {
         (stays && entry.key.has_name(name)).then(|| entry.seen(swapped, now_ns))
     }
 
+    /// Gives all flows to `visit`, client first.
+    pub(super) fn each(&mut self, mut visit: impl FnMut(FlowKey, &mut V)) {
+        for entry in &mut self.entries {
+            visit(entry.flow(), &mut entry.value);
+        }
+    }
+
     /// Takes all flows out.
     pub fn drain(&mut self) -> impl Iterator<Item = Evicted<V>> + '_ {
         self.index.clear();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use causeway_core::estimate::{Method, Tally};
 use causeway_core::flow::{FlowEstimate, FlowKey, Headers};
@@ -14,10 +14,8 @@ use super::super::args::{Filter, MeasureArgs};
 use super::super::names::Per;
 use super::super::rows::{Line, Style};
 use super::super::totals::Totals;
-use super::{Counters, Source, State};
+use super::{Counters, GRACE_NS, Source, State, now_ns};
 
-/// How long after its end an epoch may still get records, before its rows are written.
-const GRACE_NS: u64 = 1_000_000_000;
 /// Servers whose distributions the kernel keeps: 3.5 KiB each, for each estimator.
 const MAX_SERVERS: u32 = 1024;
 
@@ -181,12 +179,6 @@ impl Source for Kernel {
             }),
         })
     }
-}
-
-fn now_ns() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod top;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use causeway_core::estimate::{Method, Technique};
@@ -34,6 +34,8 @@ use top::{Asked, Screen};
 
 /// How often to look for signals and keys.
 const POLL: Duration = Duration::from_millis(100);
+/// How long after its end an epoch may still get latencies, before its rows are written.
+const GRACE_NS: u64 = 1_000_000_000;
 /// How often the screen, the metrics and the recent past move on.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -291,9 +293,13 @@ fn follow(
             screen.draw(&state.totals, &state.recent, style, &source.counters()?)?;
         }
     }
-    drop(screen);
-    source.finish(state)?;
-    source.distributions(&mut state.totals)
+    Ok(())
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 extern "C" fn stop(_: nix::libc::c_int) {

@@ -18,17 +18,23 @@ use super::super::args::{Filter, MeasureArgs};
 use super::super::collect::Found;
 use super::super::rows::Style;
 use super::super::totals::Totals;
-use super::{Counters, Source, State};
+use super::{Counters, GRACE_NS, Source, State, now_ns};
 
 /// Room for packets that wait to be looked at: some tenths of a second at a million
 /// packets per second.
 const RING_BYTES: usize = 64 << 20;
+
+/// How often epochs are looked for that are over.
+const LOOK_NS: u64 = 1_000_000_000;
 
 /// A socket and the estimators.
 pub(super) struct Socket {
     capture: Capture,
     meter: Comparison,
     found: Found,
+    epoch_ns: u64,
+    /// When epochs that are over were last looked for.
+    looked_ns: u64,
     headers: Headers,
     filter: Filter,
     index: u64,
@@ -56,12 +62,15 @@ impl Socket {
             direction: Direction::new(args.client_net.clone()),
             max_flows: args.max_flows,
             seed,
+            early: true,
         };
         capture.start()?;
         Ok(Self {
             capture,
             meter: Comparison::new(settings, techniques.to_vec(), seed),
             found: Found::lines_alone(style, args.max_flows as usize, seed),
+            epoch_ns: args.epoch_ns(),
+            looked_ns: 0,
             headers: args.headers(),
             filter: args.filter(),
             index: 0,
@@ -94,6 +103,8 @@ impl Source for Socket {
             capture,
             meter,
             found,
+            epoch_ns,
+            looked_ns,
             headers,
             filter,
             index,
@@ -118,6 +129,13 @@ impl Source for Socket {
                 Err(skip) => skipped.add(skip),
             }
         })?;
+        // Also when nothing comes. A clock that was put back is not waited for.
+        let now_ns = now_ns();
+        if now_ns.abs_diff(*looked_ns) >= LOOK_NS {
+            *looked_ns = now_ns;
+            let until_ns = now_ns.saturating_sub(epoch_ns.saturating_add(GRACE_NS));
+            meter.hand_out(until_ns, &mut Parted { found, totals });
+        }
         found
             .lines
             .drain(..)

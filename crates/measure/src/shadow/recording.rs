@@ -92,6 +92,7 @@ impl Recorder {
             direction: direction.clone(),
             max_flows: MAX_CONNECTIONS as u32,
             seed,
+            early: false,
         };
         Self {
             meter: FlowMeter::new(settings),

@@ -186,6 +186,7 @@ pub(crate) fn estimate<const N: usize>(
         direction: Direction::default(),
         max_flows: 1 << 16,
         seed: 1,
+        early: false,
     });
     let mut reader = Reader::default();
     reader.feed(pcap);
