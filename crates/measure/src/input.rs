@@ -4,13 +4,18 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use causeway_service::stop;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -35,7 +40,7 @@ pub(crate) struct Input {
     pub bytes: Box<dyn Read + Send>,
     /// How much of the file has been read, before decompression.
     pub position: Arc<AtomicU64>,
-    /// Length of the file; `None` for pipes.
+    /// Length of the file, standard input too; `None` for pipes.
     pub len: Option<u64>,
 }
 
@@ -43,17 +48,21 @@ impl Input {
     /// Opens `path`, or standard input for `-`. With `ahead`, decompression has a
     /// thread of its own.
     pub(crate) fn open(path: &Path, ahead: bool) -> anyhow::Result<Self> {
-        let name = || path.display().to_string();
-        if path == Path::new("-") {
-            return Self::new(io::stdin(), None, ahead).context("standard input");
-        }
-        let file = File::open(path).with_context(name)?;
-        let metadata = file.metadata().with_context(name)?;
+        let (name, file) = match path == Path::new("-") {
+            // Not `io::stdin`, whose buffer would hide from `Awaited` what is there.
+            true => {
+                let stdin = io::stdin().as_fd().try_clone_to_owned();
+                ("standard input".to_owned(), stdin.map(File::from))
+            }
+            false => (path.display().to_string(), File::open(path)),
+        };
+        let file = file.with_context(|| name.clone())?;
+        let metadata = file.metadata().with_context(|| name.clone())?;
         if metadata.is_dir() {
-            anyhow::bail!("{}: is a directory", name());
+            anyhow::bail!("{name}: is a directory");
         }
         let len = metadata.is_file().then_some(metadata.len());
-        Self::new(file, len, ahead).with_context(name)
+        Self::new(Awaited { file, until: None }, len, ahead).context(name)
     }
 
     fn new(source: impl Read + Send + 'static, len: Option<u64>, ahead: bool) -> io::Result<Self> {
@@ -162,6 +171,40 @@ impl Read for Ahead {
         buffer[..count].copy_from_slice(&rest[..count]);
         self.taken += count;
         Ok(count)
+    }
+}
+
+/// A file that ends where a signal ends it: soon after it, as what writes into a pipe may get
+/// the same Ctrl-C, and hand over what it still has.
+struct Awaited {
+    file: File,
+    /// When it ends, once a signal has come.
+    until: Option<Instant>,
+}
+
+/// How long a pipe may still bring something once a signal has come.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How often to look for signals while nothing comes: any thread may get them.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Read for Awaited {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if stop::stopped() {
+                let until = *self
+                    .until
+                    .get_or_insert_with(|| Instant::now() + LAST_WORDS);
+                if Instant::now() >= until {
+                    return Ok(0);
+                }
+            }
+            let mut ready = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut ready, LOOK.as_millis() as u16) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return self.file.read(buffer),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 

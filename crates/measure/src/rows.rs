@@ -196,12 +196,11 @@ fn put(form: &mut dyn Form, line: &Line, style: &Style) -> io::Result<()> {
     }
 }
 
-/// Sums per group and epoch, in the order of epochs.
+/// Sums per group and epoch, in the order of epochs. What comes when its epoch is written
+/// is a line of its own: in another epoch's sums it would tell of a time that it is not of.
 struct Epochs {
     open: BTreeMap<(u64, FlowKey, u8), (Tally, Latencies)>,
     newest_ns: u64,
-    /// Epochs before this one are written; what comes later counts for it.
-    oldest_ns: u64,
     open_ns: u64,
 }
 
@@ -210,16 +209,14 @@ impl Epochs {
         Self {
             open: BTreeMap::new(),
             newest_ns: 0,
-            oldest_ns: 0,
             open_ns,
         }
     }
 
     fn add(&mut self, line: Line) {
         let row = &line.row;
-        let epoch_ns = row.epoch_ns.max(self.oldest_ns);
-        self.newest_ns = self.newest_ns.max(epoch_ns);
-        let sums = self.open.entry((epoch_ns, row.flow, row.method));
+        self.newest_ns = self.newest_ns.max(row.epoch_ns);
+        let sums = self.open.entry((row.epoch_ns, row.flow, row.method));
         let (tally, latencies) = sums.or_default();
         tally.merge(&row.tally);
         latencies.merge(&line.latencies);
@@ -227,15 +224,9 @@ impl Epochs {
 
     fn pop_done(&mut self) -> Option<Line> {
         let (&(epoch_ns, ..), _) = self.open.first_key_value()?;
-        if self.newest_ns - epoch_ns <= self.open_ns {
-            return None;
-        }
-        self.oldest_ns = self
-            .open
-            .keys()
-            .map(|key| key.0)
-            .find(|&at| at > epoch_ns)?;
-        self.pop()
+        (self.newest_ns - epoch_ns > self.open_ns)
+            .then(|| self.pop())
+            .flatten()
     }
 
     fn pop(&mut self) -> Option<Line> {
@@ -247,5 +238,34 @@ impl Epochs {
             tally,
         };
         Some(Line { row, latencies })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_row_stands_at_its_own_epoch() {
+        let mut epochs = Epochs::new(10);
+        let mut written = Vec::new();
+        for (epoch_ns, samples) in [(0, 1), (0, 2), (5, 1), (11, 1), (0, 4), (16, 1)] {
+            let row = FlowEstimate {
+                flow: FlowKey::new(6, [10, 0, 0, 1].into(), 1, [10, 0, 0, 2].into(), 80),
+                method: 0,
+                epoch_ns,
+                tally: Tally {
+                    weight_halves: 2 * samples,
+                    ..Tally::default()
+                },
+            };
+            epochs.add(Line {
+                row,
+                latencies: Latencies::default(),
+            });
+            let done = std::iter::from_fn(|| epochs.pop_done());
+            written.extend(done.map(|line| (line.row.epoch_ns, line.row.tally.samples())));
+        }
+        assert_eq!(written, [(0, 3), (0, 4), (5, 1)]);
     }
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Captures that come bit by bit: what a pipe gives, and when.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::HEADER;
+use tempfile::TempDir;
+
+use crate::{HEADER, measure, measure_stdin, stderr, stdout};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const FIN: u8 = 0x01;
@@ -65,6 +68,18 @@ fn connection(at_ns: u64, port: u16, requests: u32, closes: bool) -> Vec<(u64, V
     packets
 }
 
+/// Ten minutes with one connection all the time, and a short one each second.
+fn ten_minutes(closes: bool) -> Vec<u8> {
+    let mut packets = connection(0, 30_000, 200_000, true);
+    for second in 0..600 {
+        let at_ns = u64::from(second) * SECOND_NS + 50_000_000;
+        packets.extend(connection(at_ns, 40_000 + second, 2, closes));
+    }
+    packets.sort_by_key(|(time_ns, _)| *time_ns);
+    let records = packets.into_iter().flat_map(|(_, record)| record);
+    header().into_iter().chain(records).collect()
+}
+
 #[test]
 fn a_closed_connection_has_its_row_while_the_pipe_is_open() {
     for threads in ["0", "2"] {
@@ -93,5 +108,37 @@ fn a_closed_connection_has_its_row_while_the_pipe_is_open() {
         assert_eq!(head, HEADER);
         assert!(row.starts_with("6,10.0.0.1,40000,10.0.0.2,80,"), "{row}");
         assert_eq!(told.try_iter().count(), 0, "a row came twice");
+    }
+}
+
+#[test]
+fn groups_from_a_pipe_are_those_of_the_file() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("ten.pcap");
+    for closes in [true, false] {
+        let pcap = ten_minutes(closes);
+        std::fs::write(&path, &pcap).unwrap();
+        for format in ["csv", "hdr"] {
+            let args = ["-o", format, "--per", "server", "--epoch", "1s"];
+            let expected = measure(&path, &args);
+            assert!(expected.status.success(), "{}", stderr(&expected));
+            assert!(stdout(&expected).lines().count() > 600);
+            // A file has an end, whoever opens it.
+            let same = Command::new(env!("CARGO_BIN_EXE_causeway"))
+                .args(["measure", "-r", "-"])
+                .args(args)
+                .stdin(File::open(&path).unwrap())
+                .output()
+                .unwrap();
+            assert!(
+                stdout(&same) == stdout(&expected),
+                "{format}, a file on stdin"
+            );
+            // What is left open has its rows at the end of a pipe, and too late for its groups.
+            if closes {
+                let piped = measure_stdin(&pcap, &args);
+                assert!(stdout(&piped) == stdout(&expected), "{format}, a pipe");
+            }
+        }
     }
 }
