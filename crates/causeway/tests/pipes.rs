@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Commands at one end of a pipe, and in an environment.
 
-use std::process::Command;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 #[test]
 fn a_reader_that_is_gone_ends_a_command_quietly() {
@@ -34,4 +39,36 @@ fn what_the_environment_gives_is_not_said_to_be_required() {
     let told = String::from_utf8_lossy(&output.stderr);
     let usage = "Usage: causeway real drain <VIP|--all> <REAL>\n";
     assert!(told.contains(usage), "{told}");
+}
+
+/// `tcpdump -w - | causeway measure -r -`, which gets the Ctrl-C, too.
+#[test]
+fn a_signal_is_the_end_of_a_capture_from_a_pipe() {
+    let capture = File::open("../../testdata/measure/w1.pcap.zst").expect("a capture");
+    let capture = zstd::decode_all(capture).expect("it is whole");
+    for (signal, threads) in [(Signal::SIGINT, "2"), (Signal::SIGTERM, "0")] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["measure", "-r", "-", "-o", "csv", "--threads", threads])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("causeway runs");
+        let mut pipe = child.stdin.take().expect("its input");
+        pipe.write_all(&capture).expect("it reads");
+        let mut rows = BufReader::new(child.stdout.take().expect("its output"));
+        // It measures, so that it has caught signals.
+        let mut told = String::new();
+        (0..2).for_each(|_| _ = rows.read_line(&mut told).expect("a line"));
+        let id = Pid::from_raw(child.id() as i32);
+        kill(id, signal).expect("the signal is sent");
+        rows.read_to_string(&mut told).expect("rows");
+        let output = child.wait_with_output().expect("it ends");
+        drop(pipe);
+        let closing = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{signal}: {closing}");
+        let packets = closing.split(' ').next().expect("a word");
+        assert!(packets.parse::<u32>().is_ok_and(|n| n > 800), "{closing}");
+        assert!(told.lines().count() > 5, "{told}");
+    }
 }

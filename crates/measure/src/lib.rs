@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use causeway_core::estimate::{Lineup, Method, Technique, Three};
 use causeway_core::flow::{Comparison, Direction, FlowMeter, Measuring, MeterSettings};
+use causeway_service::stop;
 
 pub use args::MeasureArgs;
 use engine::Job;
@@ -76,6 +77,8 @@ impl MeasureArgs {
         meter: impl Fn(MeterSettings<0>) -> M,
     ) -> anyhow::Result<ExitCode> {
         let path = self.read.as_deref().unwrap_or(Path::new("-"));
+        // What ends `tcpdump -w - | causeway measure -r -`; a second one ends it at once.
+        stop::catch_signals().context("cannot catch signals")?;
         let input = Input::open(path, self.workers() > 0)?;
         let style = self.style(techniques, input.len.is_none());
         let target = Target::new(self.out.as_deref(), style.format)?;
