@@ -347,3 +347,41 @@ fn handshakes_need_no_server_of_ours() {
     assert!(error.contains("refuses connections at port"), "{error}");
     assert!(!refused.status.success());
 }
+
+#[test]
+fn each_interval_of_a_log_begins_where_the_one_before_ended() {
+    let server = Server::start("127.0.0.1", &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("rr.hlog");
+    let name = path.to_str().expect("a name");
+    let output = server.client(&[
+        "-m",
+        "rr",
+        "-l",
+        "1",
+        "--wait",
+        "1ms",
+        "--interval",
+        "100ms",
+        "--hdr-log",
+        name,
+    ]);
+    text(&output);
+    let log = std::fs::read_to_string(&path).expect("the log");
+    let seconds = |text: &str| text.parse::<f64>().expect("a number");
+    let intervals = log.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("Tag=rr,")?.split(',').map(str::to_owned);
+        Some((seconds(&cells.next()?), seconds(&cells.next()?)))
+    });
+    let mut end_s = 0.0;
+    for (start_s, length_s) in intervals {
+        let distance_s: f64 = start_s - end_s;
+        // Both are written to the millisecond.
+        assert!(
+            distance_s.abs() < 0.003,
+            "{end_s} and then {start_s}\n{log}"
+        );
+        end_s = start_s + length_s;
+    }
+    assert!(end_s > 0.0, "{log}");
+}

@@ -153,7 +153,7 @@ impl Running<'_> {
         let knocks =
             knocks_at.map(|to| knocks::start(to, self.args.timeout, plan(), self.records.clone()));
         let running = streams.map(|s| s.start(self.args, start_ns, &self.records));
-        self.follow(start_ns, || match &running {
+        let from_ns = self.follow(start_ns, || match &running {
             Some(running) => !running.is_finished(),
             None => {
                 pings.as_ref().is_some_and(|p| !p.is_finished())
@@ -161,12 +161,13 @@ impl Running<'_> {
             }
         })?;
         let ended = running.map(streams::Running::join).transpose()?;
-        let elapsed_ns = clock::now_ns() - start_ns;
+        let now_ns = clock::now_ns();
+        let elapsed_ns = now_ns - start_ns;
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         let echoes: Option<Echoes> = pings.map(join).transpose()?;
         let knocks: Option<Knocks> = knocks.map(join).transpose()?;
         let lost = observing.map(Observing::end).transpose()?;
-        self.interval(elapsed_ns, elapsed_ns)?;
+        self.interval(elapsed_ns, now_ns - from_ns)?;
         let report = control.map(report).transpose()?;
         self.server_log(report.as_ref(), elapsed_ns)?;
         Ok(RttResult {
@@ -182,8 +183,8 @@ impl Running<'_> {
         })
     }
 
-    /// Ends intervals until nothing runs any more.
-    fn follow(&mut self, start_ns: u64, runs: impl Fn() -> bool) -> Result<()> {
+    /// Ends intervals until nothing runs any more; when the last one began.
+    fn follow(&mut self, start_ns: u64, runs: impl Fn() -> bool) -> Result<u64> {
         let interval_ns = self.args.interval().as_nanos() as u64;
         let mut from_ns = start_ns;
         while runs() {
@@ -197,7 +198,7 @@ impl Running<'_> {
             self.interval(now - start_ns, now - from_ns)?;
             from_ns = now;
         }
-        Ok(())
+        Ok(from_ns)
     }
 
     /// Ends an interval at `at_ns` after the start.
