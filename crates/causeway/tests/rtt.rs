@@ -2,9 +2,10 @@
 //! `causeway rtt` against its own server on the loopback interface, and the server
 //! against strangers.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -346,6 +347,117 @@ fn handshakes_need_no_server_of_ours() {
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(error.contains("refuses connections at port"), "{error}");
     assert!(!refused.status.success());
+}
+
+/// What a connection on the way to the server is broken at.
+#[derive(Clone, Copy, PartialEq)]
+enum Breaks {
+    /// The control connection, when the client asks for the report.
+    Report,
+    /// Streams, behind so many bytes of the server.
+    Streams(u64),
+}
+
+/// Stands between a client and the server, and breaks what is on its way.
+fn broken(server: &Server, breaks: Breaks) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (here, there) = (listener.local_addr().expect("an address"), server.at);
+    thread::spawn(move || {
+        for (n, client) in listener.incoming().enumerate() {
+            let Ok(mut client) = client else { return };
+            let mut server = TcpStream::connect(there).expect("connect");
+            let most = match breaks {
+                Breaks::Streams(bytes) if n > 0 => bytes,
+                _ => u64::MAX,
+            };
+            let mut lines = (
+                client.try_clone().expect("a handle"),
+                server.try_clone().expect("a handle"),
+            );
+            thread::spawn(move || {
+                if n == 0 && breaks == Breaks::Report {
+                    // Greeting and answer, and then the question.
+                    let mut from = BufReader::new(&client);
+                    for _ in 0..2 {
+                        let mut line = String::new();
+                        from.read_line(&mut line).expect("a line");
+                        if !line.contains("report") {
+                            server.write_all(line.as_bytes()).expect("it is there");
+                        }
+                    }
+                } else {
+                    let _ = io::copy(&mut client, &mut server);
+                }
+                let _ = client.shutdown(Shutdown::Both);
+                let _ = server.shutdown(Shutdown::Both);
+            });
+            thread::spawn(move || {
+                let (to, from) = &mut lines;
+                let _ = io::copy(&mut from.take(most), to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    here
+}
+
+/// An end that is not a clean one costs what it hides, and not what was measured.
+#[test]
+fn what_was_measured_outlives_a_connection_that_breaks() {
+    let server = Server::start("127.0.0.1", &[]);
+    let arguments = ["-r", "1,1", "-m", "rr", "-l", "-50", "-o", "json"];
+    for (breaks, count, told) in [
+        (Breaks::Report, 50, "the server's report is missing ("),
+        // Behind the three bytes of its answer to the opening.
+        (Breaks::Streams(23), 20, "a stream ended early ("),
+    ] {
+        let output = client(broken(&server, breaks), &arguments);
+        let report = json(&output);
+        assert_eq!(row(&report, "rr", "client")["count"], count);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            error.starts_with(told) && error.lines().count() == 1,
+            "{error}"
+        );
+    }
+    // Nothing at all is a failure, with its cause.
+    let output = client(broken(&server, Breaks::Streams(3)), &arguments);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.starts_with("a stream ended early ("), "{error}");
+}
+
+/// Translators of addresses forget connections that say nothing.
+#[test]
+fn a_silent_connection_is_kept_alive_by_the_server() {
+    let server = Server::start("127.0.0.1", &[]);
+    let mut control = server.stranger();
+    let hello = b"{\"causeway_rtt\":1,\"request\":1,\"response\":1,\"udp_ports\":[]}\n";
+    control.write_all(hello).expect("it listens");
+    let mut welcome = String::new();
+    let read = BufReader::new(&control).read_line(&mut welcome);
+    assert!(
+        read.is_ok_and(|len| len > 0) && welcome.contains("token"),
+        "{welcome}"
+    );
+    let port = |at: io::Result<SocketAddr>| format!(":{:04X}", at.expect("an address").port());
+    let (ours, its) = (port(control.local_addr()), port(control.peer_addr()));
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");
+    let fields = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let mut lines = table.lines().map(fields);
+    let line = lines.find(|f| f[1].ends_with(&its) && f[2].ends_with(&ours));
+    let line = line.unwrap_or_else(|| panic!("no {its} in {table}"));
+    // Its timer is that of signs of life, and due within a minute: in hundredths of a second.
+    let (timer, due) = line[5].split_once(':').expect("timer and time");
+    assert_eq!(timer, "02");
+    assert!(
+        u64::from_str_radix(due, 16).is_ok_and(|due| due <= 6_000),
+        "{due}"
+    );
 }
 
 #[test]

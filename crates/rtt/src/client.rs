@@ -24,7 +24,7 @@ use super::observing::Observing;
 use super::protocol::{self, Ask, Hello, LINE_MAX, ServerReport, VERSION, Welcome};
 use super::records::Records;
 use super::result::{Conditions, Point, RttResult};
-use super::streams::{self, Streams};
+use super::streams::{self, Ended, Streams};
 use super::{output, page};
 
 /// How long the server may take to answer on the control connection.
@@ -50,6 +50,9 @@ pub(crate) fn run(args: &ClientArgs) -> Result<ExitCode> {
     if let Some(path) = &args.html {
         std::fs::write(path, page::render(&outcome))
             .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    for trouble in &outcome.troubles {
+        eprintln!("{trouble}");
     }
     match output::print(args, &outcome) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
@@ -168,7 +171,14 @@ impl Running<'_> {
         let knocks: Option<Knocks> = knocks.map(join).transpose()?;
         let lost = observing.map(Observing::end).transpose()?;
         self.interval(elapsed_ns, now_ns - from_ns)?;
-        let report = control.map(report).transpose()?;
+        let mut troubles: Vec<String> = ended.iter().filter_map(Ended::trouble).collect();
+        // What was measured here does not need it.
+        let report = control.map(report).transpose().unwrap_or_else(|error| {
+            troubles.push(format!(
+                "the server's report is missing ({error:#}): the server's figures are not known"
+            ));
+            None
+        });
         self.server_log(report.as_ref(), elapsed_ns)?;
         Ok(RttResult {
             conditions,
@@ -179,6 +189,7 @@ impl Running<'_> {
             knocks,
             lost,
             server: report,
+            troubles,
             points: self.points,
         })
     }

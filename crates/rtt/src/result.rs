@@ -155,6 +155,8 @@ pub struct RttResult {
     pub lost: Option<Unobserved>,
     /// What the server has measured.
     pub server: Option<ServerReport>,
+    /// What failed and left the rest, each in a sentence.
+    pub troubles: Vec<String>,
     pub points: Vec<Point>,
 }
 

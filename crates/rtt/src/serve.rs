@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use causeway_core::rtt::RttMethod;
 use causeway_dataplane::SamplerOptions;
-use causeway_netio::rtt::set_timeouts;
+use causeway_netio::rtt::{keep_alive, set_timeouts};
 use causeway_service::config::units;
 use clap::ValueEnum;
 
@@ -197,6 +197,7 @@ fn accept(listener: &TcpListener, sessions: &Arc<Sessions>) {
 /// Reads a connection's first line and serves it.
 fn greet(mut stream: TcpStream, sessions: &Arc<Sessions>) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
     set_timeouts(&stream, Some(FIRST_LINE))?;
     let line = protocol::read_line(&mut stream, REQUEST_LINE_MAX * 8)
         .context("the first line")?

@@ -200,7 +200,6 @@ impl Sessions {
         protocol::write_line(stream, &welcome)?;
         // While its streams run, a client has nothing to say.
         set_timeouts(stream, None)?;
-        nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::KeepAlive, &true)?;
         while let Some(line) = protocol::read_line(stream, REQUEST_LINE_MAX)? {
             match serde_json::from_str(&line).context("no question of the protocol")? {
                 Ask::Report => protocol::write_line(stream, &session.report())?,

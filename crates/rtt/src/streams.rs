@@ -59,15 +59,33 @@ pub struct Ended {
     pub source: Option<SocketAddr>,
     /// Congestion control of the connections.
     pub congestion: Option<String>,
+    /// Streams that broke, and what the first one said.
+    pub broken: Option<(u32, String)>,
+}
+
+impl Ended {
+    /// What there is to say of streams that broke.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let (count, error) = self.broken.as_ref()?;
+        let streams = match count {
+            1 => "a stream".to_owned(),
+            count => format!("{count} streams"),
+        };
+        Some(format!(
+            "{streams} ended early ({error}): the figures hold what was measured until then"
+        ))
+    }
 }
 
 /// One thread's part of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Tally {
     timeouts: u64,
     late: u64,
     tcp: Option<TcpInfo>,
     end_ns: u64,
+    /// What ended it early.
+    broken: Option<anyhow::Error>,
 }
 
 /// The client's UDP ports, which the server must know before it opens its own.
@@ -192,7 +210,7 @@ fn congestion(stream: &TcpStream) -> Option<String> {
 
 /// Streams at work.
 pub(crate) struct Running {
-    handles: Vec<io::Result<JoinHandle<Result<Tally>>>>,
+    handles: Vec<io::Result<JoinHandle<Tally>>>,
     start_ns: u64,
     source: Option<SocketAddr>,
     congestion: Option<String>,
@@ -208,7 +226,7 @@ impl Running {
     /// Waits for all of them.
     ///
     /// # Errors
-    /// The first stream's that broke.
+    /// A stream that could not begin. One that broke has said so in its tally.
     pub(crate) fn join(self) -> Result<Ended> {
         let mut ended = Ended {
             source: self.source,
@@ -218,7 +236,11 @@ impl Running {
         let mut infos = Vec::new();
         for handle in self.handles {
             let joined = handle.context("cannot start a thread")?.join();
-            let tally = joined.map_err(|_| anyhow::anyhow!("a stream ended by a panic"))??;
+            let tally = joined.map_err(|_| anyhow::anyhow!("a stream ended by a panic"))?;
+            if let Some(error) = tally.broken {
+                let (count, _) = ended.broken.get_or_insert((0, format!("{error:#}")));
+                *count += 1;
+            }
             ended.timeouts += tally.timeouts;
             ended.late += tally.late;
             ended.elapsed_ns = ended
@@ -247,8 +269,15 @@ struct Stream {
 }
 
 impl Stream {
-    fn run(mut self) -> Result<Tally> {
+    fn run(mut self) -> Tally {
         clock::set_least_timer_slack();
+        self.tally.broken = self.measure().err();
+        self.read_tcp();
+        self.tally.end_ns = clock::now_ns();
+        self.tally
+    }
+
+    fn measure(&mut self) -> Result<()> {
         while let Some(due) = self.pace.next() {
             if wait::wait_until(due.at_ns, self.busy_ns).is_none() {
                 break;
@@ -278,9 +307,7 @@ impl Stream {
                 self.read_tcp();
             }
         }
-        self.read_tcp();
-        self.tally.end_ns = clock::now_ns();
-        Ok(self.tally)
+        Ok(())
     }
 
     /// One request; `None` where its answer, or another connection for the next one, did not

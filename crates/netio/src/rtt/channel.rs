@@ -9,6 +9,9 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::clock::now_ns;
 
+/// Between two signs of life of a silent connection.
+const KEEP_ALIVE_S: u32 = 60;
+
 /// Opens a TCP connection, without Nagle's algorithm unless `nagle`, with
 /// `congestion` as its congestion control if given.
 ///
@@ -22,10 +25,23 @@ pub fn connect(
 ) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, timeout)?;
     stream.set_nodelay(!nagle)?;
+    keep_alive(&stream)?;
     if let Some(name) = congestion {
         setsockopt(&stream, sockopt::TcpCongestion, &name.into()).map_err(io::Error::from)?;
     }
     Ok(stream)
+}
+
+/// Has the kernel ask the peer for a sign of life where nothing was sent for a minute:
+/// translators of addresses and cloud balancers forget connections that say nothing after a
+/// few, and a peer that is gone is noticed.
+///
+/// # Errors
+/// Those of the system calls.
+pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &KEEP_ALIVE_S)?;
+    Ok(setsockopt(stream, sockopt::TcpKeepInterval, &KEEP_ALIVE_S)?)
 }
 
 /// How long a read or a write may take; `None` for ever.
@@ -153,4 +169,20 @@ pub fn read_exactly(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<()>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::getsockopt;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_connection_shows_that_it_lives() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let stream = connect(to, Duration::from_secs(60), false, None).unwrap();
+        assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
+        assert_eq!(getsockopt(&stream, sockopt::TcpKeepIdle).unwrap(), 60);
+    }
 }

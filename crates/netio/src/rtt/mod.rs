@@ -7,6 +7,6 @@ pub mod clock;
 mod ping;
 mod tcp_info;
 
-pub use channel::{Channel, Exchange, connect, read_exactly, set_timeouts};
+pub use channel::{Channel, Exchange, connect, keep_alive, read_exactly, set_timeouts};
 pub use ping::{PingError, Pinger};
 pub use tcp_info::TcpInfo;
