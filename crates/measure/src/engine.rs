@@ -10,6 +10,7 @@ use std::thread;
 use causeway_core::capture::{CapturedPacket, Reader, Rest, Visit};
 use causeway_core::flow::{Batch, FlowState, HashedFlow, Headers, Measuring, Observation};
 use causeway_core::wire::{Skip, Stamped};
+use causeway_service::stop;
 
 use super::args::Filter;
 use super::collect::{Found, write_lines};
@@ -229,9 +230,15 @@ fn read(
             Ok(Rest::Stopped(error)) => return Err(error),
             Ok(Rest::NeedBytes) => {
                 gate.consumer.pause()?;
-                match read_some(&mut bytes, reader.space())? {
-                    0 => reader.finish(),
-                    count => reader.filled(count),
+                match read_some(&mut bytes, reader.space()) {
+                    Ok(0) => reader.finish(),
+                    Ok(count) => reader.filled(count),
+                    // A stream that a signal ended is not complete, and needs not be.
+                    Err(_) if stop::stopped() => reader.finish(),
+                    Err(error) => {
+                        gate.summary.damage = Some(error.into());
+                        break;
+                    }
                 }
                 if reader.totals().packets >= tick {
                     tick = reader.totals().packets + TICK;
@@ -240,7 +247,7 @@ fn read(
             }
             Ok(Rest::End) => break,
             Err(error) => {
-                gate.summary.damage = Some(error);
+                gate.summary.damage = Some(error.into());
                 break;
             }
         }
@@ -251,7 +258,7 @@ fn read(
     }
     summary.totals = reader.totals();
     match summary.damage {
-        Some(error) if summary.totals.packets == 0 => Err(error.into()),
+        Some(error) if summary.totals.packets == 0 => Err(error),
         _ => Ok(summary),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use causeway_core::capture::{CaptureFileError, Totals};
+use causeway_core::capture::Totals;
 use causeway_core::flow::FlowMeterCounts;
 use causeway_core::wire::SkipCounts;
 
@@ -19,7 +19,7 @@ pub(crate) struct Summary {
     /// Of the estimators.
     pub counts: FlowMeterCounts,
     /// Why reading ended before the end of the file.
-    pub damage: Option<CaptureFileError>,
+    pub damage: Option<anyhow::Error>,
 }
 
 impl fmt::Display for Summary {
