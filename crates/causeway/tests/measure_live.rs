@@ -63,6 +63,11 @@ fn start_on(
     (child, stderr, line)
 }
 
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status();
+    assert!(status.unwrap().success(), "ip {arguments}");
+}
+
 /// Ends the meter as Ctrl-C does; standard output and the rest of standard error.
 fn stop(mut child: Child, mut stderr: BufReader<std::process::ChildStderr>) -> (String, String) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -430,6 +435,45 @@ fn a_socket_hands_out_what_is_over_while_it_measures() {
             assert!(child.wait().unwrap().success());
             drop((open, stderr));
             assert!(head.is_ok() && row.is_ok(), "{epoch}: {head:?}, {row:?}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_or_away_takes_no_results_along() {
+    in_namespace(|| {
+        for args in [&["--no-bpf"][..], &[]] {
+            ip("link add va type veth peer name vb");
+            ip("link set va up");
+            ip("link set vb up");
+            let args = [args, &["-o", "csv"]].concat();
+            let (mut child, mut stderr, _) = start_on("va", &args);
+            ip("link set va down");
+            thread::sleep(Duration::from_millis(500));
+            assert!(child.try_wait().unwrap().is_none(), "it ends: {args:?}");
+            ip("link set va up");
+            // Another of this name is another interface.
+            ip("link del va");
+            ip("link add va type veth peer name vb");
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(50));
+            }
+            let ended = child.try_wait().unwrap();
+            child.kill().unwrap();
+            let (mut out, mut err) = (String::new(), String::new());
+            let mut stdout = child.stdout.take().unwrap();
+            stdout.read_to_string(&mut out).unwrap();
+            stderr.read_to_string(&mut err).unwrap();
+            assert_eq!(
+                ended.and_then(|status| status.code()),
+                Some(1),
+                "{args:?}: {err}"
+            );
+            assert!(out.starts_with("proto,"), "{out}");
+            assert!(err.contains("packets: "), "{err}");
+            assert!(err.contains("va was deleted: start again"), "{err}");
+            ip("link del va");
         }
     });
 }

@@ -415,12 +415,17 @@ fn wait(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
     match check(unsafe { libc::poll(&mut polled, 1, timeout_ms) }) {
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
         Err(e) => Err(e),
-        Ok(()) if polled.revents & libc::POLLERR != 0 => Err(socket_error(socket)),
+        Ok(()) if polled.revents & libc::POLLERR != 0 => match socket_error(socket) {
+            // The interface went down. The kernel says so once, and packets come again
+            // when it is up.
+            e if e.raw_os_error() == Some(libc::ENETDOWN) => Ok(()),
+            e => Err(e),
+        },
         Ok(()) => Ok(()),
     }
 }
 
-/// Why the socket failed: mostly that its interface went down or away.
+/// Why the socket failed: mostly that its interface went down.
 fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
     match nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::SocketError) {
         Ok(code) if code != 0 => io::Error::from_raw_os_error(code),

@@ -36,6 +36,14 @@ impl Interface {
             .map_err(|_| NoInterface(name.to_owned()))
     }
 
+    /// Whether it is there yet: one that is deleted and made anew has another number.
+    pub fn is_there(&self) -> bool {
+        // Not nix's, which takes the null pointer of a failure for a name.
+        let mut name = [0; libc::IF_NAMESIZE];
+        // SAFETY: the buffer is as long as a name can be.
+        !unsafe { libc::if_indextoname(self.index, name.as_mut_ptr()) }.is_null()
+    }
+
     /// Its MAC address; zeros if it has none.
     ///
     /// # Errors

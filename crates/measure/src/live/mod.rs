@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use causeway_core::estimate::{Method, Technique};
+use causeway_netio::Interface;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use super::args::MeasureArgs;
@@ -145,7 +146,8 @@ pub(crate) fn run(
     let server = args.serve.map(Server::start).transpose()?;
     // Before the source says that it measures: who reads that may end it at once.
     catch_signals().context("cannot catch signals")?;
-    let mut source = source(args, interface, techniques, &style)?;
+    let interface = Interface::find(interface)?;
+    let mut source = source(args, &interface, techniques, &style)?;
     let Found { totals, .. } = Found::new(&with_totals(&style), args.max_flows as usize, 0);
     let mut state = State {
         rows: Rows::new(style.clone(), target.writer()?)?,
@@ -156,18 +158,31 @@ pub(crate) fn run(
         eprintln!("metrics on http://{}/metrics", server.address());
     }
     let screen = match screen {
-        true => Some(Screen::open(interface).context("cannot draw on this terminal")?),
+        true => Some(Screen::open(&interface.name).context("cannot draw on this terminal")?),
         false => None,
     };
     // The screen is gone before anything else is printed.
-    let followed = follow(source.as_mut(), &mut state, &style, server.as_ref(), screen);
-    match followed {
+    let followed = follow(
+        source.as_mut(),
+        &mut state,
+        &style,
+        server.as_ref(),
+        screen,
+        &interface,
+    );
+    // What was measured before an error is printed all the same.
+    let finished = source.finish(&mut state);
+    let finished = finished.and_then(|()| source.distributions(&mut state.totals));
+    let failed = match followed.and(finished) {
         Err(error) if super::is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
-        result => result?,
-    }
-    let counters = source.counters()?;
+        result => result.err(),
+    };
+    let counters = match source.counters() {
+        Err(_) if failed.is_some() => Counters::default(),
+        counters => counters?,
+    };
     let page = PageSource {
-        name: interface.to_owned(),
+        name: interface.name,
         summary: format!("{} packets", counters.total()),
     };
     match target.finish(state.rows, Some(&state.totals), &page) {
@@ -175,7 +190,10 @@ pub(crate) fn run(
         result => result?,
     }
     counters.report();
-    Ok(ExitCode::SUCCESS)
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Live, screens and metrics are about servers unless something else is asked for.
@@ -264,6 +282,7 @@ fn follow(
     style: &Style,
     server: Option<&Server>,
     mut screen: Option<Screen>,
+    interface: &Interface,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut next_tick = started;
@@ -282,6 +301,11 @@ fn follow(
         if now >= next_tick {
             // After a standstill (suspend) there is one tick, not many.
             next_tick = now.max(next_tick + TICK);
+            anyhow::ensure!(
+                interface.is_there(),
+                "{} was deleted: start again to measure on another of that name",
+                interface.name
+            );
             state.recent.tick();
             source.distributions(&mut state.totals)?;
             draw = true;

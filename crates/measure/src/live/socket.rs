@@ -150,7 +150,7 @@ impl Source for Socket {
 
     fn finish(&mut self, state: &mut State) -> anyhow::Result<()> {
         // What the ring still holds belongs to the time that was asked for.
-        self.poll(Duration::ZERO, state)?;
+        let polled = self.poll(Duration::ZERO, state);
         let mut sink = Parted {
             found: &mut self.found,
             totals: &mut state.totals,
@@ -160,7 +160,7 @@ impl Source for Socket {
         lines
             .into_iter()
             .try_for_each(|(_, line)| state.line(line))?;
-        Ok(())
+        polled
     }
 
     fn counters(&mut self) -> anyhow::Result<Counters> {
