@@ -440,6 +440,22 @@ fn a_socket_hands_out_what_is_over_while_it_measures() {
 }
 
 #[test]
+fn percentiles_of_some_clients_are_not_the_kernel_s() {
+    in_namespace(|| {
+        for args in [
+            &["--per", "server", "--percentiles"][..],
+            &["--serve", "127.0.0.1:0", "--per", "server"],
+        ] {
+            let args = [args, &["--host", "127.0.0.2"]].concat();
+            let (child, stderr, line) = start_on("lo", &args);
+            stop(child, stderr);
+            assert!(line.contains("through a packet socket, since"), "{line}");
+            assert!(line.contains("--host"), "{line}");
+        }
+    });
+}
+
+#[test]
 fn an_interface_that_goes_down_or_away_takes_no_results_along() {
     in_namespace(|| {
         for args in [&["--no-bpf"][..], &[]] {

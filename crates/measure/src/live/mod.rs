@@ -272,6 +272,11 @@ fn why_socket(args: &MeasureArgs, techniques: &[Technique], style: &Style) -> Op
     }
     let servers = matches!(style.grouping.per, Per::Server | Per::Vip);
     let latencies = style.total_latencies() || args.serve.is_some();
+    if latencies && !args.host.is_empty() {
+        let of_all =
+            "the kernel's percentiles are of all clients of a server, and --host may name some";
+        return Some(of_all.to_owned());
+    }
     (latencies && !servers).then(|| "the kernel has percentiles of servers alone".to_owned())
 }
 
