@@ -68,6 +68,17 @@ fn ip(arguments: &str) {
     assert!(status.unwrap().success(), "ip {arguments}");
 }
 
+/// What a command that cannot measure says.
+fn refusal(args: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
+        .args(["measure", "-o", "table"])
+        .args(args.split(' '))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
 /// Ends the meter as Ctrl-C does; standard output and the rest of standard error.
 fn stop(mut child: Child, mut stderr: BufReader<std::process::ChildStderr>) -> (String, String) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -451,6 +462,24 @@ fn percentiles_of_some_clients_are_not_the_kernel_s() {
             stop(child, stderr);
             assert!(line.contains("through a packet socket, since"), "{line}");
             assert!(line.contains("--host"), "{line}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_without_an_ethernet_header_goes_by_the_socket() {
+    in_namespace(|| {
+        ip("tuntap add dev tun0 mode tun");
+        ip("link set tun0 up");
+        let (child, stderr, line) = start_on("tun0", &["-o", "csv"]);
+        stop(child, stderr);
+        let reason = "the meter in the kernel needs an Ethernet header, which tun0 does not have";
+        assert!(line.contains("through a packet socket, since"), "{line}");
+        assert!(line.contains(reason), "{line}");
+        for option in ["--attach tc", "--next-program /sys/fs/bpf/next"] {
+            let told = refusal(&format!("-i tun0 {option}"));
+            assert!(told.contains(reason), "{told}");
+            assert_eq!(told.lines().count(), 1, "{told}");
         }
     });
 }

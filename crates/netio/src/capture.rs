@@ -105,7 +105,7 @@ impl Capture {
     pub fn open(interface: &str, ring_bytes: usize) -> Result<Self> {
         let interface = Interface::find(interface)?;
         let hardware = hardware_type(&interface)?;
-        let ethernet = matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK);
+        let ethernet = is_ethernet(hardware);
         // Where there is no Ethernet header, the kernel's "cooked" sockets begin with
         // the IP header.
         let kind = if ethernet {
@@ -368,6 +368,20 @@ fn packet_socket(kind: libc::c_int) -> Result<OwnedFd> {
             e => Err(CaptureError::failed("open a packet socket", e)),
         },
     }
+}
+
+impl Interface {
+    /// Whether its packets begin with an Ethernet header, as those of tunnels do not.
+    ///
+    /// # Errors
+    /// When it is not there any more.
+    pub fn has_ethernet_header(&self) -> Result<bool> {
+        hardware_type(self).map(is_ethernet)
+    }
+}
+
+fn is_ethernet(hardware: u16) -> bool {
+    matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
 }
 
 /// The interface's `ARPHRD_` number.

@@ -22,7 +22,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use super::args::MeasureArgs;
 use super::collect::Found;
-use super::names::{Format, Per};
+use super::names::{AttachName, Format, Per};
 use super::page::Source as PageSource;
 use super::rows::{Line, Rows, Style};
 use super::sink::Target;
@@ -222,17 +222,26 @@ fn with_totals(style: &Style) -> Style {
 /// The kernel's meter, or a socket where that is asked for or needed.
 fn source(
     args: &MeasureArgs,
-    interface: &str,
+    place: &Interface,
     techniques: &[Technique],
     style: &Style,
 ) -> anyhow::Result<Box<dyn Source>> {
-    let reason = why_socket(args, techniques, style);
+    let interface = place.name.as_str();
+    let reason = match place.has_ethernet_header()? {
+        true => why_socket(args, techniques, style),
+        false => Some(format!(
+            "the meter in the kernel needs an Ethernet header, which {interface} does not have"
+        )),
+    };
     if args.no_bpf || reason.is_some() {
-        anyhow::ensure!(
-            args.next_program.is_none(),
-            "--next-program is for the meter in the kernel{}",
-            reason.map_or(String::new(), |reason| format!(", and {reason}"))
-        );
+        let wanted = [
+            (args.next_program.is_some(), "--next-program"),
+            (args.attach != AttachName::Auto, "--attach"),
+        ];
+        if let Some((_, option)) = wanted.iter().find(|(is_wanted, _)| *is_wanted) {
+            let reason = reason.map_or(String::new(), |reason| format!(", and {reason}"));
+            anyhow::bail!("{option} is for the meter in the kernel{reason}");
+        }
         let socket = Socket::open(args, interface, techniques, style)?;
         match reason {
             Some(reason) if !args.no_bpf => {
