@@ -484,6 +484,19 @@ fn an_interface_without_an_ethernet_header_goes_by_the_socket() {
     });
 }
 
+/// Linux takes tags off, so that none is ever found.
+#[test]
+fn a_tag_is_not_looked_for_where_there_is_none() {
+    in_namespace(|| {
+        let told = refusal("-i lo vlan 5 and tcp");
+        assert!(
+            told.contains("-i lo.5") && told.contains("tcpdump"),
+            "{told}"
+        );
+        assert_eq!(told.lines().count(), 1, "{told}");
+    });
+}
+
 #[test]
 fn an_interface_that_goes_down_or_away_takes_no_results_along() {
     in_namespace(|| {

@@ -202,6 +202,13 @@ pub fn compile(expression: &str, link: LinkType, snap_len: u32) -> Result<Progra
     })
 }
 
+/// Whether an expression asks for VLAN tags, which are not in the packets of a live socket:
+/// Linux takes them off before.
+pub fn asks_for_vlan(expression: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    expression.split(|c| !is_name(c)).any(|word| word == "vlan")
+}
+
 /// Lets a socket receive only what the program matches (`SO_ATTACH_FILTER`).
 /// On an AF_PACKET socket compile for the link type of its interface.
 ///

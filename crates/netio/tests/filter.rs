@@ -13,7 +13,7 @@ use causeway_core::capture::{Poll, Reader};
 use causeway_core::filter::{Instruction, Program};
 use causeway_core::wire::LinkType;
 use causeway_netio::FilterError;
-use causeway_netio::filter::{attach, compile};
+use causeway_netio::filter::{asks_for_vlan, attach, compile};
 use libloading::Library;
 
 const EXPRESSIONS: &[&str] = &[
@@ -171,5 +171,15 @@ fn a_socket_receives_what_matches() {
     for expected in [&b"yes"[..], b"y"] {
         let count = receiver.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..count], expected);
+    }
+}
+
+#[test]
+fn tags_are_asked_for_by_the_word_alone() {
+    for asks in ["vlan", "vlan 5 and tcp", "tcp or(vlan)", "not vlan&&ip"] {
+        assert!(asks_for_vlan(asks), "{asks}");
+    }
+    for not in ["", "tcp port 80", "host vlan-gw", "host my.vlan.example"] {
+        assert!(!asks_for_vlan(not), "{not}");
     }
 }

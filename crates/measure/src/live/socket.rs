@@ -53,6 +53,12 @@ impl Socket {
         let capture = Capture::open(interface, RING_BYTES)?;
         if !args.expression.is_empty() {
             let expression = args.expression.join(" ");
+            anyhow::ensure!(
+                !filter::asks_for_vlan(&expression),
+                "`vlan` would match nothing on {interface}, as Linux takes the tags off before: \
+                 measure on the interface of the VLAN (such as -i {interface}.5), or pipe it in by \
+                 `tcpdump -i {interface} -w - {expression} | causeway measure -r -`"
+            );
             capture.filter(&filter::compile(&expression, capture.link(), SNAP_LEN)?)?;
         }
         let seed = RandomState::new().hash_one(0u8);
