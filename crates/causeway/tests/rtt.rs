@@ -497,3 +497,31 @@ fn each_interval_of_a_log_begins_where_the_one_before_ended() {
     }
     assert!(end_s > 0.0, "{log}");
 }
+
+/// A link-local address is one of an interface.
+#[test]
+fn a_ping_goes_out_by_the_interface_that_is_named() {
+    let thread = thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .expect("this test needs root: it makes a namespace");
+        for arguments in [
+            "link set lo up",
+            "link add va type veth peer name vb",
+            "addr add fe80::1/64 dev va nodad",
+            "addr add fe80::2/64 dev vb nodad",
+            "link set va up",
+            "link set vb up",
+        ] {
+            let status = Command::new("ip").args(arguments.split(' ')).status();
+            assert!(status.expect("ip runs").success(), "ip {arguments}");
+        }
+        let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["rtt", "fe80::1%va", "-m", "ping", "-l", "-3", "-o", "json"])
+            .output()
+            .expect("causeway runs");
+        assert_eq!(row(&json(&output), "ping", "client")["count"], 3);
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}

@@ -3,7 +3,7 @@
 //! fragmented, so that it shows where routers say nothing, too.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::rtt::clock::now_ns;
@@ -34,7 +34,7 @@ pub enum Reach {
 /// No right to send echo requests, or no route.
 pub fn reach(to: IpAddr, largest: u16, timeout: Duration) -> Result<Reach, PingError> {
     let failed = |cause: io::Error| PingError::Failed { to, cause };
-    let mut pinger = Pinger::new(to)?;
+    let mut pinger = Pinger::new(SocketAddr::new(to, 0))?;
     pinger.forbid_fragments().map_err(failed)?;
     let mut probes = Probes {
         pinger,

@@ -77,7 +77,7 @@ pub fn measure(args: &ClientArgs) -> Result<RttResult> {
     let address = resolve(args, host)?;
     let records = Arc::new(Records::new(&methods));
     let pinger = match methods.contains(&RttMethod::Ping) {
-        true => Some(Pinger::new(address.ip())?),
+        true => Some(Pinger::new(address)?),
         false => None,
     };
     let needs_server = methods

@@ -49,7 +49,8 @@ impl Pinger {
     ///
     /// # Errors
     /// No right to either; no route.
-    pub fn new(to: IpAddr) -> Result<Self, PingError> {
+    pub fn new(at: SocketAddr) -> Result<Self, PingError> {
+        let to = at.ip();
         let failed = |cause: nix::Error| PingError::Failed {
             to,
             cause: cause.into(),
@@ -75,7 +76,10 @@ impl Pinger {
             },
             Err(e) => return Err(failed(e)),
         };
-        let address = SockaddrStorage::from(SocketAddr::new(to, 0));
+        // With its scope, which a link-local address needs; ICMP has no ports.
+        let mut address = at;
+        address.set_port(0);
+        let address = SockaddrStorage::from(address);
         connect(socket.as_raw_fd(), &address).map_err(failed)?;
         // Unique among this machine's pings, which all see each other's replies on
         // raw sockets: a descriptor number and a process together nearly are.
