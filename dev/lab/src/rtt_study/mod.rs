@@ -272,6 +272,11 @@ impl Runs {
         words.client.check()?;
         let outcome = measure(&words.client)?;
         ensure!(!stop::stopped(), "interrupted");
+        ensure!(
+            outcome.troubles.is_empty(),
+            "{}",
+            outcome.troubles.join("; ")
+        );
         Ok(outcome)
     }
 
