@@ -142,6 +142,7 @@ fn measure(feed: impl FnOnce(&mut FlowMeter<3>, &mut Rows)) -> Vec<(u64, FlowEst
         direction: Direction::default(),
         max_flows: 3,
         seed: SEED,
+        early: true,
     });
     let mut rows = Rows::default();
     feed(&mut meter, &mut rows);
