@@ -308,9 +308,9 @@ proptest! {
         let mut o = opening_o.wrapping_add(since_ms * unit);
         let mut clock = Clock::default();
         causeway_cookie_clock_start_unsure(&mut clock, o, opening_o, unit, bits);
-        let with = opening_o / unit << bits;
+        let with = (opening_o / unit) << bits;
         // At half a ring nobody can tell which is later.
-        prop_assume!(with.wrapping_sub(opening_o >> bits << bits).wrapping_add(1 << 31) >> bits > 2);
+        prop_assume!(with.wrapping_sub((opening_o >> bits) << bits).wrapping_add(1 << 31) >> bits > 2);
         for wait_ms in waits_ms {
             let sent = clock.stamp(o) << bits;
             prop_assert!(sent.wrapping_sub(with) as i32 >= 0, "{sent:x} behind {with:x}");
