@@ -216,7 +216,7 @@ pub(super) fn over(
     for set in by_hand {
         let Some((vip, real)) = indices_of(file, set) else {
             // It may be found again.
-            if discovers(file, &set.vip) {
+            if set.set != RealChange::default() && discovers(file, &set.vip) {
                 left.push(set.clone());
             }
             continue;

@@ -419,6 +419,27 @@ fn shadow_watches_for_a_time_and_attaches_nothing() {
     });
 }
 
+#[test]
+fn shadow_ends_with_its_interface() {
+    in_namespace(|| {
+        ip("link add va type veth peer name vb");
+        ip("link set va up");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["shadow", "-i", "va", "--for", "600s"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut String::new()).unwrap();
+        ip("link del va");
+        let mut err = String::new();
+        stderr.read_to_string(&mut err).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{err}");
+        assert!(err.contains("va was deleted"), "{err}");
+    });
+}
+
 /// Nothing waits for the end of the program: neither what is closed nor what is silent.
 #[test]
 fn a_socket_hands_out_what_is_over_while_it_measures() {
@@ -513,7 +534,7 @@ fn an_interface_that_goes_down_or_away_takes_no_results_along() {
             // Another of this name is another interface.
             ip("link del va");
             ip("link add va type veth peer name vb");
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_secs(60);
             while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(50));
             }

@@ -442,22 +442,28 @@ fn a_silent_connection_is_kept_alive_by_the_server() {
     );
     let port = |at: io::Result<SocketAddr>| format!(":{:04X}", at.expect("an address").port());
     let (ours, its) = (port(control.local_addr()), port(control.peer_addr()));
-    let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");
-    let fields = |line: &str| {
-        line.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let mut lines = table.lines().map(fields);
-    let line = lines.find(|f| f[1].ends_with(&its) && f[2].ends_with(&ours));
-    let line = line.unwrap_or_else(|| panic!("no {its} in {table}"));
-    // Its timer is that of signs of life, and due within a minute: in hundredths of a second.
-    let (timer, due) = line[5].split_once(':').expect("timer and time");
-    assert_eq!(timer, "02");
-    assert!(
-        u64::from_str_radix(due, 16).is_ok_and(|due| due <= 6_000),
-        "{due}"
-    );
+    // Its timer is that of signs of life once the welcome is acknowledged, and due within a
+    // minute: in hundredths of a second.
+    let start = Instant::now();
+    loop {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");
+        let mut lines = table.lines().map(|line| line.split_whitespace());
+        let fields = lines.find_map(|line| {
+            let fields: Vec<&str> = line.collect();
+            (fields[1].ends_with(&its) && fields[2].ends_with(&ours)).then_some(fields)
+        });
+        let fields = fields.unwrap_or_else(|| panic!("no {its} in {table}"));
+        let (timer, due) = fields[5].split_once(':').expect("timer and time");
+        if timer == "02" {
+            assert!(
+                u64::from_str_radix(due, 16).is_ok_and(|due| due <= 6_000),
+                "{due}"
+            );
+            return;
+        }
+        assert!(start.elapsed().as_secs() < 60, "{timer}:{due}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -487,12 +493,8 @@ fn each_interval_of_a_log_begins_where_the_one_before_ended() {
     });
     let mut end_s = 0.0;
     for (start_s, length_s) in intervals {
-        let distance_s: f64 = start_s - end_s;
-        // Both are written to the millisecond.
-        assert!(
-            distance_s.abs() < 0.003,
-            "{end_s} and then {start_s}\n{log}"
-        );
+        // Both are written to the millisecond; one in which nothing came is not.
+        assert!(start_s > end_s - 0.003, "{end_s} and then {start_s}\n{log}");
         end_s = start_s + length_s;
     }
     assert!(end_s > 0.0, "{log}");

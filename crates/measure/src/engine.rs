@@ -234,7 +234,11 @@ fn read(
                     Ok(0) => reader.finish(),
                     Ok(count) => reader.filled(count),
                     // A stream that a signal ended is not complete, and needs not be.
-                    Err(_) if stop::stopped() => reader.finish(),
+                    Err(error)
+                        if stop::stopped() && error.kind() == io::ErrorKind::UnexpectedEof =>
+                    {
+                        reader.finish();
+                    }
                     Err(error) => {
                         gate.summary.damage = Some(error.into());
                         break;

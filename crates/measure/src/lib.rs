@@ -77,9 +77,12 @@ impl MeasureArgs {
         meter: impl Fn(MeterSettings<0>) -> M,
     ) -> anyhow::Result<ExitCode> {
         let path = self.read.as_deref().unwrap_or(Path::new("-"));
-        // What ends `tcpdump -w - | causeway measure -r -`; a second one ends it at once.
-        stop::catch_signals().context("cannot catch signals")?;
         let input = Input::open(path, self.workers() > 0)?;
+        // What ends `tcpdump -w - | causeway measure -r -`; a second one ends it at once, as the
+        // first does a file, of which a part would look whole.
+        if input.len.is_none() {
+            stop::catch_signals().context("cannot catch signals")?;
+        }
         let style = self.style(techniques, input.len.is_none());
         let target = Target::new(self.out.as_deref(), style.format)?;
         let threads = self.workers();

@@ -29,7 +29,7 @@ use causeway_core::capture::{CapturedPacket, Reader, Rest};
 use causeway_core::estimate::Packet;
 use causeway_core::flow::{Cidr, Direction, FlowKey, Headers, Observation};
 use causeway_core::wire::{EthernetFrame, LinkType, Network, proto};
-use causeway_netio::{Capture, Frame};
+use causeway_netio::{Capture, Frame, Interface};
 use causeway_service::config::units;
 
 use super::args::Filter;
@@ -124,6 +124,7 @@ impl ShadowArgs {
     }
 
     fn watch(&self, interface: &str) -> anyhow::Result<ExitCode> {
+        let found = Interface::find(interface)?;
         let mut capture = Capture::open(interface, RING_BYTES)?;
         // Before it says that it watches: who reads that may end it at once.
         live::catch_signals().context("cannot catch signals")?;
@@ -139,7 +140,7 @@ impl ShadowArgs {
                 tap.frame(link, frame.data, frame.wire_len, frame.time_ns);
             })
         };
-        while Instant::now() < ends && !live::is_stopped() {
+        while Instant::now() < ends && !live::is_stopped() && found.is_there() {
             let left = ends.saturating_duration_since(Instant::now());
             poll(left.min(POLL), &mut tap)?;
         }
@@ -147,6 +148,10 @@ impl ShadowArgs {
         poll(Duration::ZERO, &mut tap)?;
         let lost = capture.counts()?.dropped;
         self.print(&tap.finish(), interface.to_owned(), lost)?;
+        anyhow::ensure!(
+            found.is_there(),
+            "{interface} was deleted: the report is of the time before"
+        );
         Ok(ExitCode::SUCCESS)
     }
 
