@@ -321,7 +321,9 @@ const STATES = {
       const found = await findings();
       assert(found.some((text) => text.includes("10.20.0.13 is slow")), found.join("; "));
       const given = (await rows("moves")).find((row) => row.real === "10.20.0.13");
-      assert(given?.weight.endsWith("→ 2"), `the slow one gave its weight: ${JSON.stringify(given)}`);
+      // How much depends on the others, which a busy machine makes slow, too.
+      const [before, after] = (given?.weight ?? "").split(" → ").map(Number);
+      assert(after < before && given.reason.startsWith("gave weight"), `the slow one gives weight: ${JSON.stringify(given)}`);
       return found;
     });
     const lists = await checkLists();
