@@ -92,12 +92,9 @@ mod tests {
 
     use super::*;
 
-    /// What a daemon answers, as the balancer's tests hold it.
-    const STATS: &str = include_str!("../../balancer/testdata/stats.json");
-
     /// A VIP whose reals have these states, no connection and weight 1.
     fn vip(states: &[&str]) -> VipView {
-        let mut stats: Stats = serde_json::from_str(STATS).expect("an answer");
+        let mut stats: Stats = serde_json::from_str(crate::stats_cmd::ANSWER).expect("an answer");
         let mut vip = stats.vips.remove(0);
         vip.reals.truncate(states.len());
         for (real, state) in vip.reals.iter_mut().zip(states) {

@@ -243,12 +243,9 @@ fn rotate(file: &Path, step: &Step, in_fleet: bool) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// What a daemon answers, as the balancer's tests hold it.
-    const STATS: &str = include_str!("../../balancer/testdata/stats.json");
-
     #[test]
     fn agents_are_told_of_vips_with_timestamps_alone() {
-        let mut stats: Stats = serde_json::from_str(STATS).expect("an answer");
+        let mut stats: Stats = serde_json::from_str(crate::stats_cmd::ANSWER).expect("an answer");
         let mut vip = stats.vips.remove(0);
         let real: IpAddr = vip.reals[0].address.parse().expect("an address");
         vip.reals[0].cookie_ids = vec![4, 7];

@@ -348,16 +348,17 @@ pub(crate) fn reals(vips: &[VipView], all: bool) -> TextTable {
     table
 }
 
+/// What a daemon answers, as the balancer's tests hold it.
+#[cfg(test)]
+pub(crate) const ANSWER: &str = include_str!("../../balancer/testdata/stats.json");
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a daemon answers, as the balancer's tests hold it.
-    const STATS: &str = include_str!("../../balancer/testdata/stats.json");
-
     #[test]
     fn the_table_of_stats_is_this() {
-        let stats: Stats = serde_json::from_str(STATS).unwrap();
+        let stats: Stats = serde_json::from_str(ANSWER).unwrap();
         let expected = include_str!("../testdata/stats.txt");
         let shown = table(&stats, false);
         assert_eq!(shown, expected, "\n{shown}");
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_real_that_gets_nothing_says_what_its_probe_saw() {
-        let stats: Stats = serde_json::from_str(STATS).unwrap();
+        let stats: Stats = serde_json::from_str(ANSWER).unwrap();
         let mut real = stats.vips[0].reals[0].clone();
         real.health = serde_json::from_value(serde_json::json!({
             "state": "unknown", "since_monotonic_ns": 0, "reason": "refused",

@@ -603,9 +603,6 @@ mod tests {
 
     use super::*;
 
-    /// What a daemon answers, as the balancer's tests hold it.
-    const STATS: &str = include_str!("../../balancer/testdata/stats.json");
-
     fn status() -> Status {
         serde_json::from_value(json!({
             "version": "0.1.0", "interface": "eth0", "mode": "native", "took_over": false,
@@ -616,7 +613,7 @@ mod tests {
     }
 
     fn stats(change: impl FnOnce(&mut Stats)) -> Stats {
-        let mut stats: Stats = serde_json::from_str(STATS).unwrap();
+        let mut stats: Stats = serde_json::from_str(crate::stats_cmd::ANSWER).unwrap();
         for real in stats.vips.iter_mut().flat_map(|vip| &mut vip.reals) {
             "active".clone_into(&mut real.state);
         }

@@ -224,9 +224,10 @@ impl Epochs {
 
     fn pop_done(&mut self) -> Option<Line> {
         let (&(epoch_ns, ..), _) = self.open.first_key_value()?;
-        (self.newest_ns - epoch_ns > self.open_ns)
-            .then(|| self.pop())
-            .flatten()
+        if self.newest_ns - epoch_ns <= self.open_ns {
+            return None;
+        }
+        self.pop()
     }
 
     fn pop(&mut self) -> Option<Line> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ending by Ctrl-C: the first ends the run and prints what was measured, the
-//! second ends the program.
+//! Ending by Ctrl-C, `kill` or a terminal that is closed: the first ends the run and prints
+//! what was measured, the second ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,16 +12,20 @@ extern "C" fn stop(_: libc::c_int) {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// Catches SIGINT and SIGTERM once each.
+/// Catches SIGINT, SIGTERM and SIGHUP once each; the last not under `nohup`.
 pub fn catch_signals() -> nix::Result<()> {
     let action = SigAction::new(
         SigHandler::Handler(stop),
         SaFlags::SA_RESETHAND,
         SigSet::empty(),
     );
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         // SAFETY: the handler does nothing but store to an atomic.
-        unsafe { sigaction(signal, &action) }?;
+        let former = unsafe { sigaction(signal, &action) }?;
+        if signal == Signal::SIGHUP && matches!(former.handler(), SigHandler::SigIgn) {
+            // SAFETY: as it was.
+            unsafe { sigaction(signal, &former) }?;
+        }
     }
     Ok(())
 }

@@ -12,13 +12,12 @@ mod top;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use causeway_core::estimate::{Method, Technique};
 use causeway_netio::Interface;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use causeway_service::stop;
 
 use super::args::MeasureArgs;
 use super::collect::Found;
@@ -39,8 +38,6 @@ const POLL: Duration = Duration::from_millis(100);
 const GRACE_NS: u64 = 1_000_000_000;
 /// How often the screen, the metrics and the recent past move on.
 const TICK: Duration = Duration::from_secs(1);
-
-static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Where live estimates come from.
 trait Source {
@@ -145,7 +142,7 @@ pub(crate) fn run(
     let target = Target::new(args.out.as_deref(), style.format)?;
     let server = args.serve.map(Server::start).transpose()?;
     // Before the source says that it measures: who reads that may end it at once.
-    catch_signals().context("cannot catch signals")?;
+    stop::catch_signals().context("cannot catch signals")?;
     let interface = Interface::find(interface)?;
     let mut source = source(args, &interface, techniques, &style)?;
     let Found { totals, .. } = Found::new(&with_totals(&style), args.max_flows as usize, 0);
@@ -300,7 +297,7 @@ fn follow(
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut next_tick = started;
-    while !is_stopped() {
+    while !stop::stopped() {
         source.poll(POLL, state)?;
         state.rows.pause()?;
         let mut draw = false;
@@ -338,22 +335,4 @@ fn now_ns() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64)
-}
-
-extern "C" fn stop(_: nix::libc::c_int) {
-    STOPPED.store(true, Ordering::Relaxed);
-}
-
-/// Whether a signal has asked for the end.
-pub(crate) fn is_stopped() -> bool {
-    STOPPED.load(Ordering::Relaxed)
-}
-
-pub(crate) fn catch_signals() -> nix::Result<()> {
-    let action = SigAction::new(SigHandler::Handler(stop), SaFlags::empty(), SigSet::empty());
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the handler does nothing but store to an atomic.
-        unsafe { sigaction(signal, &action) }?;
-    }
-    Ok(())
 }

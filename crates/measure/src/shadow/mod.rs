@@ -31,10 +31,10 @@ use causeway_core::flow::{Cidr, Direction, FlowKey, Headers, Observation};
 use causeway_core::wire::{EthernetFrame, LinkType, Network, proto};
 use causeway_netio::{Capture, Frame, Interface};
 use causeway_service::config::units;
+use causeway_service::stop;
 
 use super::args::Filter;
 use super::input::Input;
-use super::live;
 use recording::{Recorder, Recording};
 use report::Report;
 
@@ -127,7 +127,7 @@ impl ShadowArgs {
         let found = Interface::find(interface)?;
         let mut capture = Capture::open(interface, RING_BYTES)?;
         // Before it says that it watches: who reads that may end it at once.
-        live::catch_signals().context("cannot catch signals")?;
+        stop::catch_signals().context("cannot catch signals")?;
         capture.start()?;
         eprintln!(
             "watching {interface} for {:?}; Ctrl-C ends it early",
@@ -140,7 +140,7 @@ impl ShadowArgs {
                 tap.frame(link, frame.data, frame.wire_len, frame.time_ns);
             })
         };
-        while Instant::now() < ends && !live::is_stopped() && found.is_there() {
+        while Instant::now() < ends && !stop::stopped() && found.is_there() {
             let left = ends.saturating_duration_since(Instant::now());
             poll(left.min(POLL), &mut tap)?;
         }
