@@ -284,7 +284,14 @@ fn cookies(plan: &ServerPlan, connections: u32) -> Result<Vec<ServerRow>, BenchE
         let (mut gross, mut empty) = (Vec::new(), Vec::new());
         for _ in 0..plan.batches {
             ways.iter_mut().try_for_each(|way| way.lend(connections))?;
+            let before = both_events(&server)?;
             gross.push(at_once(&mut ways, programs, cpus, connections, count)?);
+            for ((name, ..), (before, after)) in WAYS
+                .into_iter()
+                .zip(before.into_iter().zip(both_events(&server)?))
+            {
+                check(name, connections, after - before, count)?;
+            }
             let nothing = [ways[0].nothing(), ways[1].nothing()];
             empty.push(at_once(&mut ways, nothing, cpus, connections, count)?);
         }
@@ -365,6 +372,12 @@ fn events(server: &ServerSkel<'_>, event: ServerCookie) -> Result<u64, BenchErro
     Ok(counters
         .filter_map(|cpu| Some(u64::from_ne_bytes(cpu.get(..8)?.try_into().ok()?)))
         .sum())
+}
+
+/// The same of what each way is to count.
+fn both_events(server: &ServerSkel<'_>) -> Result<[u64; 2], BenchError> {
+    let [(_, _, out), (_, _, r#in)] = WAYS;
+    Ok([events(server, out)?, events(server, r#in)?])
 }
 
 /// The accounting of SYNs: whole handshakes, each of a new tuple.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use causeway_dataplane::Protocol;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::until;
 use crate::daemon::{Daemon, RELOAD_TIMEOUT};
@@ -30,14 +31,15 @@ pub struct VipEntry {
     pub scheduler: String,
     /// Further keys of the VIP, such as `flow_table = false`.
     pub keys: Vec<String>,
-    /// `ipip` or `l2`.
+    /// How packets reach them.
     pub forwarding: ServerForwarding,
     /// Its servers.
     pub reals: Vec<RealEntry>,
 }
 
 /// How packets reach the servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ServerForwarding {
     /// In an outer IP header.
     Ipip,
@@ -45,6 +47,17 @@ pub enum ServerForwarding {
     Gue,
     /// By the destination MAC address.
     L2,
+}
+
+impl ServerForwarding {
+    /// The configuration's word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Ipip => "ipip",
+            Self::Gue => "gue",
+            Self::L2 => "l2",
+        }
+    }
 }
 
 /// A server of a VIP.
@@ -235,11 +248,7 @@ impl Balancer {
 }
 
 fn write_vip(s: &mut String, vip: &VipEntry) -> Result<()> {
-    let forwarding = match vip.forwarding {
-        ServerForwarding::Ipip => "ipip",
-        ServerForwarding::Gue => "gue",
-        ServerForwarding::L2 => "l2",
-    };
+    let forwarding = vip.forwarding.word();
     let protocol = vip.protocol;
     writeln!(
         s,

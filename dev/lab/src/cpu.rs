@@ -108,8 +108,8 @@ impl Steal {
     }
 }
 
-/// As long as it lives, no CPU sleeps: a thread of the lowest policy (SCHED_IDLE) runs
-/// on each and yields to everything else. A wake-up then costs no exit from
+/// As long as it lives, no CPU that this process may use sleeps: a thread of the lowest policy
+/// (SCHED_IDLE) runs on each and yields to everything else. A wake-up then costs no exit from
 /// an idle state and, in a virtual machine, no wait for the hypervisor to run the CPU
 /// again.
 #[derive(Debug)]
@@ -127,8 +127,8 @@ impl Awake {
             threads: Vec::new(),
         };
         let (ready, started) = mpsc::channel();
-        let cpus = thread::available_parallelism()?.get();
-        for cpu in 0..cpus {
+        let cpus = usable()?;
+        for &cpu in &cpus {
             let (done, ready) = (done.clone(), ready.clone());
             awake.threads.push(thread::spawn(move || {
                 let set = give_way(cpu);
@@ -140,7 +140,7 @@ impl Awake {
                 }
             }));
         }
-        for set in started.iter().take(cpus) {
+        for set in started.iter().take(cpus.len()) {
             set.context("cannot keep a CPU awake")?;
         }
         Ok(awake)
@@ -236,7 +236,36 @@ pub fn children(pid: u32) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::thread::JoinHandleExt as _;
+
     use super::*;
+
+    /// The CPUs that a thread may use.
+    fn cpus_of(thread: &JoinHandle<()>) -> Vec<usize> {
+        // SAFETY: all zeros are a set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a thread that has not been joined, a live set and its size.
+        let ret = unsafe {
+            libc::pthread_getaffinity_np(thread.as_pthread_t(), size_of_val(&set), &mut set)
+        };
+        assert_eq!(ret, 0);
+        // SAFETY: below, CPUs that the set has room for.
+        let has = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+        (0..CpuSet::count()).filter(has).collect()
+    }
+
+    #[test]
+    fn cpus_that_this_process_may_not_use_are_left_alone() {
+        let seen = thread::spawn(|| {
+            // Not the first one, where there are two.
+            let ours = *usable().unwrap().last().unwrap();
+            keep_to(ours).unwrap();
+            let awake = Awake::keep().unwrap();
+            (ours, awake.threads.iter().map(cpus_of).collect::<Vec<_>>())
+        });
+        let (ours, kept) = seen.join().unwrap();
+        assert_eq!(kept, [[ours]]);
+    }
 
     #[test]
     fn threads_stay_where_they_are_kept() {

@@ -10,8 +10,8 @@ use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_dataplane::abi::{
     COOKIE_QUIC, COOKIES_TCP, COOKIES_UDP, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes,
-    Plain, QuicLbConfig, REAL_PRESENT, RealValue, SamplingValue, VIP_STATEFUL, Verdict, VipKey,
-    VipValue, addr_bytes,
+    Plain, QuicLbConfig, REAL_PRESENT, RealStats, RealValue, SamplingValue, VIP_STATEFUL, Verdict,
+    VipKey, VipValue, addr_bytes,
 };
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
 use causeway_dataplane::{ConnLayout, ConnTable, flow_table};
@@ -436,6 +436,21 @@ impl<'o> Balancer<'o> {
 
     pub(super) fn program(&self) -> i32 {
         self.skel.progs.causeway_lb.as_fd().as_raw_fd()
+    }
+
+    /// Half samples of latency that it has taken, of all reals.
+    pub(super) fn latencies(&self) -> Result<u64, BenchError> {
+        let stats = &self.skel.maps.real_stats;
+        let mut sum = RealStats::default();
+        for id in 0..self.size.reals {
+            let cpus = stats
+                .lookup_percpu(&id.to_ne_bytes(), MapFlags::ANY)
+                .map_err(failed("reading the reals' counters"))?;
+            let cpus = cpus.iter().flatten();
+            cpus.filter_map(|cpu| RealStats::from_bytes(cpu))
+                .for_each(|cpu| sum.add(&cpu));
+        }
+        Ok(sum.latencies().weight_halves)
     }
 
     /// One of its maps.

@@ -174,7 +174,8 @@ fn point(plan: &BenchPlan, flows: u32, size: Size) -> Result<Vec<Row>, BenchErro
     instrument.set_clients_of(&shuffled(flows, 0x5eed), &[], size)?;
     let established = Verdict::Established;
     let mut cases = vec![
-        Case::new("empty", Shot::Tcp, instrument.empty()),
+        Case::empty(Shot::Tcp, &instrument),
+        Case::empty(Shot::Cookie, &instrument),
         Case::new("min", Shot::Tcp, instrument.min()),
         Case::of("tcp_established", Shot::Tcp, &plain, established),
         Case::of(
@@ -190,5 +191,5 @@ fn point(plan: &BenchPlan, flows: u32, size: Size) -> Result<Vec<Row>, BenchErro
         cases.pop(); // cookies name more reals than there are
     }
     let rows = measure(&mut cases, &mut instrument, plan, flows)?;
-    Ok(rows.into_iter().skip(1).collect())
+    Ok(rows.into_iter().skip(2).collect())
 }

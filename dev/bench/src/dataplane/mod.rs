@@ -6,8 +6,9 @@
 //! that nothing is encapsulated twice and no flow is hot by accident. Flows come in
 //! another order than they were inserted. A round runs every case once, each time
 //! starting with another one; a round's figure is the 5 % trimmed mean of its
-//! batches, and net is gross minus the empty program of the same round. Medians
-//! over the rounds are given. Every batch's verdict is checked.
+//! batches, and net is gross minus the empty program on packets of the same kind in
+//! the same round. Medians over the rounds are given. Every batch's verdict is
+//! checked, and that a program which measures has measured.
 
 mod baselines;
 mod fixture;
@@ -83,6 +84,18 @@ pub enum BenchError {
         /// The right verdict.
         verdict: &'static str,
     },
+    /// A case that measures every connection has too few latencies.
+    #[error("{case} at {flows} flows measured {latencies} latencies, and {least} at least are due")]
+    HardlyMeasured {
+        /// The case.
+        case: &'static str,
+        /// Its number of flows.
+        flows: u32,
+        /// Latencies of the packets that count.
+        latencies: u64,
+        /// How many there must be.
+        least: u64,
+    },
 }
 
 /// How much to measure.
@@ -112,7 +125,7 @@ impl BenchPlan {
     /// Enough to see that everything runs: a few seconds.
     pub fn tiny() -> Self {
         Self {
-            flows: vec![1, 1000],
+            flows: vec![1, 5000],
             rounds: 2,
             batches: 4,
             batch: 500,
@@ -144,7 +157,7 @@ pub struct Row {
 }
 
 /// Which packets `bench_shot` writes; `enum shot_kind`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shot {
     Tcp = 0,
     Syn = 1,
@@ -155,6 +168,26 @@ enum Shot {
     CookieSyn = 6,
     Cid = 7,
     End = 8,
+}
+
+impl Shot {
+    /// Name of the empty program's case on packets of this kind.
+    fn empty(self) -> &'static str {
+        match self {
+            Self::Tcp | Self::Open | Self::End => "empty",
+            Self::Syn => "empty_syn",
+            Self::Udp => "empty_udp",
+            Self::Token => "empty_conn_slot",
+            Self::Cookie => "empty_cookie",
+            Self::CookieSyn => "empty_cookie_syn",
+            Self::Cid => "empty_cid",
+        }
+    }
+
+    /// Whether each packet opens a connection.
+    fn opens(self) -> bool {
+        matches!(self, Self::Syn | Self::CookieSyn | Self::Open)
+    }
 }
 
 /// Where `bench_shot` stands in a case's sequence of packets.
@@ -172,6 +205,7 @@ struct Case<'a> {
     program: i32,
     /// The program that counts, and the verdict; reference programs only give XDP_TX.
     verdict: Option<(&'a dyn Counter, Verdict)>,
+    balancer: Option<&'a Balancer<'a>>,
     place: Place,
     rounds_ns: Vec<f64>,
     one_in: u32,
@@ -184,6 +218,7 @@ impl<'a> Case<'a> {
             shot,
             program,
             verdict: None,
+            balancer: None,
             place: Place::default(),
             rounds_ns: Vec::new(),
             one_in: 0,
@@ -205,8 +240,14 @@ impl<'a> Case<'a> {
     fn of(name: &'static str, shot: Shot, balancer: &'a Balancer<'a>, verdict: Verdict) -> Self {
         Self {
             verdict: Some((balancer, verdict)),
+            balancer: Some(balancer),
             ..Self::new(name, shot, balancer.program())
         }
+    }
+
+    /// The empty program on packets of this kind.
+    fn empty(shot: Shot, instrument: &Instrument<'_>) -> Self {
+        Self::new(shot.empty(), shot, instrument.empty())
     }
 
     fn baseline(
@@ -219,6 +260,32 @@ impl<'a> Case<'a> {
             verdict: Some((baselines, Verdict::Established)),
             ..Self::new(name, shot, program)
         }
+    }
+
+    /// Brings the connections that are measured to where each request makes a latency known: only
+    /// their first packet has been sent, in another order.
+    fn warm_up(
+        &mut self,
+        instrument: &mut Instrument<'_>,
+        plan: &BenchPlan,
+        flows: u32,
+    ) -> Result<(), BenchError> {
+        if self.one_in == 0 || self.shot.opens() {
+            return Ok(());
+        }
+        let reached = flows.min(plan.rounds * plan.batches * plan.batch);
+        self.place.pass = 1;
+        instrument.select(self.program)?;
+        instrument.batch(self.shot, reached, &mut self.place, WARM_PASSES * reached)?;
+        Ok(())
+    }
+
+    /// Half samples of latency so far, if there must be some: datagrams do not say which of them
+    /// are requests.
+    fn latencies(&self) -> Result<Option<u64>, BenchError> {
+        let every = self.one_in == 1 && matches!(self.shot, Shot::Tcp | Shot::Token | Shot::Cookie);
+        let balancer = self.balancer.filter(|_| every);
+        balancer.map(Balancer::latencies).transpose()
     }
 
     /// One round of this case.
@@ -377,8 +444,17 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     instrument.set_clients(&shuffled(flows, 0x5eed), &tokens)?;
 
     let established = Verdict::Established;
-    let mut cases = vec![
-        Case::new("empty", Shot::Tcp, instrument.empty()),
+    let shots = [
+        Shot::Tcp,
+        Shot::Cookie,
+        Shot::CookieSyn,
+        Shot::Token,
+        Shot::Syn,
+        Shot::Udp,
+        Shot::Cid,
+    ];
+    let mut cases = Vec::from(shots.map(|shot| Case::empty(shot, &instrument)));
+    cases.extend([
         Case::new("macswap", Shot::Tcp, instrument.macswap()),
         Case::new("min", Shot::Tcp, instrument.min()),
         Case::of("tcp_established", Shot::Tcp, &plain, established),
@@ -452,12 +528,16 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         Case::baseline("hash", Shot::Tcp, baselines.hash(), &baselines),
         Case::baseline("hash_table", Shot::Tcp, baselines.table(), &baselines),
         Case::baseline("daisy", Shot::Tcp, baselines.daisy(), &baselines),
-    ];
+    ]);
     cases.extend(floors.cases());
     measure(&mut cases, &mut instrument, plan, flows)
 }
 
-/// All rounds of the cases, by turns; the first case is the empty program.
+/// Packets of each client between the one that opened its connection and the first that counts:
+/// requests and ACKs by turns, and a request's latency is known at the second one behind it.
+const WARM_PASSES: u32 = 5;
+
+/// All rounds of the cases, by turns. Among them is the empty program on each kind of packet.
 fn measure(
     cases: &mut [Case<'_>],
     instrument: &mut Instrument<'_>,
@@ -465,13 +545,41 @@ fn measure(
     flows: u32,
 ) -> Result<Vec<Row>, BenchError> {
     let count = cases.len();
+    for case in cases.iter_mut() {
+        case.warm_up(instrument, plan, flows)?;
+    }
+    let latencies = |cases: &[Case<'_>]| cases.iter().map(Case::latencies).collect();
+    let before: Vec<Option<u64>> = latencies(cases)?;
     for round in 0..plan.rounds as usize {
         for index in 0..count {
             cases[(round + index) % count].round(instrument, plan, flows)?;
         }
     }
-    let empty_ns = &cases[0].rounds_ns;
-    let rows = cases.iter().map(|case| row(case, empty_ns, flows));
+    let after: Result<Vec<_>, _> = latencies(cases);
+    // Half of the packets are requests, and of each a whole latency becomes known.
+    let least = u64::from(plan.rounds * plan.batches * plan.batch) / 4;
+    for (case, (before, after)) in cases.iter().zip(before.into_iter().zip(after?)) {
+        let got = after.unwrap_or(least) - before.unwrap_or(0);
+        if got < least {
+            let case = case.name;
+            return Err(BenchError::HardlyMeasured {
+                case,
+                flows,
+                latencies: got / 2,
+                least: least / 2,
+            });
+        }
+    }
+    let empty_ns = |shot| {
+        let is_empty = |case: &&Case<'_>| case.shot == shot && case.program == instrument.empty();
+        cases
+            .iter()
+            .find(is_empty)
+            .map_or(&[][..], |c| &c.rounds_ns)
+    };
+    let rows = cases
+        .iter()
+        .map(|case| row(case, empty_ns(case.shot), flows));
     Ok(rows.collect())
 }
 

@@ -27,7 +27,7 @@ pub(super) fn run(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> 
     instrument.set_clients(&shuffled(flows, 0x5eed), &[])?;
     let syn = |name, balancer| Case::of(name, Shot::Syn, balancer, Verdict::Opened);
     let mut cases = [
-        Case::new("empty", Shot::Tcp, instrument.empty()),
+        Case::empty(Shot::Syn, &instrument),
         syn("pick_hash", &hash),
         syn("pick_turn", &turn),
         syn("pick_two", &two),

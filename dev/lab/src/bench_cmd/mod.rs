@@ -40,8 +40,8 @@ struct DataplaneArgs {
     /// Write the rows to FILE, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Numbers of flows
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = BenchPlan::full().flows,
+    /// Numbers of flows [default: 1,10000,1000000]
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     flows: Vec<u32>,
     /// Measure little: to see that it runs, not for figures
@@ -64,13 +64,13 @@ impl BenchArgs {
 
 impl DataplaneArgs {
     fn run(self) -> Result<()> {
-        let plan = match self.tiny {
+        let mut plan = match self.tiny {
             true => BenchPlan::tiny(),
-            false => BenchPlan {
-                flows: self.flows,
-                ..BenchPlan::full()
-            },
+            false => BenchPlan::full(),
         };
+        if !self.flows.is_empty() {
+            plan.flows = self.flows;
+        }
         let rows = run(&plan, |flows| eprintln!("measuring with {flows} flows"))?;
         if let Some(path) = &self.json {
             write_json(path, &rows)?;

@@ -14,8 +14,8 @@ pub(super) struct ServerBenchArgs {
     /// Write the rows to FILE, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Numbers of open connections
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = ServerPlan::full().connections,
+    /// Numbers of open connections [default: 1,32,10000]
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: Vec<u32>,
     /// Measure little: to see that it runs, not for figures
@@ -25,13 +25,13 @@ pub(super) struct ServerBenchArgs {
 
 impl ServerBenchArgs {
     pub(super) fn run(self) -> Result<()> {
-        let plan = match self.tiny {
+        let mut plan = match self.tiny {
             true => ServerPlan::tiny(),
-            false => ServerPlan {
-                connections: self.connections,
-                ..ServerPlan::full()
-            },
+            false => ServerPlan::full(),
         };
+        if !self.connections.is_empty() {
+            plan.connections = self.connections;
+        }
         let rows = run(&plan)?;
         if let Some(path) = &self.json {
             write_json(path, &rows)?;

@@ -61,7 +61,7 @@ pub struct DegradeConfig {
     /// The two schedulers, in order.
     pub schedulers: [String; 2],
     /// How packets reach servers.
-    pub l2: bool,
+    pub forwarding: ServerForwarding,
     /// Lines for the `[control]` table.
     pub control: Vec<String>,
     /// How the clients' timestamps are.
@@ -89,7 +89,7 @@ impl Default for DegradeConfig {
             outstanding: 4,
             max_age_ms: 2_000,
             schedulers: ["maglev".into(), "latency".into()],
-            l2: false,
+            forwarding: ServerForwarding::Ipip,
             control: Vec::new(),
             timestamps: ClientTimestamps::On,
             path_ms: 0,
@@ -227,12 +227,7 @@ fn run_once(
     scheduler: &str,
     progress: &dyn Fn(&Live),
 ) -> Result<Run> {
-    let forwarding = if config.l2 {
-        ServerForwarding::L2
-    } else {
-        ServerForwarding::Ipip
-    };
-    let mut vip = bench.vip4(0, scheduler, forwarding);
+    let mut vip = bench.vip4(0, scheduler, config.forwarding);
     let target = (vip.address, vip.port).into();
     if config.timestamps == ClientTimestamps::Cookie {
         vip = with_ids(vip);
@@ -505,7 +500,7 @@ fn run_scenario(context: &Context) -> Result<Value> {
         outstanding: context.param("outstanding")?,
         max_age_ms: context.param("max_age_ms")?,
         schedulers: [context.param("first")?, context.param("second")?],
-        l2: context.param::<String>("forwarding")? == "l2",
+        forwarding: context.forwarding([ServerForwarding::Ipip, ServerForwarding::L2])?,
         control: lines.map(str::to_owned).collect(),
         timestamps: context.param("timestamps")?,
         path_ms: context.param("path_ms")?,

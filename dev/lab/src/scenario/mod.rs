@@ -48,6 +48,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use self::bifrost::plain_tunnel;
+use crate::balancer::ServerForwarding;
 use crate::sandbox::Sandbox;
 
 /// One experiment.
@@ -110,6 +111,16 @@ impl Context {
         text.parse()
             .ok()
             .with_context(|| format!("{name} = {text:?} cannot be read"))
+    }
+
+    /// The parameter `forwarding`, one of those that the scenario has servers for.
+    fn forwarding(&self, known: [ServerForwarding; 2]) -> Result<ServerForwarding> {
+        let word: String = self.param("forwarding")?;
+        let found = known.into_iter().find(|of| of.word() == word);
+        found.with_context(|| {
+            let words = known.map(ServerForwarding::word).join(" or ");
+            format!("forwarding = {word:?}: choose {words}")
+        })
     }
 
     /// Prints progress.

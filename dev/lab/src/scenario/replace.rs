@@ -34,11 +34,8 @@ pub(super) const REPLACE: Scenario = Scenario {
 
 fn run(context: &Context) -> Result<Value> {
     let step = Duration::from_millis(context.param("step_ms")?);
+    let forwarding = context.forwarding([ServerForwarding::Ipip, ServerForwarding::L2])?;
     let bench = Bench::build(context.sandbox, 2, 4)?;
-    let forwarding = match context.param::<String>("forwarding")?.as_str() {
-        "l2" => ServerForwarding::L2,
-        _ => ServerForwarding::Ipip,
-    };
     let all = bench.vip4(0, &context.param::<String>("scheduler")?, forwarding);
     let config = LoadConfig {
         duration_ms: 3_600_000,

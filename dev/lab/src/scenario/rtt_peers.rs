@@ -12,8 +12,8 @@
 //! and differ by more between two runs of one program than programs do.
 //!
 //! All do the same: a connection, TCP_NODELAY, a blocking send and receive of the same
-//! size, the clock around both. Client and server of each have a CPU of their own
-//! (taskset): where the scheduler puts the two ends decides more than the program does.
+//! size, the clock around both. Client and server of each have a CPU of their own where there
+//! are two (`cpus`): where the scheduler puts the two ends decides more than the program does.
 //! All servers run all the time, waiting.
 //! sockperf and qperf bring their own servers; the client in C (`ping_pong.c`) talks to
 //! `causeway rtt serve`, so that the clients alone differ. sockperf and qperf report half
@@ -30,7 +30,7 @@ use rand::seq::SliceRandom as _;
 use serde_json::{Value, json};
 
 use super::{Context, Scenario, param};
-use crate::cpu::Awake;
+use crate::cpu::{self, Awake};
 use crate::path::Path;
 use figures::{PeerRun, compare};
 use programs::{PeersPlan, Program, compile};
@@ -66,7 +66,11 @@ fn run(context: &Context) -> Result<Value> {
         seconds: context.param("seconds")?,
         ping_pong: compile(scratch.path())?,
         transport,
+        cpus: cpu::two(),
     };
+    if plan.cpus.is_none() {
+        context.say("there is only one CPU: clients and servers share it, and wait for each other");
+    }
     let programs = plan.programs();
     let _servers = plan.serve(context, &path)?;
     let kept = keep_awake(context)?;
@@ -90,6 +94,7 @@ fn run(context: &Context) -> Result<Value> {
     let both = PeerRun::means(&runs[0], &runs[again.context("our second run")?]);
     let mut result = json!({
         "awake": awake,
+        "cpus": plan.cpus,
         "causeway": ours.json(),
         "sampler": {
             "nothing_ns": cost.nothing_ns, "not_sampled_ns": cost.not_sampled_ns, "net_ns": net_ns,

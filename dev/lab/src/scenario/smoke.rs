@@ -93,7 +93,7 @@ fn try_vip(context: &Context, bench: &Bench, vip: &VipEntry) -> Result<Value> {
         servers.len()
     ));
     Ok(json!({
-        "address": vip.address, "forwarding": format!("{:?}", vip.forwarding).to_lowercase(),
+        "address": vip.address, "forwarding": vip.forwarding.word(),
         "servers": servers, "response_bytes": bytes, "upload_bytes": bytes,
     }))
 }

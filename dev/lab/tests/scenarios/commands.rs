@@ -67,6 +67,16 @@ fn unknown_words_fail_with_a_sentence() {
         (&["nonsense"][..], "choose one of direct"),
         (&["direct", "--param", "nonsense=1"], "it has"),
         (&["direct", "--param", "slots=many"], "cannot be read"),
+        (
+            &["replace", "--param", "forwarding=gue"],
+            "choose ipip or l2",
+        ),
+        (
+            &["degrade", "--param", "forwarding=gue"],
+            "choose ipip or l2",
+        ),
+        (&["tiers", "--param", "forwarding=l2"], "choose ipip or gue"),
+        (&["everyday", "--param", "slow_clients=wrkk"], "\"wrkk\""),
     ] {
         let output = lab()
             .arg("run")

@@ -222,7 +222,7 @@ fn subflows_join_the_server_that_advertised_its_port() {
 }
 
 /// Idleness, a stream and an outage longer than the ring of PAWS, which 20 bits make 4 s
-/// short. How long anything stalled is the machine's.
+/// short. What breaks fails the scenario; how long anything stalled is the machine's.
 #[test]
 fn what_waits_for_longer_than_the_ring_goes_on() {
     let report = count(
@@ -242,9 +242,6 @@ fn what_waits_for_longer_than_the_ring_goes_on() {
     let idle = ["idle"; 6];
     assert_eq!(what[..6], idle, "two lengths, three kinds of keepalive");
     assert_eq!(what[6..], ["stream", "server-first", "outage"]);
-    for trial in trials {
-        assert_eq!(trial["broken"], false, "{trial}");
-    }
     assert_eq!(number(&report, "/result/kernels"), 0.0, "PAWS: {report}");
 }
 

@@ -37,7 +37,7 @@ use crate::background::output_of;
 use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::clock::until;
 use crate::load::frame_flood::{FrameFlood, FrameMaker, SentFrames};
-use crate::load::report;
+use crate::load::report::{self, ClientSummary};
 use crate::quic::{Server, ServerConfig, Stack};
 
 /// The router's port to the balancer.
@@ -354,15 +354,15 @@ impl<'a> World<'a> {
                 "no {name} client was served: {:?}",
                 alone.faults
             );
-            let judged = control.requests.min(under.requests) >= JUDGED_FROM;
-            let ratio = judged.then_some(under.p99_ms / control.p99_ms);
+            let ratio = p99_ratio(&control, &under);
             worst = worst.into_iter().chain(ratio).reduce(f64::max);
             broken += under.broken_connections;
             clients.insert(
                 (*name).to_owned(),
                 json!({
                     "connections": under.connections, "broken": under.broken_connections,
-                    "faults": under.faults, "p99_ratio": ratio, "requests": under.requests,
+                    "faults": under.faults, "p99_ratio": ratio,
+                    "requests": under.requests, "control_requests": control.requests,
                     "p50_ms": under.p50_ms, "p99_ms": under.p99_ms,
                     "control_p99_ms": control.p99_ms, "alone_p99_ms": alone.p99_ms,
                 }),
@@ -466,6 +466,18 @@ impl<'a> World<'a> {
     }
 }
 
+/// How much slower clients are under a flood than under the control; `None` where there are too
+/// few requests for a p99. A flood that leaves too few of many has all but stopped them: no number.
+fn p99_ratio(control: &ClientSummary, under: &ClientSummary) -> Option<f64> {
+    if control.requests < JUDGED_FROM {
+        return None;
+    }
+    if under.requests >= JUDGED_FROM {
+        return Some(under.p99_ms / control.p99_ms);
+    }
+    (2 * under.requests < control.requests).then_some(f64::INFINITY)
+}
+
 /// Flows in the table by the next whole look at it, where the row is about them. A look takes
 /// 7.5 s, and the one that has begun before the flood's end misses some.
 fn flows_seen(kind: &FloodKind, balancer: &Balancer, adopted: u64) -> Result<u64> {
@@ -553,4 +565,27 @@ fn changed<'s>(now: &'s Stats, before: &Stats) -> std::collections::BTreeMap<&'s
         })
         .filter(|(_, packets)| *packets > 0)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_a_flood_stops_are_infinitely_slower() {
+        let of = |requests, p99_ms| ClientSummary {
+            requests,
+            p99_ms,
+            ..ClientSummary::default()
+        };
+        assert_eq!(p99_ratio(&of(700, 20.0), &of(600, 30.0)), Some(1.5));
+        // A dozen connections with four requests each that nothing answers.
+        assert_eq!(
+            p99_ratio(&of(700, 20.0), &of(12, 20.0)),
+            Some(f64::INFINITY)
+        );
+        assert_eq!(p99_ratio(&of(700, 20.0), &of(0, 0.0)), Some(f64::INFINITY));
+        assert_eq!(p99_ratio(&of(49, 20.0), &of(600, 30.0)), None);
+        assert_eq!(p99_ratio(&of(55, 20.0), &of(49, 20.0)), None);
+    }
 }

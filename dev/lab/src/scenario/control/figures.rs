@@ -69,7 +69,9 @@ impl LoadFigures {
     }
 
     fn json(&self) -> Value {
-        let broken: u64 = self.runs.iter().map(|run| run.client_latency.broken).sum();
+        let sum = |of: fn(&ClientLatency) -> u64| -> u64 {
+            self.runs.iter().map(|run| of(&run.client_latency)).sum()
+        };
         let traces = self.runs.iter().filter(|run| run.way == Way::Causeway);
         json!({
             "load": self.load,
@@ -82,7 +84,8 @@ impl LoadFigures {
             "maglev_spread_ms": self.spread(Way::Maglev),
             "paper_spread_ms": self.spread(Way::Paper),
             "causeway_spread_ms": self.spread(Way::Causeway),
-            "broken_connections": broken,
+            "broken_connections": sum(|of| of.broken),
+            "requests_cut_short": sum(|of| of.cut_short),
             "busy": self.runs.iter().map(|run| run.client_latency.cpu).fold(0.0, f64::max),
         })
     }
@@ -215,6 +218,7 @@ mod tests {
             p50_ms: 1.0,
             p99_ms,
             requests: 100,
+            cut_short: 0,
             broken: 0,
             cpu: 0.5,
         }

@@ -112,7 +112,11 @@ pub(super) const CONTROL: Scenario = Scenario {
         param("rounds", "5", "runs of each way on each trace, by turns"),
         param("steps", "5", "runs in which a server becomes slow; 0: none"),
         param("noises", "5", "runs on equal servers; 0: none"),
-        param("seconds", "8", "length of a run"),
+        param(
+            "seconds",
+            "8",
+            "requests count up to here; the load goes on for 3 s, so that all are answered",
+        ),
         param("warm_up_s", "1.5", "requests count from here on, seconds"),
         param("users", "144", "users of the load generator"),
         param(

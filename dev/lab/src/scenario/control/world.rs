@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Four servers with quotas, clients, a balancer; one run of them.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ use crate::scenario::bench::Bench;
 pub(super) const SERVERS: usize = 4;
 /// Period of the quotas: with longer ones a server stands still for most of it.
 const PERIOD: Duration = Duration::from_millis(10);
+/// How long a load goes on behind the requests that count, its servers as slow as before: until
+/// those have their answers.
+const TAIL_S: f64 = 3.0;
 /// Load and length of the run that finds out what a request costs.
 const TRIAL_S: f64 = 3.0;
 const TRIAL_PAGE_MS: u64 = 2_000;
@@ -43,6 +47,7 @@ pub(super) struct Change {
 struct Course<'a> {
     /// CPU time asked for in a second.
     work: f64,
+    /// Requests that are sent later do not count.
     seconds: f64,
     seed: u64,
     /// Share of a CPU of each server in each second; the last one stays.
@@ -56,6 +61,8 @@ pub(super) struct ClientLatency {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub requests: u64,
+    /// Those of them that were out when quotas ended: they would have taken longer.
+    pub cut_short: u64,
     pub broken: u64,
     /// Share of the machine that was busy.
     pub cpu: f64,
@@ -168,7 +175,8 @@ impl ControlWorld {
     ) -> Result<ClientLatency> {
         let capacities: Vec<Vec<f64>> = (0..SERVERS)
             .map(|server| {
-                let shares = trace::cpu(trace, server, plan.seconds.ceil() as usize + 1);
+                let seconds = (plan.seconds + TAIL_S).ceil() as usize + 1;
+                let shares = trace::cpu(trace, server, seconds);
                 shares
                     .into_iter()
                     .map(|share| share * plan.capacity)
@@ -209,7 +217,7 @@ impl ControlWorld {
     fn run(&mut self, plan: &Plan, way: Way, course: &Course<'_>) -> Result<ControlRun> {
         self.runs += 1;
         self.take(plan, way)?;
-        let load = self.load(plan, 1, course.seconds, course.seed);
+        let load = self.load(plan, 1, course.seconds + TAIL_S, course.seed);
         let page_s = plan.users as f64 * load.page.mean_objects() * self.request_cpu_s;
         let load = LoadConfig {
             page_interval_ms: ((page_s / course.work * 1e3) as u64).max(1),
@@ -221,6 +229,7 @@ impl ControlWorld {
         let start_ns = running.start_ns();
         let changed_ns = self.watch(&running, course)?;
         let cpu = cpu.share()?;
+        let lifted_ns = clock::monotonic_ns();
         // What still waits is no longer of interest: it must not wait for long.
         for cgroup in &self.cgroups {
             cgroup.set_cpu(None, PERIOD)?;
@@ -229,9 +238,10 @@ impl ControlWorld {
             server.set_factor(1.0)?;
         }
         let log = running.finish()?;
-        let warm_up_ns = (plan.warm_up_s * 1e9) as u64;
+        let at = |second: f64| start_ns + (second * 1e9) as u64;
+        let counted = at(plan.warm_up_s)..at(course.seconds);
         Ok(ControlRun {
-            client_latency: client_latency(&log, log.start_ns + warm_up_ns, cpu),
+            client_latency: client_latency(&log, counted, lifted_ns, cpu),
             start_ns,
             changed_ns,
             epochs: self.epochs(start_ns)?,
@@ -300,13 +310,56 @@ impl ControlWorld {
     }
 }
 
-fn client_latency(log: &Log, from_ns: u64, cpu: f64) -> ClientLatency {
-    let summary = report::summary(log, from_ns, log.end_ns);
+/// Of the requests that were sent in a window, in a run whose quotas ended at `lifted_ns`.
+fn client_latency(log: &Log, counted: Range<u64>, lifted_ns: u64, cpu: f64) -> ClientLatency {
+    let summary = report::summary(log, counted.start, counted.end);
+    let out = log
+        .responses
+        .iter()
+        .filter(|r| counted.contains(&r.send_ns) && r.last_ns > lifted_ns);
     ClientLatency {
         p50_ms: summary.p50_ms,
         p99_ms: summary.p99_ms,
         requests: summary.requests,
+        cut_short: out.count() as u64,
         broken: summary.broken_connections,
         cpu,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::log::LoggedResponse;
+
+    #[test]
+    fn what_is_sent_behind_the_window_does_not_count_and_what_quotas_let_go_is_told() {
+        let response = |send_ns: u64, latency_ms: u64| LoggedResponse {
+            connection: 0,
+            page: 0,
+            id: 0,
+            parent: None,
+            intended_ns: send_ns,
+            send_ns,
+            last_ns: send_ns + latency_ms * 1_000_000,
+            size: 1,
+            real: 0,
+            srtt_us: 0,
+        };
+        let second = 1_000_000_000;
+        let log = Log {
+            responses: vec![
+                response(second, 700),
+                response(8 * second - 1, 900),
+                // In the tail: the end of quotas answers it at once.
+                response(10 * second, 1),
+            ],
+            ..Log::default()
+        };
+        let of = |lifted_ns| client_latency(&log, second..8 * second, lifted_ns, 0.5);
+        let whole = of(11 * second);
+        assert_eq!((whole.requests, whole.cut_short), (2, 0));
+        assert!(whole.p50_ms > 699.0, "{whole:?}");
+        assert_eq!(of(8 * second).cut_short, 1);
     }
 }

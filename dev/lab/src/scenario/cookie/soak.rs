@@ -66,15 +66,25 @@ fn run(context: &Context) -> Result<Value> {
         context.say(result.to_string());
     }
     let strict: bool = context.param("strict")?;
-    let worst = results.iter().filter_map(|r| r["stall_ms"].as_u64()).max();
+    judge(&results, strict)?;
+    let counters = world.counters()?;
     let kernels = match strict {
-        true => {
-            ensure!(worst.unwrap_or(0) < 1000, "a stall of {worst:?} ms");
-            ensure_unnoticed(&before, &world.counters()?)?
-        }
-        false => json!(world.counters()?.clients.of("PAWSEstab")),
+        true => ensure_unnoticed(&before, &counters)?,
+        false => json!(counters.clients.of("PAWSEstab")),
     };
     Ok(json!({ "trials": results, "kernels": kernels, "segments": world.events()? }))
+}
+
+/// No connection may break. How long one stands still is the machine's, too.
+fn judge(trials: &[Value], strict: bool) -> Result<()> {
+    let broken: Vec<&Value> = trials.iter().filter(|t| t["broken"] != false).collect();
+    ensure!(broken.is_empty(), "broken: {}", json!(broken));
+    let worst = trials.iter().filter_map(|t| t["stall_ms"].as_u64()).max();
+    ensure!(
+        !strict || worst.unwrap_or(0) < 1000,
+        "a stall of {worst:?} ms"
+    );
+    Ok(())
 }
 
 type Trial = JoinHandle<Result<Value>>;
@@ -147,4 +157,22 @@ fn outage(world: &World, length: Duration) -> Result<Value> {
         "silence_ms": stall.as_ref().map_or(0, |s| s.as_millis() as u64),
         "stall_ms": stall.unwrap_or_default().saturating_sub(due).as_millis() as u64,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_connection_fails_whatever_its_stall_and_a_stall_fails_the_strict() {
+        let trial = |broken: bool, stall_ms: u64| json!({ "what": "stream", "broken": broken, "stall_ms": stall_ms });
+        for strict in [true, false] {
+            // What breaks has no stall.
+            let broken = judge(&[trial(false, 2), trial(true, 0)], strict);
+            let message = broken.err().map(|error| error.to_string());
+            assert!(message.unwrap_or_default().contains("stream"));
+            assert!(judge(&[trial(false, 999)], strict).is_ok());
+            assert_eq!(judge(&[trial(false, 1000)], strict).is_ok(), !strict);
+        }
+    }
 }

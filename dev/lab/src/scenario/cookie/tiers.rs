@@ -53,6 +53,8 @@ fn run(context: &Context) -> Result<Value> {
 /// The second-tier balancers of a moment, by number; the first tier before them.
 struct World<'a> {
     context: &'a Context,
+    /// Of the first tier.
+    forwarding: ServerForwarding,
     topology: Topology,
     keys: SharedKeys,
     /// Two for each tier, and one for the second tier's second number.
@@ -69,6 +71,7 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn build(context: &'a Context) -> Result<Self> {
+        let forwarding = context.forwarding([ServerForwarding::Ipip, ServerForwarding::Gue])?;
         let shape = Shape {
             clients: 1,
             servers: 3,
@@ -83,6 +86,7 @@ impl<'a> World<'a> {
         }
         let mut world = Self {
             context,
+            forwarding,
             topology,
             keys: SharedKeys::with_cookies(&context.binary)?,
             nodes,
@@ -133,13 +137,9 @@ impl<'a> World<'a> {
     }
 
     fn first_settings(&self) -> Result<BalancerSettings> {
-        let forwarding = match self.context.param::<String>("forwarding")?.as_str() {
-            "gue" => ServerForwarding::Gue,
-            _ => ServerForwarding::Ipip,
-        };
         let vip = |address: IpAddr| VipEntry {
             keys: vec!["cookie = \"tier\"".to_owned()],
-            forwarding,
+            forwarding: self.forwarding,
             reals: (0..2)
                 .map(|number| RealEntry {
                     keys: vec![format!("id = {number}")],

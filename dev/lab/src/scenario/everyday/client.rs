@@ -89,9 +89,9 @@ pub(super) struct EverydayClient {
     pub(super) service: Service,
     /// Requests outstanding on a connection at most.
     pub(super) in_flight: u32,
-    /// For the shell. TIMES (what curl is to write of each request), HOST, SECONDS, LOG (a file), PYTHON and GO (our clients on
-    /// public libraries) and COUNT (requests that take about so long) are replaced;
-    /// `again` runs a command for SECONDS.
+    /// For the shell; it fails where the client does. TIMES (what curl is to write of each request), HOST, SECONDS, LOG (a
+    /// file), PYTHON and GO (our clients on public libraries) and COUNT (requests that take about so long) are replaced;
+    /// `again` runs a command for SECONDS, `until_time` ends one that has no end after so many.
     command: &'static str,
     /// A turn without path, for COUNT.
     turn_us: u64,
@@ -126,6 +126,16 @@ impl EverydayClient {
         missing.map(|(_, package)| *package)
     }
 
+    /// How long beyond an epoch nothing may answer at its end, if it ends in time and without an error
+    /// when it has lost its connection. A browser takes its time between pages, and to be ended.
+    pub(super) fn silence_max_s(&self) -> Option<f64> {
+        match self.report {
+            ClientReport::H2load => Some(0.5),
+            _ if self.command.contains("chromium") => Some(5.0),
+            _ => None,
+        }
+    }
+
     /// The command, ready for the shell.
     pub(super) fn command(&self, place: &Place<'_>) -> Result<String> {
         let turn_us = self.turn_us + place.path_ms * 1000;
@@ -145,7 +155,8 @@ impl EverydayClient {
         }
         Ok(format!(
             "again() {{ end=$(($(date +%s%N) + {}000000000)); \
-             while [ $(date +%s%N) -lt $end ]; do \"$@\"; done; }}\n{command}",
+             while [ $(date +%s%N) -lt $end ]; do \"$@\" || return; done; }}\n\
+             until_time() {{ timeout \"$@\" || [ $? = 124 ]; }}\n{command}",
             place.seconds
         ))
     }
@@ -163,7 +174,8 @@ impl EverydayClient {
             ClientReport::Pgbench => text.lines().map(line_of_pgbench).collect(),
             ClientReport::Lines => text.lines().map(line_of_ours).collect(),
         };
-        let responses = responses.context("its log has a line of another form")?;
+        let responses =
+            responses.context("its log has a line of another form, or of a request that failed")?;
         let mean = super::mean(responses.iter().map(|r| r.latency_us));
         Ok((mean, responses))
     }
@@ -207,10 +219,10 @@ fn line_of_curl(line: &str) -> Option<Response> {
     }
 }
 
-/// Start in microseconds, status, microseconds.
+/// Start in microseconds, status (-1: none), microseconds.
 fn line_of_h2load(line: &str) -> Option<Response> {
     match numbers(line)[..] {
-        [start_us, _, latency_us] => Some(response(start_us + latency_us, latency_us)),
+        [start_us, 200.0, latency_us] => Some(response(start_us + latency_us, latency_us)),
         _ => None,
     }
 }
@@ -260,8 +272,8 @@ fn redis_mean(output: &str) -> Option<f64> {
 const WRK: (&str, &str) = ("/usr/bin/wrk", "wrk");
 const AB: (&str, &str) = ("/usr/bin/ab", "apache2-utils");
 const CURL: (&str, &str) = ("/usr/bin/curl", "curl");
-/// The whole time of a request, and when it was sent, seconds.
-const CURL_TIMES: &str = "-w '%{time_total} %{time_pretransfer}\\n'";
+/// The whole time of a request, and when it was sent, seconds. The first that fails ends it.
+const CURL_TIMES: &str = "-f --fail-early -w '%{time_total} %{time_pretransfer}\\n'";
 const H2LOAD: (&str, &str) = ("/usr/bin/h2load", "nghttp2-client");
 const REDIS: (&str, &str) = ("/usr/bin/redis-benchmark", "redis-tools");
 const PGBENCH: (&str, &str) = ("/usr/bin/pgbench", "postgresql");
@@ -276,12 +288,12 @@ const REQUESTS: (&str, &str) = (
 macro_rules! chromium {
     ($url:literal) => {
         concat!(
-            "timeout -k 2 $((SECONDS + 6)) chromium --headless --no-sandbox --disable-gpu \
+            "{ until_time -k 2 $((SECONDS + 6)) chromium --headless --no-sandbox --disable-gpu \
              --ignore-certificate-errors --no-first-run --disable-background-networking \
              --disable-component-update --disable-quic --enable-logging=stderr \
              --user-data-dir=LOG.profile ",
             $url,
-            " > LOG.out 2>&1 || true; rm -rf LOG.profile; \
+            " > LOG.out 2>&1 || [ $? = 137 ]; } && \
              sed -n 's/.*\"part \\([0-9]* [0-9.]*\\)\".*/\\1/p' LOG.out > LOG"
         )
     };
@@ -389,16 +401,16 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
     client(
         "curl-keepalive",
         Service::Http,
-        "timeout SECONDS stdbuf -oL curl -s -o /dev/null TIMES \
-         'http://HOST/v/300/5000?[1-999999]' > LOG || true",
+        "until_time SECONDS stdbuf -oL curl -s -o /dev/null TIMES \
+         'http://HOST/v/300/5000?[1-999999]' > LOG",
         Curl,
         &[CURL],
     ),
     client(
         "curl-keepalive-https",
         Service::Https,
-        "timeout SECONDS stdbuf -oL curl -sk --http1.1 -o /dev/null \
-         TIMES 'https://HOST/v/300/5000?[1-999999]' > LOG || true",
+        "until_time SECONDS stdbuf -oL curl -sk --http1.1 -o /dev/null \
+         TIMES 'https://HOST/v/300/5000?[1-999999]' > LOG",
         Curl,
         &[CURL],
     ),
@@ -421,9 +433,9 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
     client(
         "curl-post",
         Service::Http,
-        "head -c 20000 /dev/zero > LOG.body; timeout SECONDS stdbuf -oL curl -s -H Expect: \
+        "head -c 20000 /dev/zero > LOG.body; until_time SECONDS stdbuf -oL curl -s -H Expect: \
          --data-binary @LOG.body -o /dev/null TIMES \
-         'http://HOST/v/300/5000?[1-999999]' > LOG || true",
+         'http://HOST/v/300/5000?[1-999999]' > LOG",
         Curl,
         &[CURL],
     ),
@@ -465,7 +477,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "pgbench-S",
         Service::Postgres,
         "pgbench -n -S -T SECONDS -l --log-prefix=LOG. -h HOST -U postgres \
-         'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+         'dbname=postgres sslmode=disable' && cat LOG.* > LOG",
         Pgbench,
         &[PGBENCH],
     ),
@@ -473,7 +485,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "pgbench-S-extended",
         Service::Postgres,
         "pgbench -n -S -M extended -T SECONDS -l --log-prefix=LOG. -h HOST -U postgres \
-         'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+         'dbname=postgres sslmode=disable' && cat LOG.* > LOG",
         Pgbench,
         &[PGBENCH],
     ),
@@ -481,7 +493,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "pgbench-5ms",
         Service::Postgres,
         "echo 'select pg_sleep(0.005);' | pgbench -n -f - -T SECONDS -l \
-         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=disable' && cat LOG.* > LOG",
         Pgbench,
         &[PGBENCH],
     ),
@@ -489,7 +501,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "pgbench-5ms-tls",
         Service::Postgres,
         "echo 'select pg_sleep(0.005);' | pgbench -n -f - -T SECONDS -l \
-         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=require'; cat LOG.* > LOG",
+         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=require' && cat LOG.* > LOG",
         Pgbench,
         &[PGBENCH],
     ),
@@ -497,7 +509,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "pgbench-5ms-R20",
         Service::Postgres,
         "echo 'select pg_sleep(0.005);' | pgbench -n -f - -R 20 -T SECONDS -l \
-         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=disable' && cat LOG.* > LOG",
         Pgbench,
         &[PGBENCH],
     ),
@@ -696,6 +708,48 @@ mod tests {
             Some(5000.0)
         );
         assert_eq!(line_of_h2load("100\t200\t50"), Some(response(150.0, 50.0)));
+        assert_eq!(line_of_h2load("100\t503\t50"), None);
+        assert_eq!(line_of_h2load("100\t-1\t50"), None);
         assert_eq!(line_of_ours("no"), None);
+    }
+
+    #[test]
+    fn no_command_hides_that_its_client_failed() {
+        for client in CLIENTS {
+            let command = client.command;
+            assert!(!command.contains("|| true"), "{command}");
+            // What comes before a client may end with `;`, the client may not.
+            let last = command.rsplit(';').next().unwrap_or_default();
+            let starts = ["cat ", "rm ", "sed "]
+                .iter()
+                .any(|of| last.trim_start().starts_with(of));
+            assert!(!starts, "{command}");
+        }
+    }
+
+    #[test]
+    fn the_shells_words_fail_as_their_command_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let fails = |command: &'static str| {
+            let place = Place {
+                host: "",
+                path_ms: 0,
+                seconds: 1,
+                log: directory.path().join("log"),
+                python: Path::new(""),
+            };
+            let client = client("", Service::Http, command, Nothing, &[]);
+            let command = client.command(&place).unwrap();
+            let status = std::process::Command::new("sh")
+                .args(["-c", &command])
+                .status();
+            !status.unwrap().success()
+        };
+        assert!(!fails("again sleep 0.3 > LOG"));
+        assert!(fails("again false > LOG"));
+        assert!(!fails("until_time 0.2 sleep 60 > LOG"));
+        let deaf = "until_time -k 0.2 0.2 sh -c 'trap : TERM; while :; do sleep 1; done' > LOG";
+        assert!(fails(deaf), "killed");
+        assert!(fails("until_time SECONDS false > LOG && cat LOG"));
     }
 }

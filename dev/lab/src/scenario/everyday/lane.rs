@@ -389,6 +389,7 @@ impl Lane {
         wait_for_epoch(epoch_s * 1_000_000_000);
         let begun_ns = clock::monotonic_ns();
         let output = self.run_command(&client.command(&place)?, seconds)?;
+        let ended_ns = wall_ns();
         sleep(SETTLING + Duration::from_millis(self.path_ms));
         let (both, requests, server) = (both.finish()?, requests.finish()?, server.finish()?);
         let (client_us, log) = client.read(&output, &place.log)?;
@@ -410,6 +411,9 @@ impl Lane {
             }
         };
         ensure!(!responses.is_empty(), "no response: {output}");
+        if let Some(beyond_s) = client.silence_max_s() {
+            ensure_to_the_end(&responses, ended_ns, epoch_s as f64 + beyond_s)?;
+        }
         let ticks = match tick_ms {
             1 => String::new(),
             _ => format!("{tick_ms}"),
@@ -548,8 +552,23 @@ fn without(log: &[Response], path_ms: u64) -> Vec<Response> {
 
 /// Until the next epoch begins, so that a run has no part of one at its start.
 fn wait_for_epoch(epoch_ns: u64) {
-    let now_ns = clock::monotonic_ns().wrapping_add_signed(clock::wall_offset_ns());
-    sleep(Duration::from_nanos(epoch_ns - now_ns % epoch_ns));
+    sleep(Duration::from_nanos(epoch_ns - wall_ns() % epoch_ns));
+}
+
+fn wall_ns() -> u64 {
+    clock::monotonic_ns().wrapping_add_signed(clock::wall_offset_ns())
+}
+
+/// That something answered in the last so many seconds of a client's run.
+fn ensure_to_the_end(responses: &[Response], ended_ns: u64, most_s: f64) -> Result<()> {
+    let last_ns = responses.iter().map(|response| response.end_ns).max();
+    let silent_s = ended_ns.saturating_sub(last_ns.unwrap_or(0)) as f64 / 1e9;
+    ensure!(
+        silent_s < most_s,
+        "no response in the last {silent_s:.1} s of the client's run: its connection broke, or the \
+         machine stood still"
+    );
+    Ok(())
 }
 
 /// TLS and HTTP/2 beside HTTP, and answers of a varying time and any size. nginx's random
@@ -621,4 +640,22 @@ fn save(directory: &Path, name: &str, pcap: &[u8], responses: &[Response]) -> Re
         text += &format!("{},{:.1}\n", response.end_ns, response.latency_us);
     }
     fs::write(directory.join(format!("{name}.truth.csv")), text).with_context(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_falls_silent_has_failed() {
+        let second = 1_000_000_000;
+        let until = |end_ns| {
+            let latency_us = 5000.0;
+            let responses = [second, end_ns].map(|end_ns| Response { end_ns, latency_us });
+            ensure_to_the_end(&responses, 4 * second, 1.5)
+        };
+        assert!(until(3 * second).is_ok());
+        // Of three seconds two without an answer.
+        assert!(until(2 * second).is_err());
+    }
 }

@@ -136,6 +136,7 @@ impl Row {
 
 fn run(context: &Context) -> Result<Value> {
     let clients = chosen(&context.param::<String>("clients")?)?;
+    let slow_clients = named(&context.param::<String>("slow_clients")?)?;
     let missing: BTreeSet<_> = clients.iter().filter_map(|c| c.missing()).collect();
     if !missing.is_empty() {
         let missing: Vec<_> = missing.into_iter().collect();
@@ -156,7 +157,7 @@ fn run(context: &Context) -> Result<Value> {
         clients,
         timestamps,
         ticks,
-        slow_clients: listed(&context.param::<String>("slow_clients")?)?,
+        slow_clients,
         seconds: context.param("seconds")?,
         keep: context.param("keep")?,
         seed: context.seed,
@@ -192,13 +193,23 @@ fn run(context: &Context) -> Result<Value> {
         let kind = (row.timestamps, row.tick_ms);
         (place(row), kind, row.path_ms, row.source)
     });
-    let grades = json!({
-        "high_within_10_pct": within(&found, "high", 10.0),
-        "medium_within_25_pct": within(&found, "medium", 25.0),
-    });
-    // Rows of slow clocks have the same keys as others, and are no targets.
+    Ok(json!({ "interface": interface(found) }))
+}
+
+/// Rows of slow clocks have the same keys as others, and are no targets.
+fn interface(found: Vec<Row>) -> Value {
     let (rows, slow): (Vec<_>, Vec<_>) = found.into_iter().partition(|row| row.tick_ms == 1);
-    Ok(json!({ "interface": { "rows": rows, "slow_clock_rows": slow, "grades": grades } }))
+    json!({
+        "rows": rows, "grades": grades(&rows),
+        "slow_clock_rows": slow, "slow_clock_grades": grades(&slow),
+    })
+}
+
+fn grades(rows: &[Row]) -> Value {
+    json!({
+        "high_within_10_pct": within(rows, "high", 10.0),
+        "medium_within_25_pct": within(rows, "medium", 25.0),
+    })
 }
 
 /// What all lanes do.
@@ -206,7 +217,7 @@ struct Plan {
     clients: Vec<&'static EverydayClient>,
     timestamps: Vec<ClientTimestamps>,
     ticks: Vec<u32>,
-    slow_clients: Vec<String>,
+    slow_clients: Vec<&'static EverydayClient>,
     seconds: u64,
     keep: String,
     seed: u64,
@@ -235,7 +246,11 @@ impl Plan {
         for (timestamps, tick_ms) in self.kinds() {
             ticks.set(tick_ms);
             let every = |client: &&&EverydayClient| {
-                tick_ms == 1 || self.slow_clients.iter().any(|name| name == client.name)
+                tick_ms == 1
+                    || self
+                        .slow_clients
+                        .iter()
+                        .any(|slow| slow.name == client.name)
             };
             for client in self.clients.iter().filter(every) {
                 let run = lane
@@ -339,8 +354,17 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// The clients of these names, in the order of the table; all for no name.
+/// The clients of these names; all for no name.
 fn chosen(names: &str) -> Result<Vec<&'static EverydayClient>> {
+    let named = named(names)?;
+    Ok(match named.is_empty() {
+        true => CLIENTS.iter().collect(),
+        false => named,
+    })
+}
+
+/// The clients of these names, in the order of the table.
+fn named(names: &str) -> Result<Vec<&'static EverydayClient>> {
     let wanted: Vec<&str> = names.split(',').filter(|name| !name.is_empty()).collect();
     for name in &wanted {
         let known = || {
@@ -356,7 +380,7 @@ fn chosen(names: &str) -> Result<Vec<&'static EverydayClient>> {
             known()
         );
     }
-    let wanted = |c: &&EverydayClient| wanted.is_empty() || wanted.contains(&c.name);
+    let wanted = |c: &&EverydayClient| wanted.contains(&c.name);
     Ok(CLIENTS.iter().filter(wanted).collect())
 }
 
@@ -485,11 +509,39 @@ mod tests {
     }
 
     #[test]
+    fn grades_are_of_rows_and_slow_clocks_have_their_own() {
+        let row = |tick_ms, error_pct| Row {
+            client: "wrk",
+            path_ms: 0,
+            timestamps: "on",
+            tick_ms,
+            source: REQUEST_SIDE,
+            in_flight: 1,
+            truth_us: 5000.0,
+            estimate_us: None,
+            median_error_pct: None,
+            coverage_pct: 100.0,
+            requests: 100,
+            client_us: None,
+            epoch_s: 1,
+            errors_pct: BTreeMap::from([("high".to_owned(), vec![error_pct])]),
+        };
+        let all = interface(vec![row(1, 2.0), row(4, 60.0)]);
+        let within = |grades: &str| all[grades]["high_within_10_pct"].as_f64();
+        assert_eq!(within("grades"), Some(100.0));
+        assert_eq!(within("slow_clock_grades"), Some(0.0));
+        assert_eq!(all["grades"]["medium_within_25_pct"], Value::Null);
+        assert_eq!(all["rows"][0]["tick_ms"], 1);
+        assert_eq!(all["slow_clock_rows"][0]["tick_ms"], 4);
+    }
+
+    #[test]
     fn names_of_clients_are_unique_and_checked() {
         let names: BTreeSet<_> = CLIENTS.iter().map(|c| c.name).collect();
         assert_eq!(names.len(), CLIENTS.len());
         assert_eq!(chosen("").map(|all| all.len()).ok(), Some(CLIENTS.len()));
         let unknown = chosen("wrk,irgendwas").err().map(|e| e.to_string());
         assert!(unknown.unwrap_or_default().contains("wrk-https"));
+        assert!(named("").is_ok_and(|none| none.is_empty()));
     }
 }

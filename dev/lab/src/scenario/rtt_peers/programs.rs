@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::figures::PeerRun;
 use crate::background::KilledOnDrop;
+use crate::cpu::keep_command_to;
 use crate::netns::Netns;
 use crate::path::{PORT, Path};
 use crate::scenario::Context;
@@ -58,28 +59,34 @@ pub(super) struct PeersPlan {
     pub(super) transport: String,
     /// The client in C.
     pub(super) ping_pong: PathBuf,
+    /// Of clients and of servers.
+    pub(super) cpus: Option<[usize; 2]>,
 }
 
-/// A command in a namespace on a CPU.
-fn pinned(netns: &Netns, cpu: u32, program: &str) -> Command {
-    let mut command = netns.command("taskset");
-    command.args(["-c", &cpu.to_string(), program]);
+/// A command in a namespace, on a CPU if it has one of its own.
+fn pinned(netns: &Netns, cpu: Option<usize>, program: &str) -> Command {
+    let mut command = netns.command(program);
+    if let Some(cpu) = cpu {
+        keep_command_to(&mut command, cpu);
+    }
     command.stdin(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-/// A server; dropped, it ends.
-pub(super) struct PeerServer(#[expect(dead_code)] KilledOnDrop);
-
-impl PeerServer {
-    fn start(command: &mut Command) -> Result<Self> {
-        let child = command.stdout(Stdio::null()).spawn();
-        let child = child.context("cannot run taskset (Debian package util-linux)")?;
-        let server = Self(KilledOnDrop(child));
-        // None of the three says when it listens.
-        sleep(Duration::from_millis(300));
-        Ok(server)
+/// Starts a server.
+fn start(command: &mut Command) -> Result<KilledOnDrop> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let child = command.stdout(Stdio::null()).spawn();
+    let child = child.with_context(|| {
+        format!("cannot run {program} as a server (Debian packages sockperf, qperf)")
+    })?;
+    let mut server = KilledOnDrop(child);
+    // None of the three says when it listens.
+    sleep(Duration::from_millis(300));
+    if let Some(status) = server.try_wait()? {
+        bail!("the server {program} ended at its start: {status}");
     }
+    Ok(server)
 }
 
 fn output(command: &mut Command, what: &str) -> Result<String> {
@@ -128,17 +135,23 @@ impl PeersPlan {
         }
     }
 
+    /// A client's command.
+    fn client(&self, path: &Path, program: &str) -> Command {
+        pinned(&path.client, self.cpus.map(|[client, _]| client), program)
+    }
+
     /// All servers, for the whole run: a fresh one would be compared with a warm one.
-    pub(super) fn serve(&self, context: &Context, path: &Path) -> Result<[PeerServer; 3]> {
-        let at = |program: &str| pinned(&path.server, 1, program);
+    pub(super) fn serve(&self, context: &Context, path: &Path) -> Result<[KilledOnDrop; 3]> {
+        let cpu = self.cpus.map(|[_, server]| server);
+        let at = |program: &str| pinned(&path.server, cpu, program);
         let port = PORT.to_string();
         let mut ours = at(&context.binary.to_string_lossy());
         let mut sockperf = at("sockperf");
         sockperf.arg("server").args(self.sockperf_at());
         Ok([
-            PeerServer::start(ours.args(["rtt", "serve", "-p", &port]))?,
-            PeerServer::start(&mut sockperf)?,
-            PeerServer::start(&mut at("qperf"))?,
+            start(ours.args(["rtt", "serve", "-p", &port]))?,
+            start(&mut sockperf)?,
+            start(&mut at("qperf"))?,
         ])
     }
 
@@ -151,7 +164,7 @@ impl PeersPlan {
     }
 
     fn ping_pong(&self, path: &Path) -> Result<PeerRun> {
-        let mut client = pinned(&path.client, 0, &self.ping_pong.to_string_lossy());
+        let mut client = self.client(path, &self.ping_pong.to_string_lossy());
         client.args([
             &self.address,
             &PORT.to_string(),
@@ -161,7 +174,7 @@ impl PeersPlan {
         let text = output(&mut client, "the client in C")?;
         let figures: Option<Vec<f64>> = text.split_whitespace().map(|w| w.parse().ok()).collect();
         let Some([mean_us, p50_us, p99_us, rate]) = figures.as_deref() else {
-            anyhow::bail!("the client in C says {text:?}");
+            bail!("the client in C says {text:?}");
         };
         Ok(PeerRun {
             mean_us: *mean_us,
@@ -174,7 +187,7 @@ impl PeersPlan {
     fn causeway(&self, context: &Context, path: &Path) -> Result<PeerRun> {
         let binary = context.binary.to_string_lossy().into_owned();
         let port = PORT.to_string();
-        let mut client = pinned(&path.client, 0, &binary);
+        let mut client = self.client(path, &binary);
         client
             .args(["rtt", &self.address, "-p", &port, "-m", "rr", "-o", "json"])
             .args(["-t", &self.transport, "-r", BYTES])
@@ -191,7 +204,7 @@ impl PeersPlan {
     }
 
     fn sockperf(&self, path: &Path) -> Result<PeerRun> {
-        let mut client = pinned(&path.client, 0, "sockperf");
+        let mut client = self.client(path, "sockperf");
         client.arg("ping-pong").args(self.sockperf_at()).args([
             "-m",
             BYTES,
@@ -211,7 +224,7 @@ impl PeersPlan {
     }
 
     fn qperf(&self, path: &Path) -> Result<PeerRun> {
-        let mut client = pinned(&path.client, 0, "qperf");
+        let mut client = self.client(path, "qperf");
         client
             .args([&self.address, "-t", &self.seconds.to_string(), "-m", BYTES])
             // In nanoseconds, whatever their number.
@@ -224,7 +237,7 @@ impl PeersPlan {
             Some("us") => half,
             Some("ms") => half * 1e3,
             Some("sec") => half * 1e6,
-            unit => anyhow::bail!("qperf's unit {unit:?}"),
+            unit => bail!("qperf's unit {unit:?}"),
         };
         Ok(PeerRun {
             mean_us: 2.0 * us,
@@ -232,5 +245,19 @@ impl PeersPlan {
             p99_us: f64::NAN,
             rate: 1e6 / (2.0 * us),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_ends_at_its_start_is_told() {
+        // One that has not ended yet, on a machine that stands still, is none of these.
+        let ended = (0..50).find_map(|_| start(&mut Command::new("false")).err());
+        let ended = ended.map(|e| e.to_string()).unwrap_or_default();
+        assert!(ended.contains("server false ended"), "{ended}");
+        assert!(start(Command::new("sleep").arg("60")).is_ok());
     }
 }
