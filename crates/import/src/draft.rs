@@ -3,7 +3,7 @@
 //! the grammar, and what several have in common is written once.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::toml::{comment, duration, is_bare, quoted};
 use crate::{ImportContext, Imported, Remark};
@@ -12,6 +12,10 @@ use crate::{ImportContext, Imported, Remark};
 const VIPS_MAX: usize = 1024;
 const REALS_MAX: usize = 4096;
 /// Bounds of the grammar.
+const NAME_MAX: usize = 200;
+/// Room for a port and a number behind a name.
+const NAME_SUFFIX_MAX: usize = 10;
+const WORD_MAX: usize = 120;
 const WEIGHT_MAX: u32 = 65_535;
 const ROWS_MAX: u32 = 100;
 const INTERVAL_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
@@ -198,7 +202,7 @@ impl Service {
             line,
             name: None,
             pool: None,
-            address,
+            address: address.to_canonical(),
             port,
             protocol,
             settings: Settings::default(),
@@ -248,9 +252,20 @@ impl Service {
             self.remark(self.line, what, "give the VIP's own (--address)");
             return false;
         }
+        if let Some(name) = self.name.take_if(|name| !is_vip_name(name)) {
+            let what = format!("name {name}, left out");
+            let most = NAME_MAX - NAME_SUFFIX_MAX;
+            let instead = format!("name it by up to {most} of letters, digits and ._:-@/");
+            self.remark(self.line, what, instead);
+        }
         let mut seen = HashSet::new();
         for mut real in std::mem::take(&mut self.reals) {
-            if real.address == self.address {
+            if real.address.is_unspecified() || real.address.is_multicast() {
+                let what = format!("real {} is no single server, left out", real.address);
+                let instead = "give the server's own address";
+                self.remarks.push(remark(real.line, what, instead));
+                self.remarks.append(&mut real.remarks);
+            } else if real.address == self.address {
                 let what = format!("real {} is the VIP itself, left out", real.address);
                 let instead = "the balancer serves no VIP; run the server on another host";
                 self.remarks.push(remark(real.line, what, instead));
@@ -328,7 +343,10 @@ impl Service {
             );
             return;
         }
-        if self.port == 0 && health.port.is_none() && health.probe != "icmp" {
+        // No port is 0, and an echo request has none.
+        let has_port = health.probe != "icmp";
+        health.port = health.port.filter(|port| has_port && *port > 0);
+        if self.port == 0 && health.port.is_none() && has_port {
             let what = "a health check of a VIP of every port, left out";
             self.remark(
                 self.line,
@@ -366,7 +384,8 @@ impl Service {
             }
         }
         let is_path = |path: &String| {
-            path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
+            let fits = |byte: u8| byte.is_ascii_graphic() && !b"<>`\"".contains(&byte);
+            path.starts_with('/') && path.bytes().all(fits)
         };
         if let Some(path) = health.path.take_if(|path| !is_path(path)) {
             told.push(format!("path `{path}`, written as /"));
@@ -374,6 +393,16 @@ impl Service {
         let wrong = |statuses: &mut String| !are_statuses(statuses);
         if let Some(status) = health.status.take_if(wrong) {
             told.push(format!("status {status}, written as 200"));
+        }
+        for (key, value, fits) in [
+            ("host", &mut health.host, is_host as fn(&str) -> bool),
+            ("ca", &mut health.ca, is_authority),
+            ("user", &mut health.user, is_short),
+            ("name", &mut health.name, is_dns_name),
+        ] {
+            if let Some(value) = value.take_if(|value| !fits(value)) {
+                told.push(format!("{key} `{value}`, left out"));
+            }
         }
         for what in told {
             self.remark(self.line, what, "see `health` in the reference");
@@ -473,6 +502,46 @@ fn are_statuses(text: &str) -> bool {
         .split(' ')
         .map(|word| word.split_once('-').unwrap_or((word, word)));
     ranges.all(|(low, high)| is_status(low) && is_status(high) && low <= high)
+}
+
+fn is_vip_name(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-@/".contains(c);
+    (1..=NAME_MAX - NAME_SUFFIX_MAX).contains(&text.len()) && text.chars().all(is_plain)
+}
+
+/// A name or an address, and perhaps a port.
+fn is_host(text: &str) -> bool {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !text.ends_with(']') => (name, Some(port)),
+        _ => (text, None),
+    };
+    let in_brackets = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+    let is_name = match in_brackets {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            !name.is_empty() && name.bytes().all(fits)
+        }
+    };
+    is_name && port.is_none_or(|port| port.parse::<u16>().is_ok())
+}
+
+/// Where certificates of authorities are: HAProxy alone knows where a relative path begins.
+fn is_authority(text: &str) -> bool {
+    text == "system" || text.starts_with('/')
+}
+
+fn is_short(text: &str) -> bool {
+    (1..=WORD_MAX).contains(&text.len()) && !text.contains('\0')
+}
+
+/// A name in the DNS (RFC 1035, section 2.3.4).
+fn is_dns_name(text: &str) -> bool {
+    let bare = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    bare.is_empty() || bare.len() <= 253 && bare.split('.').all(is_label)
 }
 
 /// Services that are written as one `[[vip]]`: ports of one address.

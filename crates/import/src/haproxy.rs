@@ -153,8 +153,12 @@ pub(crate) fn read(text: &str, beside: &ImportContext) -> Result<Draft, Unreadab
     Ok(draft)
 }
 
-/// Which proxies can be balanced by packets.
+/// Which proxies serve nothing, or cannot be balanced by packets.
 fn refused(proxy: &Proxy) -> Option<(usize, String, &'static str)> {
+    if let Some(line) = proxy.disabled {
+        let what = format!("{} {} is disabled, left out", proxy.kind, proxy.name);
+        return Some((line, what, "write the VIP when it is to serve"));
+    }
     let (line, mode) = proxy.mode.as_ref()?;
     (mode != "tcp").then(|| {
         let what = format!("{} {} has mode {mode}, left out", proxy.kind, proxy.name);

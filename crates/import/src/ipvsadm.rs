@@ -252,7 +252,11 @@ impl Rules<'_> {
                         other => return Err(format!("`{other}` is not a valid type of tunnel")),
                     };
                 }
-                "--tun-port" => gue_port = u16::try_from(number(value()?)?).ok(),
+                "--tun-port" => {
+                    gue_port = u16::try_from(number(value()?)?)
+                        .ok()
+                        .filter(|port| *port > 0)
+                }
                 "--tun-nocsum" | "--tun-csum" | "--tun-remcsum" => {}
                 other => {
                     return Err(format!(

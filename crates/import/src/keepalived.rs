@@ -152,7 +152,7 @@ struct Template {
     gue_port: Option<u16>,
     scheduler: (usize, String),
     flags: Vec<String>,
-    quorum: Option<u64>,
+    min_healthy: Option<u64>,
     persistence: Option<(usize, String)>,
     servers: Vec<(Server, Option<Health>)>,
     sorry: Option<Server>,
@@ -185,7 +185,7 @@ fn virtual_server(
             service.name = Some(block.word(2).to_owned());
         }
         service.remarks.clone_from(&left.0);
-        service.settings.min_healthy = template.quorum;
+        service.settings.min_healthy = template.min_healthy;
         service.settings.health = health(&template, &mut service);
         let servers = template.servers.iter().map(|(server, _)| server);
         let servers = servers.chain(&template.sorry).map(|server| {
@@ -228,7 +228,7 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
         gue_port: None,
         scheduler: (block.line, "wlc".to_owned()),
         flags: Vec::new(),
-        quorum: None,
+        min_healthy: None,
         persistence: None,
         servers: Vec::new(),
         sorry: None,
@@ -251,7 +251,6 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
                 return None;
             }
             "sorry_server" => sorry_server(child, &mut template, left),
-            "quorum" => template.quorum = word.parse().ok(),
             "persistence_timeout" | "persistence_engine" | "persistence_granularity" => {
                 let what = child.words.join(" ");
                 template.persistence.get_or_insert((child.line, what));
@@ -266,6 +265,7 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
             unlike(child, left);
         }
     }
+    template.min_healthy = min_healthy(block, &template, left);
     // By the service's method, unless it has its own.
     let method = block.child("sorry_server_lvs_method");
     let method = method.and_then(|line| kind(line, &mut template.gue_port));
@@ -273,6 +273,44 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
         sorry.method = method.unwrap_or(template.method);
     }
     Some(template)
+}
+
+/// As many reals as have the weight of `quorum`, if that is one number.
+fn min_healthy(block: &Block, template: &Template, left: &mut Left) -> Option<u64> {
+    let line = block.child("quorum")?;
+    let quorum: u64 = line.word(1).parse().ok()?;
+    let weights = template.servers.iter();
+    let mut weights: Vec<u64> = weights.map(|(s, _)| s.real.weight.into()).collect();
+    weights.sort_unstable();
+    // keepalived lowers it to what there is.
+    let quorum = quorum.min(weights.iter().sum());
+    let fewest = reals_of(quorum, weights.iter().rev());
+    let most = reals_of(quorum, weights.iter());
+    match &template.sorry {
+        None if fewest == most && most > 0 => return Some(most),
+        None => left.line(
+            line,
+            "keepalived adds up the weights of reals that are up, `min_healthy` counts them: set it to how many the VIP cannot do without",
+        ),
+        // The sorry server comes when none of the others is up, here as there.
+        Some(_) if most == 1 => {}
+        Some(_) => left.line(
+            line,
+            "the sorry server comes when no other real is up; as long as one is, it gets the connections",
+        ),
+    }
+    None
+}
+
+/// How many reals have this weight together, one after the other.
+fn reals_of<'w>(quorum: u64, weights: impl Iterator<Item = &'w u64>) -> u64 {
+    let mut sum = 0;
+    let short = |weight: &&u64| {
+        let short = sum < quorum;
+        sum += **weight;
+        short
+    };
+    weights.take_while(short).count() as u64
 }
 
 /// The server that stands in for all that are down.
@@ -329,7 +367,8 @@ fn kind(line: &Block, gue_port: &mut Option<u16>) -> Option<Method> {
     let method = Method::of_kind(line.word(1))?;
     match after("type").map(String::as_str) {
         Some("gue") => {
-            *gue_port = after("port").and_then(|port| port.parse().ok());
+            let port = after("port").and_then(|port| port.parse().ok());
+            *gue_port = port.filter(|port| *port > 0);
             Some(Method::Gue)
         }
         Some("gre") => Some(Method::Gre),

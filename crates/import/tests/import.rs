@@ -153,21 +153,25 @@ fn virtual_servers_of_keepalived_are_carried_over() {
         told(&imported),
         [
             "9: vrrp_instance VI_1, left out",
+            "35: another interval while a check fails (1000 ms), left out",
+            "43: another interval while a check fails (1000 ms), left out",
             "55: persistence_timeout 50, left out",
             "57: alpha, left out",
             "59: direct routing, written as ipip",
             "62: notify_down /usr/local/bin/tell down, left out",
             "69: a second url /other, left out",
-            "74: another interval while a check fails, left out",
+            "74: another interval while a check fails (1000 ms), left out",
             "77: real 10.0.0.4 has another check, left out",
             "77: the server has port 8081, in maintenance until it has the VIP's",
             "77: masquerading, written as ipip",
             "80: MISC_CHECK, left out",
+            "106: another interval while a check fails (3000 ms), left out",
             "116: virtual_server fwmark 3, left out",
         ]
     );
     let web = vip(&config, "192.0.2.1", 443);
-    assert_eq!(web.min_healthy, 2);
+    // One real has the weight of `quorum 2`, and without it the sorry server comes.
+    assert_eq!(web.min_healthy, 0);
     assert_eq!(web.scheduler, Scheduler::LeastLoaded);
     assert_eq!(weights(web), [2, 2, 1]);
     let roles: Vec<RealRole> = web.reals.iter().map(|real| real.role).collect();
@@ -213,6 +217,144 @@ fn virtual_servers_of_keepalived_are_carried_over() {
             status: "200-299".parse().unwrap(),
             body: None,
         })
+    );
+}
+
+/// A virtual server at 192.0.2.1:80 with these lines, its reals at 10.0.0.1 and up.
+fn virtual_server(lines: &str, reals: &[&str]) -> (Imported, BalancerConfig) {
+    let mut text = format!(
+        "virtual_server 192.0.2.1 80 {{\nlvs_sched wrr\nlvs_method TUN\ndelay_loop 1\n{lines}\n"
+    );
+    for (at, lines) in reals.iter().enumerate() {
+        text += &format!("real_server 10.0.0.{} 80 {{\n{lines}\n}}\n", at + 1);
+    }
+    let imported = import(SourceFormat::Keepalived, &(text + "}\n"), &beside());
+    let imported = imported.expect("a keepalived.conf");
+    let config = read(&imported);
+    (imported, config)
+}
+
+#[test]
+fn a_quorum_is_as_many_reals_as_have_its_weight() {
+    let left = "5: quorum 15, left out";
+    let sorry = "sorry_server 10.0.0.9";
+    for (lines, weights, min_healthy, expected) in [
+        ("quorum 2", &[2, 2][..], 1, &[][..]),
+        ("quorum 15", &[10, 10, 10], 2, &[]),
+        ("quorum 9", &[1, 1], 2, &[]),
+        // The heavy one alone, or the two light ones together.
+        ("quorum 15", &[20, 10, 10], 1, &[left]),
+        ("quorum 30", &[20, 10, 10], 1, &["5: quorum 30, left out"]),
+        ("quorum 40", &[20, 10, 10], 3, &[]),
+        // A real without weight is up, and counts here.
+        ("quorum 2", &[2, 2, 0], 1, &["5: quorum 2, left out"]),
+        (&format!("quorum 10\n{sorry}"), &[10, 10], 0, &[]),
+        (&format!("quorum 15\n{sorry}"), &[10, 10], 0, &[left]),
+    ] {
+        let reals: Vec<String> = weights.iter().map(|w| format!("weight {w}")).collect();
+        let reals: Vec<&str> = reals.iter().map(String::as_str).collect();
+        let (imported, config) = virtual_server(lines, &reals);
+        assert_eq!(told(&imported), expected, "{lines} {weights:?}");
+        assert_eq!(
+            config.vips[0].min_healthy, min_healthy,
+            "{lines} {weights:?}"
+        );
+    }
+}
+
+/// What keepalived tries again, and when, by keepalived.conf(5) of version 2.2.
+#[test]
+fn a_check_of_keepalived_fails_as_often_as_there() {
+    let page = "url {\npath /\n}";
+    let later = |ms: u32| format!("7: another interval while a check fails ({ms} ms), left out");
+    for (kind, lines, fall, expected) in [
+        ("TCP_CHECK", "", 2, vec![]),
+        ("HTTP_GET", page, 2, vec![later(3000)]),
+        ("SSL_GET", page, 2, vec![later(3000)]),
+        ("PING_CHECK", "", 2, vec![]),
+        ("DNS_CHECK", "", 4, vec![]),
+        (
+            "MISC_CHECK",
+            "",
+            1,
+            vec!["7: MISC_CHECK, left out".to_owned()],
+        ),
+        (
+            "HTTP_GET",
+            &format!("nb_get_retry 4\n{page}"),
+            5,
+            vec![later(3000)],
+        ),
+        ("HTTP_GET", &format!("retry 0\n{page}"), 1, vec![]),
+        (
+            "HTTP_GET",
+            &format!("delay_before_retry 1\n{page}"),
+            2,
+            vec![],
+        ),
+    ] {
+        let check = format!("{kind} {{\n{lines}\n}}");
+        let lines = "connect_timeout 1";
+        let (imported, config) = virtual_server(lines, &[&check]);
+        let health = config.vips[0].health.as_ref();
+        assert_eq!(health.map(|h| h.params.fall), Some(fall), "{check}");
+        assert_eq!(told(&imported), expected, "{check}");
+    }
+}
+
+#[test]
+fn what_a_check_of_keepalived_says_beyond_a_probe_is_told() {
+    let check = |url: &str| {
+        format!(
+            "HTTP_GET {{\nretry 0\nalpha\nno_such 1\nurl {{\npath /up\nno_such 2\nregex well\n{url}\n}}\n}}\nvirtualhost b.example.org"
+        )
+    };
+    let common = [
+        "9: alpha, left out",
+        "10: no_such 1, left out",
+        "13: no_such 2, left out",
+    ];
+    for (url, text, more) in [
+        ("regex_stack 1 2", Some("well"), &[][..]),
+        // A `body` of these would take servers away that are well.
+        (
+            "regex_options caseless",
+            None,
+            &[
+                "14: regex well, left out",
+                "15: regex_options caseless, left out",
+            ][..],
+        ),
+        (
+            "regex_no_match",
+            None,
+            &["14: regex well, left out", "15: regex_no_match, left out"],
+        ),
+        (
+            "digest 9b3a0c85a887a256d6939da88aabd8cd",
+            Some("well"),
+            &["15: digest 9b3a0c85a887a256d6939da88aabd8cd, left out"],
+        ),
+    ] {
+        let (imported, config) = virtual_server("connect_timeout 1", &[&check(url)]);
+        assert_eq!(told(&imported), [&common[..], more].concat(), "{url}");
+        let health = config.vips[0].health.as_ref();
+        assert_eq!(
+            health.map(|health| &health.probe),
+            Some(&ProbeConfig::Http {
+                tls: None,
+                path: "/up".into(),
+                host: Some("b.example.org".into()),
+                status: "200-299".parse().unwrap(),
+                body: text.map(str::to_owned),
+            })
+        );
+    }
+    // A probe's timeout is at most its interval.
+    let (imported, _) = virtual_server("", &["TCP_CHECK {\n}"]);
+    assert_eq!(
+        told(&imported),
+        ["1: a timeout of 5000 ms, written as 1000 ms"]
     );
 }
 
@@ -263,7 +405,8 @@ fn proxies_by_tcp_of_haproxy_are_carried_over() {
     assert_eq!(waits, [false, false, true]);
     let health = mail.health.as_ref().expect("a check");
     assert_eq!(health.params.interval_ns, 3_000_000_000);
-    assert_eq!(health.params.timeout_ns, 500_000_000);
+    // The interval's, as HAProxy has it without `timeout check`.
+    assert_eq!(health.params.timeout_ns, 3_000_000_000);
     assert_eq!((health.params.rise, health.params.fall), (2, 4));
     assert!(
         imported.toml.contains("[pool.mailers]"),
@@ -327,6 +470,182 @@ fn what_haproxy_does_to_contents_is_told() {
     let site = vip(&config, "192.0.2.1", 443);
     assert_eq!(weights(site), [1, 1]);
     assert_eq!(site.reals[1].role, RealRole::Backup);
+}
+
+/// A proxy at 192.0.2.1:80 with these lines.
+fn listen(lines: &str) -> (Imported, BalancerConfig) {
+    let text = format!("listen web\nbind 192.0.2.1:80\n{lines}\n");
+    let imported = import(SourceFormat::HaproxyTcp, &text, &beside()).expect("a haproxy.cfg");
+    let config = read(&imported);
+    (imported, config)
+}
+
+#[test]
+fn a_check_of_haproxy_may_take_as_long_as_there() {
+    let (page, none) = ("option httpchk GET /\n", &[][..]);
+    let clamped = "2: a timeout of 10000 ms, written as 2000 ms";
+    for (timeouts, timeout_ms, expected) in [
+        // By HAProxy's manual the interval is for connection and answer together.
+        (format!("{page}timeout connect 500ms"), 2000, none),
+        (
+            format!("{page}timeout connect 500ms\ntimeout check 800ms"),
+            800,
+            none,
+        ),
+        (format!("{page}timeout check 10s"), 2000, &[clamped]),
+        // Nothing is answered: the connection's.
+        ("timeout connect 500ms\ntimeout check 10s".into(), 500, none),
+        ("timeout connect 5s\ntimeout check 10s".into(), 2000, none),
+    ] {
+        let (imported, config) = listen(&format!("{timeouts}\nserver a 10.0.0.1:80 check"));
+        let health = config.vips[0].health.as_ref().expect("a check");
+        assert_eq!(
+            health.params.timeout_ns,
+            timeout_ms * 1_000_000,
+            "{timeouts}"
+        );
+        assert_eq!(told(&imported), expected, "{timeouts}");
+    }
+}
+
+#[test]
+fn what_speeds_up_a_check_of_haproxy_is_told() {
+    let (imported, _) = listen(
+        "server a 10.0.0.1:80 check inter 10s fastinter 1s downinter 20s observe layer4 error-limit 5 on-error mark-down",
+    );
+    assert_eq!(
+        told(&imported),
+        [
+            "3: fastinter 1s of server a, left out",
+            "3: downinter 20s of server a, left out",
+            "3: observe layer4 of server a, left out",
+            "3: error-limit 5 of server a, left out",
+            "3: on-error mark-down of server a, left out",
+        ]
+    );
+}
+
+#[test]
+fn a_disabled_proxy_leaves_its_address_to_another() {
+    for (first, second, expected) in [
+        ("disabled", "", "3: listen old is disabled, left out"),
+        ("", "disabled", "7: listen new is disabled, left out"),
+        (
+            "disabled\nenabled",
+            "disabled",
+            "8: listen new is disabled, left out",
+        ),
+    ] {
+        let text = format!(
+            "listen old\nbind 192.0.2.1:80\n{first}\nserver a 10.0.0.1:80\n\
+             listen new\nbind 192.0.2.1:80\n{second}\nserver b 10.0.0.2:80\n"
+        );
+        let imported = import(SourceFormat::HaproxyTcp, &text, &beside()).expect("a haproxy.cfg");
+        assert_eq!(told(&imported), [expected]);
+        let config = read(&imported);
+        let [vip] = &config.vips[..] else {
+            panic!("not one VIP: {}", imported.toml);
+        };
+        let (name, real) = if second.is_empty() {
+            ("new", "10.0.0.2")
+        } else {
+            ("old", "10.0.0.1")
+        };
+        assert_eq!((vip.name.as_str(), vip.reals.len()), (name, 1));
+        assert_eq!(vip.reals[0].address.to_string(), real);
+    }
+    let text = "defaults\ndisabled\nfrontend f\nbind 192.0.2.1:80\nenabled\ndefault_backend b\n\
+                backend b\nserver a 10.0.0.1:80\n";
+    let imported = import(SourceFormat::HaproxyTcp, text, &beside()).expect("a haproxy.cfg");
+    assert_eq!(told(&imported), ["2: backend b is disabled, left out"]);
+    assert_eq!(imported.vips, 0);
+}
+
+#[test]
+fn a_host_of_haproxy_ends_where_its_header_does() {
+    for (option, host, expected) in [
+        (
+            r"GET /up HTTP/1.1\r\nHost:\ www.example.org\r\nConnection:\ close",
+            Some("www.example.org"),
+            &[][..],
+        ),
+        (
+            r#"GET /up "HTTP/1.0\r\nX-Forwarded-Host: a.org\r\nhost: b.org:8080\r\n""#,
+            Some("b.org:8080"),
+            &["3: header X-Forwarded-Host of a check, left out"],
+        ),
+        (r"GET /up HTTP/1.1", None, &[]),
+        (
+            r"GET /up HTTP/1.1\r\nHost:\ %[src]",
+            None,
+            &["2: host `%[src]`, left out"],
+        ),
+        (
+            "GET /up\nhttp-check send hdr X-Token abc hdr Host c.org",
+            Some("c.org"),
+            &["4: header X-Token of a check, left out"],
+        ),
+    ] {
+        let (imported, config) = listen(&format!(
+            "option httpchk {option}\nserver a 10.0.0.1:80 check"
+        ));
+        assert_eq!(told(&imported), expected, "{option}");
+        let health = config.vips[0].health.as_ref().expect("a check");
+        let ProbeConfig::Http { host: written, .. } = &health.probe else {
+            panic!("{option}: {:?}", health.probe);
+        };
+        assert_eq!(written.as_deref(), host, "{option}");
+    }
+}
+
+/// Each of these would be refused by the balancer, were it written as it stands.
+#[test]
+fn what_the_balancer_would_refuse_is_told_and_left_out() {
+    let (server, long) = ("server a 10.0.0.1:80 check", "u".repeat(121));
+    for (lines, expected) in [
+        (
+            format!("{server}\nserver b 0.0.0.0:80 check\nserver c 224.0.0.1:80 check"),
+            vec![
+                "4: real 0.0.0.0 is no single server, left out".to_owned(),
+                "5: real 224.0.0.1 is no single server, left out".to_owned(),
+            ],
+        ),
+        (
+            format!("option httpchk GET /a<b HTTP/1.1\\r\\nHost:a_b:x\n{server}"),
+            vec![
+                "2: path `/a<b`, written as /".to_owned(),
+                "2: host `a_b:x`, left out".to_owned(),
+            ],
+        ),
+        (
+            format!("option httpchk GET /\n{server} check-ssl ca-file site.pem"),
+            vec!["2: ca `site.pem`, left out".to_owned()],
+        ),
+        (
+            format!("option pgsql-check user {long}\n{server}"),
+            vec![format!("2: user `{long}`, left out")],
+        ),
+        (format!("{server} port 0"), vec![]),
+    ] {
+        let (imported, _) = listen(&lines);
+        assert_eq!(told(&imported), expected, "{lines}");
+    }
+    let text = "virtual_server_group a&b {\n192.0.2.1 80\n::ffff:192.0.2.1 81\n}\n\
+                virtual_server group a&b {\ndelay_loop 5\nprotocol UDP\n\
+                lvs_method TUN type gue port 0\nreal_server 10.0.0.1 0 {\nDNS_CHECK {\n\
+                name a..b\n}\n}\n}\n";
+    let imported = import(SourceFormat::Keepalived, text, &beside()).expect("a keepalived.conf");
+    assert_eq!(
+        told(&imported),
+        ["5: name a&b, left out", "5: name `a..b`, left out"]
+    );
+    let config = read(&imported);
+    assert_eq!(vip(&config, "192.0.2.1", 81).name, "192.0.2.1:81/udp");
+    let (imported, config) =
+        virtual_server("connect_timeout 1", &["PING_CHECK {\nconnect_port 7\n}"]);
+    assert_eq!(told(&imported), [] as [&str; 0]);
+    let health = config.vips[0].health.as_ref();
+    assert_eq!(health.map(|health| &health.probe), Some(&ProbeConfig::Icmp));
 }
 
 #[test]

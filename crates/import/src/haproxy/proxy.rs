@@ -136,6 +136,8 @@ pub(super) struct Proxy {
     pub(super) name: String,
     pub(super) line: usize,
     pub(super) mode: Option<(usize, String)>,
+    /// The line that turns it off.
+    pub(super) disabled: Option<usize>,
     pub(super) binds: Vec<Bind>,
     /// Where its connections go, if not to its own servers.
     pub(super) backend: Option<(usize, String)>,
@@ -187,10 +189,10 @@ impl Proxy {
                 words,
                 "write each server with its address",
             ),
-            "disabled" => self.left_out(line, words, "write the VIP when it is to serve"),
+            "disabled" => self.disabled = Some(line),
+            "enabled" => self.disabled = None,
             "timeout" => match (word(1), millis(word(2), "ms")) {
                 ("check", timeout) => self.check.timeout_ms = timeout,
-                // Without one of its own, a check may take as long as a connection.
                 ("connect", timeout) => self.check.connect_ms = timeout,
                 _ => {}
             },

@@ -28,16 +28,11 @@ const OWN: [&str; 13] = [
 const PING: &str = "tcp-check send PING\\r\\n";
 
 /// The same with a value.
-const OWN_OF: [&str; 15] = [
+const OWN_OF: [&str; 10] = [
     "id",
-    "fastinter",
-    "downinter",
     "init-addr",
     "maxqueue",
     "minconn",
-    "on-error",
-    "observe",
-    "error-limit",
     "pool-max-conn",
     "pool-purge-delay",
     "pool-low-conn",
@@ -171,6 +166,20 @@ impl Server {
                         "open connections of a real that is down go on as long as they can",
                     );
                 }
+                "fastinter" | "downinter" => {
+                    let what = format!("{word} {}", value());
+                    self.left_out(
+                        &what,
+                        "probes come at `interval` always: choose it so that `fall` of them are soon enough",
+                    );
+                }
+                "observe" | "on-error" | "error-limit" => {
+                    let what = format!("{word} {}", value());
+                    self.left_out(
+                        &what,
+                        "probes decide; passive = true in `health` also counts clients that connect and then send nothing",
+                    );
+                }
                 "addr" => {
                     let what = format!("addr {}", value());
                     self.left_out(&what, "a probe goes to the real itself");
@@ -241,6 +250,22 @@ struct Page {
     remarks: Vec<Remark>,
 }
 
+impl Page {
+    /// A header of the request.
+    fn header(&mut self, line: usize, name: &str, value: &str) {
+        if name.eq_ignore_ascii_case("host") {
+            // Where a `\r` or `\n` begins, the next header does.
+            let end = value.find(|c: char| c == '\\' || c.is_whitespace());
+            let host = &value[..end.unwrap_or(value.len())];
+            self.host = (!host.is_empty()).then(|| host.to_owned());
+        } else if !name.eq_ignore_ascii_case("connection") {
+            let what = format!("header {name} of a check, left out");
+            let instead = "of its headers only `host` can be chosen";
+            self.remarks.push(remark(line, what, instead));
+        }
+    }
+}
+
 impl Check {
     pub(super) fn tcp(&mut self) {
         (self.page, self.database) = (None, None);
@@ -260,17 +285,22 @@ impl Check {
             1 => (None, word(0)),
             _ => (word(0), word(1)),
         };
-        let headers = words.get(2..).unwrap_or_default().join(" ");
-        let host = headers.split("Host:").nth(1).map(str::trim);
-        self.page = Some(Page {
+        let mut page = Page {
             line,
             method: method.unwrap_or_else(|| "OPTIONS".to_owned()),
             path: path.unwrap_or_else(|| "/".to_owned()),
-            host: host.filter(|host| !host.is_empty()).map(str::to_owned),
+            host: None,
             status: None,
             body: None,
             remarks: Vec::new(),
-        });
+        };
+        let version = words.get(2..).unwrap_or_default().join(" ");
+        for header in version.split("\\n").skip(1) {
+            if let Some((name, value)) = header.split_once(':') {
+                page.header(line, name.trim(), value.trim());
+            }
+        }
+        self.page = Some(page);
         self.database = None;
     }
 
@@ -309,9 +339,9 @@ impl Check {
                 if let Some(uri) = after("uri") {
                     page.path.clone_from(uri);
                 }
-                let mut pairs = words.windows(3).filter(|w| w[0] == "hdr");
-                let host = pairs.find(|w| w[1].eq_ignore_ascii_case("host"));
-                page.host = host.map(|w| w[2].clone()).or(page.host.take());
+                for header in words.windows(3).filter(|w| w[0] == "hdr") {
+                    page.header(line, &header[1], &header[2]);
+                }
             }
             "expect" => {
                 let negated = words.iter().any(|word| word == "!");
@@ -360,14 +390,18 @@ impl Check {
             }
         }
         let interval = first.interval_ms.unwrap_or(2000);
-        let timeout = self
-            .timeout_ms
-            .or(self.connect_ms)
-            .map(|ms| ms.min(interval));
+        let asks = self.page.is_some() || self.database.is_some();
+        // `timeout check` is of the answer, and has `timeout connect` hold for the connection;
+        // without it the interval is for both.
+        let timeout = match self.timeout_ms {
+            None => interval,
+            Some(answer) if asks => answer,
+            Some(_) => self.connect_ms.map_or(interval, |ms| ms.min(interval)),
+        };
         let mut health = Health {
             port: first.check_port,
             interval_ms: first.interval_ms,
-            timeout_ms: timeout,
+            timeout_ms: Some(timeout),
             rise: first.rise,
             fall: first.fall,
             ..Health::tcp()

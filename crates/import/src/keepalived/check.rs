@@ -24,20 +24,42 @@ pub(super) const CHECKS: [&str; 11] = [
 /// What is asked of a name server.
 const RECORDS: [&str; 7] = ["A", "AAAA", "MX", "NS", "SOA", "SRV", "TXT"];
 
-/// Milliseconds of a word in seconds, which is how keepalived counts.
-fn seconds(block: &Block, word: &str) -> Option<u64> {
-    millis(block.child(word)?.word(1), "s")
+/// Words of a check that are taken here, or change nothing.
+const TAKEN: [&str; 9] = [
+    "connect_port",
+    "enable_sni",
+    "fast_recovery",
+    "http_protocol",
+    "log_all_failures",
+    "name",
+    "nb_get_retry",
+    "type",
+    "url",
+];
+
+/// Words of a `url` that say how its `regex` is meant.
+const CHANGES_REGEX: [&str; 4] = [
+    "regex_no_match",
+    "regex_options",
+    "regex_min_offset",
+    "regex_max_offset",
+];
+
+/// Milliseconds of a line in seconds, which is how keepalived counts.
+fn seconds(line: &Block) -> Option<u64> {
+    millis(line.word(1), "s")
 }
 
 /// The check, in the words of Causeway that are nearest; what has no equal is reported.
 pub(super) fn health(server: &Block, real: &Block, check: &Block, left: &mut Left) -> Health {
-    let probe = match check.word(0) {
-        "TCP_CHECK" => "tcp",
-        "HTTP_GET" => "http",
-        "SSL_GET" => "https",
-        "DNS_CHECK" => "dns",
-        "PING_CHECK" => "icmp",
-        kind => {
+    let kind = check.word(0);
+    let probe = match kind {
+        "TCP_CHECK" => Some("tcp"),
+        "HTTP_GET" => Some("http"),
+        "SSL_GET" => Some("https"),
+        "DNS_CHECK" => Some("dns"),
+        "PING_CHECK" => Some("icmp"),
+        _ => {
             let instead = match kind {
                 "MISC_CHECK" | "FILE_CHECK" => {
                     "a script is of the whole VIP, and has the real's address in CAUSEWAY_REAL: write health = { probe = \"script\", command = [...] } for one that goes by that; a TCP connection is opened where this is the VIP's first check"
@@ -45,58 +67,62 @@ pub(super) fn health(server: &Block, real: &Block, check: &Block, left: &mut Lef
                 _ => "a TCP connection is opened where this is the VIP's first check",
             };
             left.out(check, kind, instead);
-            "tcp"
+            None
         }
     };
     let of = |word: &str| {
-        let place = [check, real, server]
-            .into_iter()
-            .find(|b| b.child(word).is_some());
-        place.and_then(|block| block.child(word))
+        let mut blocks = [check, real, server].into_iter();
+        blocks.find_map(|block| block.child(word))
     };
-    let retries = of("retry").and_then(|retry| retry.word(1).parse::<u32>().ok());
-    // Connections are tried again once, everything else three times (keepalived.conf(5)).
-    let retries = retries.unwrap_or(if probe == "tcp" { 1 } else { 3 });
-    let interval = [check, real, server]
-        .iter()
-        .find_map(|block| seconds(block, "delay_loop"));
-    let timeout = [check, real, server]
-        .iter()
-        .find_map(|block| seconds(block, "connect_timeout"));
     // A minute from check to check unless it says so, five seconds for each.
-    let interval = interval.unwrap_or(60_000);
+    let interval = of("delay_loop").and_then(seconds).unwrap_or(60_000);
+    let timeout = of("connect_timeout").and_then(seconds).unwrap_or(5000);
+    // How often one that fails is tried again, and after how long (keepalived.conf(5)).
+    let (retries, delay) = match kind {
+        "HTTP_GET" | "SSL_GET" => (1, 3000),
+        "DNS_CHECK" => (3, interval),
+        "MISC_CHECK" | "FILE_CHECK" | "BFD_CHECK" => (0, 1000),
+        _ => (1, 1000),
+    };
+    let retry = check.child("nb_get_retry").or(of("retry"));
+    let retries = retry
+        .and_then(|retry| retry.word(1).parse::<u32>().ok())
+        .unwrap_or(retries);
+    let delay_line = of("delay_before_retry");
+    let delay = delay_line.and_then(seconds).unwrap_or(delay);
+    if retries > 0 && delay != interval {
+        left.out(
+            delay_line.unwrap_or(check),
+            &format!("another interval while a check fails ({delay} ms)"),
+            "probes come at `interval` always: choose it so that `fall` of them are soon enough",
+        );
+    }
     let mut health = Health {
-        probe,
+        probe: probe.unwrap_or("tcp"),
         port: check
             .child("connect_port")
             .and_then(|port| port.word(1).parse().ok()),
         interval_ms: Some(interval),
-        timeout_ms: Some(timeout.unwrap_or(5000).min(interval)),
+        timeout_ms: Some(timeout),
         rise: Some(1),
         fall: Some(retries.saturating_add(1)),
         ..Health::default()
     };
-    if let Some(delay) = of("delay_before_retry")
-        && seconds_of(delay) != Some(interval)
-    {
-        left.out(
-            delay,
-            "another interval while a check fails",
-            "probes come at `interval` always: choose it so that `fall` of them are soon enough",
-        );
-    }
-    for word in ["connect_ip", "bindto", "bind_if", "fwmark"] {
-        if let Some(child) = check.child(word) {
-            left.out(
+    for child in &check.children {
+        match child.word(0) {
+            "connect_ip" | "bindto" | "bind_if" | "bind_port" | "fwmark" => left.line(
                 child,
-                &child.words.join(" "),
                 "a probe goes to the real itself, from this host's own address",
-            );
+            ),
+            word if TAKEN.contains(&word) => {}
+            // With the check as a whole.
+            _ if probe.is_none() => {}
+            _ => super::unlike(child, left),
         }
     }
     match probe {
-        "http" | "https" => pages(server, check, &mut health, left),
-        "dns" => {
+        Some("http" | "https") => pages([real, server], check, &mut health, left),
+        Some("dns") => {
             let name = check.child("name").map(|name| name.word(1));
             health.name = name.filter(|name| *name != ".").map(str::to_owned);
             let kind = check.child("type").map_or("SOA", |kind| kind.word(1));
@@ -110,12 +136,8 @@ pub(super) fn health(server: &Block, real: &Block, check: &Block, left: &mut Lef
     health
 }
 
-fn seconds_of(block: &Block) -> Option<u64> {
-    millis(block.word(1), "s")
-}
-
 /// Pages that are asked for.
-fn pages(server: &Block, check: &Block, health: &mut Health, left: &mut Left) {
+fn pages(around: [&Block; 2], check: &Block, health: &mut Health, left: &mut Left) {
     let mut urls = check.children.iter().filter(|child| child.word(0) == "url");
     let Some(url) = urls.next() else {
         return;
@@ -129,23 +151,28 @@ fn pages(server: &Block, check: &Block, health: &mut Health, left: &mut Left) {
         );
     }
     health.path = url.child("path").map(|path| path.word(1).to_owned());
-    let host = url
-        .child("virtualhost")
-        .or(check.child("virtualhost"))
-        .or(server.child("virtualhost"));
+    let mut blocks = [url, check].into_iter().chain(around);
+    let host = blocks.find_map(|block| block.child("virtualhost"));
     health.host = host.map(|host| host.word(1).to_owned());
-    let pattern = url.child("regex").map(|regex| regex.word(1));
-    health.body = pattern.and_then(plain_text);
-    for word in ["digest", "regex", "regex_no_match"] {
-        if let Some(child) = url.child(word)
-            && (word != "regex" || health.body.is_none())
-        {
-            left.out(child, word, "a page is searched for one text, `body`: let it answer with another status when it is wrong");
+    // One of these makes another text right, or a right one wrong.
+    let is_plain = CHANGES_REGEX.iter().all(|word| url.child(word).is_none());
+    let pattern = url.child("regex").filter(|_| is_plain);
+    health.body = pattern.and_then(|regex| plain_text(regex.word(1)));
+    for child in &url.children {
+        match child.word(0) {
+            // How much memory a pattern may take.
+            "path" | "status_code" | "virtualhost" | "regex_stack" => {}
+            "regex" if health.body.is_some() => {}
+            word if matches!(word, "digest" | "regex") || CHANGES_REGEX.contains(&word) => left.line(
+                child,
+                "a page is searched for one text as it stands, `body`: let it answer with another status when it is wrong",
+            ),
+            _ => super::unlike(child, left),
         }
     }
-    health.status = match url.child("status_code") {
-        Some(codes) => Some(codes.words[1..].join(" ")),
-        // Any of 2xx, unless the page is compared.
-        None => url.child("digest").is_none().then(|| "200-299".to_owned()),
-    };
+    // Any of 2xx unless it says.
+    let codes = url
+        .child("status_code")
+        .map(|codes| codes.words[1..].join(" "));
+    health.status = Some(codes.unwrap_or_else(|| "200-299".to_owned()));
 }
