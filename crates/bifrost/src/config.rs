@@ -24,8 +24,8 @@ pub enum Schedule {
 /// The retransmission timeout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rto {
-    /// srtt + 4 var + 0.5 ms + the ACK delay, at least 1 ms, at most the larger of
-    /// 4 ms and srtt + 4 var.
+    /// srtt + 4 var + 0.5 ms + the ACK delay, at least 1 ms; up to 4 ms where the path's window
+    /// is full.
     #[default]
     Adaptive,
     /// This long, in nanoseconds; the slides' 4 ms.

@@ -160,7 +160,7 @@ impl ControlWriter<'_> {
         probe.write(out);
         let tag = session.tag_len();
         if kind == PacketKind::Probe {
-            path.stats.probes_sent += 1;
+            path.on_probe_sent(self.now_ns);
             let len = usize::from(size).saturating_sub(path.config.ip_overhead().into());
             let len = len.saturating_sub(tag);
             out.resize(len.max(out.len()), 0);

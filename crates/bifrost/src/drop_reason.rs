@@ -41,7 +41,7 @@ reasons! {
     FrameLong = "frame-long",
     /// Frame: its lifetime is over, or a chunk of it was sent as often as allowed.
     Abandoned = "abandoned",
-    /// Frame: under way when the peer was restarted.
+    /// Frame: under way when the peer was restarted. Chunk: held then until its turn.
     PeerRestart = "peer-restart",
     /// Datagram: for a path that is not configured, or on another than it names.
     Path = "path",
@@ -58,7 +58,8 @@ reasons! {
     Malformed = "malformed",
     /// Chunk: its packet number has been seen.
     Duplicate = "duplicate",
-    /// Chunk: its packet number lies behind the bitmap. Reply: to a probe of long ago.
+    /// Chunk: its packet number lies behind the bitmap. Reply: to a probe of long ago, or to
+    /// one that has been answered.
     Old = "old",
     /// Chunk: arrived twice, under two packet numbers: retransmitted without need.
     Redundant = "redundant",
@@ -68,7 +69,7 @@ reasons! {
     Resegmented = "resegmented",
     /// Chunk: beyond its flow's window.
     FlowWindow = "flow-window",
-    /// Chunk: the tunnel holds as much as it may.
+    /// Chunk: the tunnel holds as much as it may, or its memory runs short.
     MemoryCap = "memory-cap",
     /// Chunk: the frame's virtio header or IP header would not be safe to write.
     Virtio = "virtio",

@@ -47,6 +47,8 @@ pub struct TransportEngine {
     clock_ns: u64,
     /// The smoothed RTT of the slowest living path, as of the last timeout.
     slowest_rtt_ns: u64,
+    /// See [`TransportEngine::set_short_of_memory`].
+    short_of_memory: bool,
     /// Kept for their memory; empty between calls.
     acked: Vec<AckedChunks>,
     lost: Vec<LostChunk>,
@@ -81,6 +83,7 @@ impl TransportEngine {
             behind_data: false,
             clock_ns: 0,
             slowest_rtt_ns: 0,
+            short_of_memory: false,
             acked: Vec::new(),
             lost: Vec::new(),
         })
@@ -167,6 +170,19 @@ impl TransportEngine {
         }
     }
 
+    /// A path may carry larger packets than its configuration said: probes find out whether they pass,
+    /// and meanwhile it goes on as it is. Whether there is such a path, and `mtu` is larger.
+    pub fn raise_path_mtu(&mut self, now_ns: u64, id: PathId, mtu: u16) -> bool {
+        let path = self.paths.get_mut(id.index());
+        path.is_some_and(|path| path.raise_mtu(now_ns, id, mtu))
+    }
+
+    /// Whether the caller's memory for datagrams runs short. As long as it does, only chunks of
+    /// frames whose turn it is are taken; the others are dropped, and the peer sends them again.
+    pub fn set_short_of_memory(&mut self, short: bool) {
+        self.short_of_memory = short;
+    }
+
     /// Takes a path out of use; what is in flight on it goes elsewhere.
     fn stop_path(&mut self, now_ns: u64, index: usize, state: PathState) {
         let Some(path) = self.paths.get_mut(index) else {
@@ -206,7 +222,11 @@ impl TransportEngine {
     /// Whether a frame would be taken now, and sent soon.
     pub fn can_accept(&self) -> bool {
         let limits = &self.config.limits;
-        let windows = || self.paths.iter().map(|(_, path)| path.window_left());
+        let windows = || {
+            self.paths
+                .iter()
+                .map(|(_, path)| path.window_left(self.clock_ns))
+        };
         let ahead = || {
             let frames = self.outbound.waiting_frames();
             let sends_in = |time_ns| {
@@ -398,6 +418,7 @@ impl TransportEngine {
             bytes: config.limits.chunk_bytes,
             timeout_ns: config.reorder_timeout_ns.max(4 * self.slowest_rtt_ns),
             frame_lifetime_ns: config.frame_lifetime_ns,
+            only_first: self.short_of_memory,
         }
     }
 }

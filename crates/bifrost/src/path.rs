@@ -2,6 +2,8 @@
 
 //! A path: what is in flight on it, what has arrived on it, and whether it works.
 
+use std::collections::VecDeque;
+
 mod congestion;
 mod data_progress;
 mod health;
@@ -21,6 +23,7 @@ use self::sent_packets::SentPackets;
 use crate::config::{PathConfig, Rto, TransportConfig};
 use crate::metrics::{PathMetrics, PathState};
 use crate::send_buffer::FrameRef;
+use crate::types::PathId;
 use crate::wire::{AckHeader, FIRST_NUMBER, stamp_us};
 
 pub(crate) use self::health::{ReplyOutcome, Unresponsive};
@@ -30,9 +33,12 @@ pub(crate) use self::sent_packets::{AckedChunks, ChunkRun, LostChunk};
 
 /// A round trip that took longer is not one.
 pub(crate) const MAX_RTT_US: u32 = 5_000_000;
+/// Probes of which the answer may still come. In 5 s a path that does not answer gets 900, and
+/// more where many are asked for.
+const MAX_PROBES: usize = 2048;
 
-/// Numbers that outlive the path's configuration: with keys they must not come twice
-/// in a session, those of probes not twice in the life of an instance.
+/// What outlives the path's configuration. Numbers: with keys they must not come twice
+/// in a session, those of probes not twice in the life of an instance. And counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathNumbers {
     data: u64,
@@ -40,6 +46,7 @@ pub(crate) struct PathNumbers {
     probe: u64,
     window: ReplayWindow,
     control_seen: u64,
+    stats: PathMetrics,
 }
 
 impl PathNumbers {
@@ -50,6 +57,7 @@ impl PathNumbers {
             probe: 1,
             window: ReplayWindow::new(),
             control_seen: FIRST_NUMBER - 1,
+            stats: PathMetrics::default(),
         }
     }
 
@@ -57,6 +65,7 @@ impl PathNumbers {
     pub(crate) fn of_new_session(self) -> PathNumbers {
         PathNumbers {
             probe: self.probe,
+            stats: self.stats,
             ..PathNumbers::new()
         }
     }
@@ -84,6 +93,8 @@ pub(crate) struct Path {
     probe_timeout: ProbeTimeout,
     next_control: u64,
     next_probe: u64,
+    /// When the probes were sent that may still be answered, in microseconds; in order.
+    probes_us: VecDeque<u64>,
     pub stats: PathMetrics,
 }
 
@@ -105,7 +116,8 @@ impl Path {
             probe_timeout: ProbeTimeout::default(),
             next_control: numbers.control,
             next_probe: numbers.probe,
-            stats: PathMetrics::default(),
+            probes_us: VecDeque::new(),
+            stats: numbers.stats,
         }
     }
 
@@ -117,6 +129,7 @@ impl Path {
             probe: self.next_probe,
             window: self.acks.window,
             control_seen: self.acks.control_seen,
+            stats: self.stats,
         }
     }
 
@@ -152,8 +165,20 @@ impl Path {
         self.health.mtu()
     }
 
+    /// Larger packets than configured may pass; whether `mtu` is larger, and may be one.
+    pub(crate) fn raise_mtu(&mut self, now_ns: u64, id: PathId, mtu: u16) -> bool {
+        let config = PathConfig { mtu, ..self.config };
+        if mtu <= self.config.mtu || config.check(id).is_err() {
+            return false;
+        }
+        self.config = config;
+        self.health.raise(now_ns, mtu);
+        true
+    }
+
     /// The MTU is known; whether it has changed.
     pub(crate) fn set_mtu(&mut self, now_ns: u64, mtu: u16) -> bool {
+        self.congestion.set_mtu(mtu);
         self.health.set_mtu(now_ns, mtu)
     }
 
@@ -183,17 +208,17 @@ impl Path {
     }
 
     /// Whether a datagram of `len` bytes may be sent now.
-    pub(crate) fn can_send(&self, len: u64) -> bool {
+    pub(crate) fn can_send(&self, now_ns: u64, len: u64) -> bool {
         self.is_alive()
-            && self.sent.inflight() + len <= self.congestion.allowed()
+            && self.sent.inflight() + len <= self.congestion.allowed(now_ns)
             && self.sent.packets_left() > 0
     }
 
     /// Bytes that may be sent now.
-    pub(crate) fn window_left(&self) -> u64 {
+    pub(crate) fn window_left(&self, now_ns: u64) -> u64 {
         if self.is_alive() && self.sent.packets_left() > 0 {
             self.congestion
-                .allowed()
+                .allowed(now_ns)
                 .saturating_sub(self.sent.inflight())
         } else {
             0
@@ -201,8 +226,8 @@ impl Path {
     }
 
     /// Datagrams of `len` bytes that may be sent now.
-    pub(crate) fn datagrams_left(&self, len: u32) -> u64 {
-        (self.window_left() / u64::from(len)).min(self.sent.packets_left())
+    pub(crate) fn datagrams_left(&self, now_ns: u64, len: u32) -> u64 {
+        (self.window_left(now_ns) / u64::from(len)).min(self.sent.packets_left())
     }
 
     /// Bytes that the window lets through in a time.
@@ -315,6 +340,27 @@ impl Path {
         self.health.leave_alone(now_ns + self.data.leave_alone());
     }
 
+    /// A probe leaves.
+    pub(crate) fn on_probe_sent(&mut self, now_ns: u64) {
+        let now_us = now_ns / 1000;
+        let over = |sent_us: &u64| now_us.saturating_sub(*sent_us) > MAX_RTT_US.into();
+        while self.probes_us.front().is_some_and(over) || self.probes_us.len() >= MAX_PROBES {
+            self.probes_us.pop_front();
+        }
+        self.probes_us.push_back(now_us);
+        self.stats.probes_sent += 1;
+    }
+
+    /// Whether a probe was sent `age_us` ago and has had no answer. This one is it: a reply that
+    /// was recorded answers none, although its stamp comes round again after 71.6 minutes.
+    pub(crate) fn take_answered(&mut self, now_ns: u64, age_us: u32) -> bool {
+        let sent_us = (now_ns / 1000).checked_sub(age_us.into());
+        let place = sent_us.and_then(|sent_us| self.probes_us.binary_search(&sent_us).ok());
+        place
+            .and_then(|place| self.probes_us.remove(place))
+            .is_some()
+    }
+
     /// A reply to a probe of `size` bytes that was sent `age_us` ago.
     pub(crate) fn on_reply(
         &mut self,
@@ -327,6 +373,9 @@ impl Path {
         let outcome = self.health.on_reply(now_ns, age_us, size);
         if !outcome.fresh {
             return outcome;
+        }
+        if let Some(mtu) = outcome.mtu {
+            self.congestion.set_mtu(mtu);
         }
         self.probe_timeout.clear();
         self.stats.replies_received += 1;
@@ -432,7 +481,7 @@ impl Path {
         let queue_ns =
             2 * config.queue_target_ns * self.sent.inflight() / self.congestion.bytes().max(1);
         self.rtt
-            .timeout_ns(config.rto, config.ack_delay_ns + queue_ns)
+            .timeout_ns(config.rto, config.ack_delay_ns, queue_ns)
     }
 
     /// How long a gap that too few packets have overtaken is waited for.

@@ -10,7 +10,7 @@ use crate::types::PathId;
 #[derive(Debug)]
 pub(crate) struct PathTable {
     paths: [Option<Path>; PathId::LIMIT],
-    /// Where the numbers of removed paths go on.
+    /// Where the numbers and counters of removed paths go on.
     numbers: [PathNumbers; PathId::LIMIT],
     /// Whether a timeout of a path is open until the peer is known to be awake.
     awaits_peer: bool,

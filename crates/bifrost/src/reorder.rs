@@ -103,6 +103,8 @@ pub(crate) struct ReorderLimits {
     pub bytes: u64,
     pub timeout_ns: u64,
     pub frame_lifetime_ns: u64,
+    /// Only frames whose turn it is may be held.
+    pub only_first: bool,
 }
 
 impl ReorderLimits {
@@ -114,7 +116,8 @@ impl ReorderLimits {
         } else {
             (self.chunks - self.chunks / 4, self.bytes - self.bytes / 4)
         };
-        held.0 + more.0 > chunks || held.1 + u64::from(more.1) > bytes
+        let waits = self.only_first && !first;
+        waits || held.0 + more.0 > chunks || held.1 + u64::from(more.1) > bytes
     }
 }
 
@@ -129,6 +132,7 @@ pub(crate) struct Reorder {
     gaps: BinaryHeap<Reverse<(u64, u16)>>,
     /// Flows whose watermark has moved since it was last reported.
     dirty: VecDeque<u16>,
+    /// In the order in which they are to be reported.
     refusals: VecDeque<Refusal>,
     outstanding: Option<Outstanding>,
     deliveries: u64,
@@ -144,6 +148,8 @@ impl Reorder {
                 self.frames.release(*at, released);
             }
         }
+        let chunks = self.frames.held().chunks.into();
+        released.drops.add(DropReason::PeerRestart, chunks);
         self.frames.clear();
         *self = Reorder {
             frames: std::mem::take(&mut self.frames),
@@ -316,11 +322,19 @@ impl Reorder {
         flow.gap_ns = now_ns;
         // One for each flow: its next frame is the only one that the vNIC can drop.
         self.refusals.retain(|refusal| refusal.flow != index);
-        self.refusals.push_back(Refusal {
+        let sequence = flow.next;
+        self.plan_report(Refusal {
             flow: index,
-            sequence: flow.next,
+            sequence,
             report_ns: now_ns + REPORT_NS,
         });
+    }
+
+    /// A first report comes sooner than one that is repeated.
+    fn plan_report(&mut self, refusal: Refusal) {
+        let earlier = |other: &Refusal| other.report_ns <= refusal.report_ns;
+        let place = self.refusals.partition_point(earlier);
+        self.refusals.insert(place, refusal);
     }
 
     fn next_frame(&mut self, released: &mut ReleaseQueue) -> Option<(u16, AssemblyRef)> {
@@ -449,7 +463,7 @@ impl Reorder {
             let flow = &self.flows[usize::from(refusal.flow)];
             let is_refused = |at| self.frames.is_refused(at);
             if flow.next == refusal.sequence && flow.first().is_some_and(is_refused) {
-                self.refusals.push_back(Refusal {
+                self.plan_report(Refusal {
                     report_ns: now_ns + REPEAT_NS,
                     ..refusal
                 });
@@ -477,6 +491,7 @@ impl Reorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{CommonHeader, PacketKind};
 
     #[test]
     fn a_flow_that_never_skips_goes_on_for_ever() {
@@ -491,5 +506,76 @@ mod tests {
                 assert!(!flow.is_before(flow.skip_to), "{flow:?}");
             }
         }
+    }
+
+    const US: u64 = 1_000;
+    const LIMITS: ReorderLimits = ReorderLimits {
+        chunks: 1024,
+        bytes: 1 << 20,
+        timeout_ns: 25_000 * US,
+        frame_lifetime_ns: 200_000 * US,
+        only_first: false,
+    };
+
+    /// A frame of one chunk, the flow's nth.
+    fn arrive(reorder: &mut Reorder, now_ns: u64, flow: u16, nth: u32) {
+        let data = DataHeader {
+            common: CommonHeader {
+                kind: PacketKind::Data,
+                path: 0,
+                key: 0,
+                extra: 0,
+                epoch: 0,
+                number: 0,
+            },
+            stamp_us: 0,
+            sequence: FIRST_SEQUENCE + nth,
+            flow,
+            size: 100,
+            len: 90,
+            behind: 0,
+        };
+        let span = Span {
+            len: 100,
+            ..Span::default()
+        };
+        let released = &mut ReleaseQueue::default();
+        let taken = reorder.arrive(now_ns, &data, (1, 0), span, &LIMITS, released);
+        taken.expect("there is room");
+    }
+
+    #[test]
+    fn a_report_that_is_repeated_does_not_hold_up_the_first_one_of_another_flow() {
+        let mut reorder = Reorder::default();
+        let refuse = |reorder: &mut Reorder, now_ns, flow| {
+            arrive(reorder, now_ns, flow, 0);
+            let (released, metrics) = (&mut ReleaseQueue::default(), &mut TunnelMetrics::default());
+            let token = reorder
+                .poll_deliver(released)
+                .map(|delivery| delivery.token);
+            let token = token.expect("its turn has come");
+            reorder.on_verdict(now_ns, token, DeliveryVerdict::Full, released, metrics);
+        };
+        refuse(&mut reorder, 0, 1);
+        let reported = |reorder: &mut Reorder, now_ns| {
+            let report = reorder.next_refusal(now_ns);
+            report.map(|report| report.flow)
+        };
+        assert_eq!(reported(&mut reorder, 500 * US), Some(1));
+        refuse(&mut reorder, 600 * US, 2);
+        assert_eq!(reorder.report_deadline(), Some(1100 * US));
+        assert_eq!(reported(&mut reorder, 1100 * US), Some(2));
+        assert_eq!(reorder.report_deadline(), Some(4500 * US));
+        assert_eq!(reported(&mut reorder, 4500 * US), Some(1));
+    }
+
+    #[test]
+    fn chunks_that_are_held_when_a_session_ends_are_counted() {
+        let (mut reorder, released) = (Reorder::default(), &mut ReleaseQueue::default());
+        // The first one has not come.
+        arrive(&mut reorder, 0, 1, 1);
+        reorder.clear(released);
+        assert_eq!(released.drops.get(DropReason::PeerRestart), 1);
+        assert!(released.pop().is_some(), "its reference comes back");
     }
 }

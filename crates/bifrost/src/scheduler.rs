@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Which path a frame takes. A flow stays on its path for a group of bytes; then, or
-//! when nothing of it is under way, or when its path cannot take more, the choice is made again,
-//! and the flow switches only to a path that is better by more than the switch gain. With nothing
+//! when nothing of it is under way, or when its path cannot take more, the choice is made again
+//! among those that can take more now, and the flow switches only to one that is better by more
+//! than the switch gain. It does not wait for a path that is full, however slow the others are:
+//! bulk fills all paths, and where one stalls, who waits for it stalls, too. With nothing
 //! under way it follows the peer's last packet, so that an acknowledgement can be piggybacked.
 
 use crate::config::{Schedule, TransportConfig};
@@ -49,7 +51,7 @@ impl<'a> Choice<'a> {
     /// The path, if the datagram may be sent on it now.
     pub(crate) fn usable(&self, index: u8) -> Option<&'a Path> {
         let path = self.paths.get(index.into())?;
-        path.can_send(self.len).then_some(path)
+        path.can_send(self.now_ns, self.len).then_some(path)
     }
 
     /// The best path that the datagram may be sent on, and its cost.
@@ -58,9 +60,26 @@ impl<'a> Choice<'a> {
         let usable = self
             .paths
             .iter()
-            .filter(|(index, path)| others(*index) && path.can_send(self.len));
+            .filter(|(index, path)| others(*index) && path.can_send(self.now_ns, self.len));
         let costs = usable.map(|(index, path)| (index, self.cost(path)));
         costs.min_by_key(|(_, cost)| *cost)
+    }
+
+    /// The path for a chunk that path `lost_on` has lost, which has been sent this often: another
+    /// one that can take it. But a single loss says little of a path, and a second one costs its
+    /// timeout: after the first loss not one that takes longer than that.
+    pub(crate) fn path_after_loss(&self, lost_on: Option<u8>, transmissions: u8) -> Option<usize> {
+        let other = self.best(lost_on);
+        let same = lost_on.and_then(|index| Some((usize::from(index), self.usable(index)?)));
+        if let (Some((_, cost)), Some((same, path))) = (other, same)
+            && transmissions == 1
+            && cost > self.cost(path) + path.timeout_ns(self.config)
+        {
+            return Some(same);
+        }
+        other
+            .map(|(index, _)| index)
+            .or(same.map(|(index, _)| index))
     }
 
     /// The path for what is left of a frame that has been begun on path `index`.
@@ -88,7 +107,9 @@ impl<'a> Choice<'a> {
     /// its path can reorder.
     fn path_to_acknowledge(&self, limit: u64) -> Option<usize> {
         let due = self.paths.iter().filter(|(_, path)| {
-            path.acks.pending > 0 && path.can_send(self.len) && self.cost(path) <= limit
+            path.acks.pending > 0
+                && path.can_send(self.now_ns, self.len)
+                && self.cost(path) <= limit
         });
         due.max_by_key(|(_, path)| path.acks.newest_ns())
             .map(|(index, _)| index)
@@ -98,7 +119,9 @@ impl<'a> Choice<'a> {
     fn spread(&self, flow: u16, limit: u64) -> Option<usize> {
         let good = || {
             let paths = self.paths.iter();
-            paths.filter(|(_, path)| path.can_send(self.len) && self.cost(path) <= limit)
+            paths.filter(|(_, path)| {
+                path.can_send(self.now_ns, self.len) && self.cost(path) <= limit
+            })
         };
         let turn = usize::from(flow).checked_rem(good().count())?;
         good().nth(turn).map(|(index, _)| index)

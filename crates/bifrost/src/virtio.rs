@@ -26,6 +26,8 @@ const GSO_ECN: u8 = 0x80;
 const MIN_TCP_SEGMENT: u16 = 48;
 /// UDP_MAX_SEGMENTS of Linux since 6.10; 64 before.
 const MAX_UDP_SEGMENTS: usize = 128;
+/// Of what the segments of a datagram are not made.
+const UDP_HEADER_LEN: usize = 8;
 
 /// Whether a frame of `len` bytes that begins with `head` may be written.
 pub(crate) fn is_safe(head: &[u8], len: usize) -> bool {
@@ -48,7 +50,7 @@ pub(crate) fn is_safe(head: &[u8], len: usize) -> bool {
             return false;
         }
     }
-    let payload = packet_len - ip.header_len;
+    let payload = (packet_len - ip.header_len).saturating_sub(UDP_HEADER_LEN);
     match gso & !GSO_ECN {
         GSO_NONE => gso == GSO_NONE,
         kind @ (GSO_TCPV4 | GSO_TCPV6) => {
@@ -144,6 +146,12 @@ mod tests {
         assert!(is_safe(&ecn, ecn.len()));
         let uso = frame([1, GSO_UDP_L4, 28, 0, 0xb0, 4, 20, 0, 6, 0], 17, 12_008);
         assert!(is_safe(&uso, uso.len()));
+        // 128 segments of 500 bytes, as many as Linux takes, and a byte more.
+        for (payload, safe) in [(64_000, true), (64_001, false)] {
+            let header = [1, GSO_UDP_L4, 28, 0, 0xf4, 1, 20, 0, 6, 0];
+            let most = frame(header, 17, 8 + payload);
+            assert_eq!(is_safe(&most, most.len()), safe, "{payload}");
+        }
     }
 
     #[test]

@@ -4,7 +4,11 @@
 
 mod kit;
 
-use causeway_bifrost::{DeliveryVerdict, Span, TransportEngine};
+use causeway_bifrost::wire::{CommonHeader, PacketKind};
+use causeway_bifrost::{
+    DeliveryVerdict, DropReason, Span, TransportConfig, TransportEngine, TunnelEvent, TunnelKey,
+    TunnelKeys,
+};
 
 use kit::{SLOT, engine, receive_all, sent};
 
@@ -83,4 +87,58 @@ fn ends_may_take_turns_behind_an_address() {
         assert!(passes([&mut active, &mut a], &mut now_ns), "turn {turn}");
         std::mem::swap(&mut active, &mut standby);
     }
+}
+
+/// One end, with a path and a key.
+fn sealed(instance: u64) -> TransportEngine {
+    let key = TunnelKey {
+        id: 1,
+        secret: [9; 32],
+    };
+    let config = TransportConfig {
+        keys: TunnelKeys {
+            send: Some(key),
+            also: None,
+        },
+        ..TransportConfig::default()
+    };
+    let mut end = engine(instance);
+    end.reconfigure(0, config).expect("the settings are valid");
+    end
+}
+
+/// An enemy has recorded what a peer, which is gone, answered. Its stamp comes round again.
+#[test]
+fn a_recorded_answer_is_refused_when_its_stamp_comes_round_again() {
+    let (mut a, mut before, mut after) = (sealed(1), sealed(2), sealed(3));
+    let mut now_ns = 0;
+    run([&mut a, &mut before], &mut now_ns, 50 * MS, false);
+    // The next probe, and its answer.
+    let (reply, probe_ns) = loop {
+        now_ns += MS;
+        a.handle_timeout(now_ns);
+        let probes = sent(&mut a, now_ns);
+        if !probes.is_empty() {
+            receive_all(&mut before, now_ns, &probes);
+            let answers = sent(&mut before, now_ns);
+            let is_reply = |one: &Vec<u8>| {
+                CommonHeader::parse(one).is_ok_and(|header| header.kind == PacketKind::Reply)
+            };
+            let reply = answers.into_iter().find(is_reply);
+            break (reply.expect("each probe is answered"), now_ns);
+        }
+    };
+    let again_ns = probe_ns + (1 << 32) * 1000 + MS;
+    run([&mut a, &mut after], &mut now_ns, again_ns, false);
+    while a.poll_event().is_some() {}
+    let metrics = a.metrics();
+    receive_all(&mut a, now_ns, &[reply]);
+    let refused = a.metrics();
+    assert_eq!(
+        refused.drops(DropReason::Old),
+        metrics.drops(DropReason::Old) + 1
+    );
+    assert_eq!(refused.sessions, metrics.sessions);
+    assert_eq!(a.poll_event(), None::<TunnelEvent>);
+    assert!(passes([&mut a, &mut after], &mut now_ns));
 }

@@ -12,13 +12,15 @@ pub(crate) fn peer() -> SocketAddr {
 
 /// Two engines without a session, with this many paths of MTU 1500 between them.
 pub(crate) fn engines(paths: u8) -> [TransportEngine; 2] {
+    engines_with_mtu(paths, 1500)
+}
+
+/// The same with another MTU.
+pub(crate) fn engines_with_mtu(paths: u8, mtu: u16) -> [TransportEngine; 2] {
     [1, 2].map(|instance| {
         let mut engine = TransportEngine::new(TransportConfig::default(), instance).unwrap();
         for id in 0..paths {
-            let path = PathConfig {
-                peer: peer(),
-                mtu: 1500,
-            };
+            let path = PathConfig { peer: peer(), mtu };
             engine.add_path(0, PathId(id), path).unwrap();
         }
         engine

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, bail};
 use causeway_bifrost::{self as bifrost, PathId};
-use causeway_netio::tunnel::{PathOptions, TunnelError, UdpPath};
+use causeway_netio::tunnel::{PathOptions, PathRoute, TunnelError, UdpPath};
 use causeway_netio::{Interface, NoInterface};
 use tracing::{info, warn};
 
@@ -20,10 +20,20 @@ const SOCKET_BYTES: usize = 8 << 20;
 /// Paths are open in all threads or in none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OpenPaths {
-    /// Number of the device that a path's sockets are bound to, if they are.
-    open: BTreeMap<u8, Option<u32>>,
+    open: BTreeMap<u8, OpenPath>,
     /// Why the others are not open, and those not anew whose device was made anew.
     faults: BTreeMap<u8, String>,
+}
+
+/// A path with sockets.
+#[derive(Debug, Clone, Copy)]
+struct OpenPath {
+    /// Number of the device that its sockets are bound to, if they are.
+    device: Option<u32>,
+    /// Of the first thread's socket.
+    route: PathRoute,
+    /// As the threads were told it.
+    mtu: u16,
 }
 
 impl OpenPaths {
@@ -73,10 +83,7 @@ impl OpenPaths {
             if let (Some(before), Some(mtu)) = (before, path.mtu)
                 && before.has_socket_of(path)
             {
-                for (number, added) in added.iter_mut().enumerate() {
-                    let peer = counted_up(path.remote, number);
-                    added.insert(*id, (bifrost::PathConfig { peer, mtu }, None));
-                }
+                self.take_mtu(*id, path, mtu, &mut added);
                 continue;
             }
             if before.is_some_and(|before| before.local == path.local) {
@@ -95,11 +102,16 @@ impl OpenPaths {
     }
 
     /// Opens, for each thread, what is not open, and anew what is bound to a device that was made
-    /// anew. What cannot be opened is logged when the reason is new.
+    /// anew. A path without an MTU of its own gets that which its route has now, if it is larger:
+    /// that it is smaller is seen by what is sent. What cannot be opened is logged when the reason is new.
     pub(crate) fn open_missing(&mut self, config: &TunnelConfig) -> Vec<AddedPaths> {
         let mut added = none_added(config);
         for (id, path) in &config.paths {
             if !self.lacks_sockets(*id, path) {
+                if let Some(mtu) = self.larger_mtu(*id, path) {
+                    info!("path {id} takes packets of {mtu} bytes now");
+                    self.take_mtu(*id, path, mtu, &mut added);
+                }
                 continue;
             }
             match PathSockets::open(*id, path, config.threads) {
@@ -121,15 +133,40 @@ impl OpenPaths {
     /// Whether its sockets are missing, or bound to another device than has the name now. Where
     /// no device has it there is nothing to bind to.
     fn lacks_sockets(&self, id: u8, path: &TunnelPathConfig) -> bool {
-        let Some(bound) = self.open.get(&id) else {
+        let Some(open) = self.open.get(&id) else {
             return true;
         };
         let device = path.device.as_deref().map(Interface::find);
-        device.is_some_and(|device| device.is_ok_and(|device| Some(device.index) != *bound))
+        device.is_some_and(|device| device.is_ok_and(|device| Some(device.index) != open.device))
+    }
+
+    /// The MTU of the path's route, if it counts and has grown.
+    fn larger_mtu(&self, id: u8, path: &TunnelPathConfig) -> Option<u16> {
+        let open = self.open.get(&id).filter(|_| path.mtu.is_none())?;
+        let mtu = open.route.mtu().ok()?;
+        (mtu > open.mtu).then_some(mtu)
+    }
+
+    /// The path goes on with its sockets and another MTU.
+    fn take_mtu(&mut self, id: u8, path: &TunnelPathConfig, mtu: u16, added: &mut [AddedPaths]) {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.mtu = mtu;
+        }
+        for (number, added) in added.iter_mut().enumerate() {
+            let peer = counted_up(path.remote, number);
+            added.insert(id, (bifrost::PathConfig { peer, mtu }, None));
+        }
     }
 
     fn take(&mut self, id: u8, sockets: PathSockets, added: &mut [AddedPaths]) {
-        self.open.insert(id, sockets.device);
+        if let Some((path, socket)) = sockets.threads.first() {
+            let open = OpenPath {
+                device: sockets.device,
+                route: socket.route(),
+                mtu: path.mtu,
+            };
+            self.open.insert(id, open);
+        }
         self.faults.remove(&id);
         for (added, (path, socket)) in added.iter_mut().zip(sockets.threads) {
             added.insert(id, (path, Some(socket)));
@@ -212,11 +249,7 @@ fn path_config(path: &TunnelPathConfig, socket: &UdpPath) -> anyhow::Result<bifr
     let peer = socket.remote();
     let mtu = match path.mtu {
         Some(mtu) => mtu,
-        None => {
-            let overhead = if peer.is_ipv4() { 28 } else { 48 };
-            let payload = socket.payload_max().context("the MTU of a path")?;
-            u16::try_from(payload + overhead).unwrap_or(u16::MAX)
-        }
+        None => socket.route().mtu().context("the MTU of a path")?,
     };
     Ok(bifrost::PathConfig { peer, mtu })
 }
@@ -224,6 +257,8 @@ fn path_config(path: &TunnelPathConfig, socket: &UdpPath) -> anyhow::Result<bifr
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::process::Command;
+    use std::thread;
 
     use super::*;
 
@@ -325,6 +360,45 @@ mod tests {
         );
         assert_eq!(paths.faults().len(), 0);
         assert_eq!(told(&paths.open_missing(&mended)), NOTHING);
+    }
+
+    #[test]
+    fn a_path_without_an_mtu_of_its_own_takes_over_that_of_its_route_when_it_grows() {
+        thread::spawn(grow_in_a_namespace).join().unwrap();
+    }
+
+    /// In a namespace of the calling thread's own, which needs root.
+    fn grow_in_a_namespace() {
+        // SAFETY: it takes one integer, and concerns this thread alone.
+        let status = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(status, 0, "a network namespace");
+        let set_mtu = |mtu: &str| {
+            let words = ["link", "set", "lo", "up", "mtu", mtu];
+            assert!(Command::new("ip").args(words).status().unwrap().success());
+        };
+        set_mtu("1400");
+        let config = config(&[
+            (0, "127.0.77.8:7000", ""),
+            (1, "127.0.77.9:7000", "mtu = 1300"),
+        ]);
+        let (mut paths, added) = OpenPaths::at_start(&config).unwrap();
+        let mtus = |added: &[AddedPaths]| {
+            let mtus = |added: &AddedPaths| {
+                let paths = added.iter();
+                paths
+                    .map(|(id, (path, socket))| (*id, path.mtu, socket.is_some()))
+                    .collect::<Vec<_>>()
+            };
+            added.iter().map(mtus).collect::<Vec<_>>()
+        };
+        assert_eq!(mtus(&added)[1], [(0, 1400, true), (1, 1300, true)]);
+        set_mtu("1500");
+        let added = paths.open_missing(&config);
+        assert_eq!(mtus(&added), [[(0, 1500, false)], [(0, 1500, false)]]);
+        assert_eq!(told(&paths.open_missing(&config)), NOTHING);
+        // The device is narrower again: that is for the engine to see.
+        set_mtu("1400");
+        assert_eq!(told(&paths.open_missing(&config)), NOTHING);
     }
 
     #[test]

@@ -358,6 +358,9 @@ impl Shard {
             self.paths.remove(&id);
         }
         for (id, (config, socket)) in change.add {
+            if socket.is_none() && self.engine.raise_path_mtu(now, PathId(id), config.mtu) {
+                continue;
+            }
             self.engine.remove_path(now, PathId(id));
             if let Some(socket) = socket {
                 self.paths.insert(id, socket);
@@ -425,7 +428,8 @@ fn take(
 }
 
 /// The same, with each datagram moved to a small buffer, as long as there are any that it
-/// fits: so that it does not hold 64 KiB.
+/// fits: so that it does not hold 64 KiB. Of others that would hold them only those whose turn it
+/// is are taken, so that what they wait for can be received.
 fn take_copies(
     engine: &mut TransportEngine,
     memory: &mut Memory,
@@ -448,6 +452,7 @@ fn take_copies(
             len: (end - begin) as u32,
         };
         let bytes = &mut memory.slab(kind).bytes_mut(at)[offset..offset + end - begin];
+        engine.set_short_of_memory(copied.is_none());
         let reference = engine.handle_datagram(now, id, from, bytes, span);
         let held = matches!(reference, Ok(bifrost::SlotReference::Taken));
         match (copied, held) {
@@ -459,6 +464,7 @@ fn take_copies(
         }
         begin = end;
     }
+    engine.set_short_of_memory(false);
 }
 
 #[cfg(test)]

@@ -383,7 +383,8 @@ impl TransportEngine {
             return Err(DropReason::Epoch);
         }
         let age_us = stamp_us(now_ns).wrapping_sub(probe.stamp_us);
-        if age_us > MAX_RTT_US {
+        let path = self.paths.get_mut(index).ok_or(DropReason::Path)?;
+        if age_us > MAX_RTT_US || !path.take_answered(now_ns, age_us) {
             return Err(DropReason::Old);
         }
         if !self.session.is_with(probe.instance) {

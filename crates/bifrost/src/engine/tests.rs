@@ -3,6 +3,28 @@
 use super::*;
 
 #[test]
+fn the_counters_of_a_path_outlive_its_settings() {
+    let mut engine = TransportEngine::new(TransportConfig::default(), 1).unwrap();
+    let id = PathId(0);
+    let sent = |engine: &TransportEngine| engine.path_metrics(id).unwrap().sent_chunks;
+    for mtu in [1500, 1400] {
+        // As a reload does with a path whose MTU has changed.
+        engine.remove_path(1, id);
+        let peer = ([192, 0, 2, 1], 7000).into();
+        engine.add_path(1, id, PathConfig { peer, mtu }).unwrap();
+        engine.paths.get_mut(0).unwrap().stats.sent_chunks += 3;
+    }
+    assert_eq!(sent(&engine), 6);
+    engine.remove_path(2, id);
+    // The peer is met while the path is away.
+    engine.paths.begin_session(3, &engine.config);
+    let peer = ([192, 0, 2, 1], 7000).into();
+    let path = PathConfig { peer, mtu: 1500 };
+    engine.add_path(4, id, path).unwrap();
+    assert_eq!(sent(&engine), 6);
+}
+
+#[test]
 fn frames_that_outlive_their_only_path_are_segmented_for_the_next() {
     let mut engine = TransportEngine::new(TransportConfig::default(), 1).unwrap();
     let id = PathId(0);

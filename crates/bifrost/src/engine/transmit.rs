@@ -136,8 +136,7 @@ impl TransportEngine {
         }
     }
 
-    /// Chunks that were lost, on another path than the one that lost them if one of those
-    /// can take them.
+    /// Chunks that were lost.
     fn send_retransmissions(&mut self, now_ns: u64, out: &mut Transmit) {
         loop {
             let (config, released) = (&self.config, &mut self.released);
@@ -146,9 +145,7 @@ impl TransportEngine {
             let overhead = DATA_HEADER_LEN + self.session.tag_len();
             let len = datagram_len(frame, chunk.index, false, overhead);
             let choice = self.choice(now_ns, len);
-            let other = choice.best(chunk.lost_on).map(|(index, _)| index);
-            let same = || choice.usable(chunk.lost_on?).and(chunk.lost_on);
-            let Some(index) = other.or_else(|| same().map(usize::from)) else {
+            let Some(index) = choice.path_after_loss(chunk.lost_on, chunk.transmissions) else {
                 return;
             };
             if !out.accepts(index, len) {
@@ -215,7 +212,7 @@ impl TransportEngine {
                 return;
             }
             // Of the same length but for the last, for which there is room, too.
-            let room = path.datagrams_left(len);
+            let room = path.datagrams_left(now_ns, len);
             let most = room.min(out.accepts_count(len).into()).min(piece).max(1);
             let count = left.min(u8::try_from(most).unwrap_or(u8::MAX));
             let Some(first) = self.outbound.take_chunks(at, count) else {

@@ -34,7 +34,7 @@ const MIN_LOSSES: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 struct Drain {
     until_ns: u64,
-    /// What may be in flight.
+    /// What may be in flight, if that is more than a few datagrams.
     bytes: u64,
 }
 
@@ -81,9 +81,18 @@ impl Congestion {
     }
 
     /// What may be in flight now.
-    pub(crate) fn allowed(&self) -> u64 {
-        let drain = self.drain.map(|drain| drain.bytes);
-        drain.map_or(self.bytes, |bytes| bytes.min(self.bytes))
+    pub(crate) fn allowed(&self, now_ns: u64) -> u64 {
+        let least = DRAIN_DATAGRAMS * self.datagram;
+        match self.drain {
+            Some(drain) if now_ns < drain.until_ns => drain.bytes.max(least).min(self.bytes),
+            _ => self.bytes,
+        }
+    }
+
+    /// The path's MTU has changed. A window for smaller datagrams might not let one through.
+    pub(crate) fn set_mtu(&mut self, mtu: u16) {
+        self.datagram = mtu.into();
+        self.bytes = self.bytes.max(self.loss_floor());
     }
 
     pub(crate) fn set_limit(&mut self, limit: u64) {
@@ -99,7 +108,7 @@ impl Congestion {
     /// Rounds, which end with acknowledgements, would not lower it.
     pub(crate) fn on_all_lost(&mut self) {
         self.slow_start = true;
-        self.bytes = self.bytes.min(LOSS_FLOOR_DATAGRAMS * self.datagram);
+        self.bytes = self.bytes.min(self.loss_floor());
     }
 
     /// `acked.0` chunks of `acked.1` bytes were acknowledged. The one that `sample_ns` is of left
@@ -152,7 +161,7 @@ impl Congestion {
         let bytes = self.bytes * rtt.lowest_ns() / delay_ns.max(1) * 3 / 4;
         self.drain = Some(Drain {
             until_ns: now_ns + 2 * round_ns,
-            bytes: bytes.max(DRAIN_DATAGRAMS * self.datagram),
+            bytes,
         });
     }
 
@@ -169,8 +178,7 @@ impl Congestion {
         let floor = self.floor();
         if lost > MIN_LOSSES && lost * 100 > 15 * (acked + lost) {
             self.slow_start = false;
-            let floor = (LOSS_FLOOR_DATAGRAMS * self.datagram).min(self.limit);
-            self.bytes = (self.bytes * 7 / 10).max(floor);
+            self.bytes = (self.bytes * 7 / 10).max(self.loss_floor());
         } else if delay > limit_ns {
             self.slow_start = false;
             self.rounds_at_floor += u32::from(self.bytes <= floor);
@@ -188,6 +196,10 @@ impl Congestion {
 
     fn floor(&self) -> u64 {
         (FLOOR_DATAGRAMS * self.datagram).min(self.limit)
+    }
+
+    fn loss_floor(&self) -> u64 {
+        (LOSS_FLOOR_DATAGRAMS * self.datagram).min(self.limit)
     }
 
     fn grow(&mut self, by: u64) {
@@ -225,7 +237,7 @@ mod tests {
 
         /// All that may be in flight is; how long it takes.
         fn round(&mut self) -> u64 {
-            let bytes = self.congestion.allowed();
+            let bytes = self.congestion.allowed(self.now_ns);
             let delay_ns = self.base_ns.max((bytes as f64 / self.rate) as u64);
             self.now_ns += delay_ns.max(MIN_ROUND_NS);
             self.rtt.sample(self.now_ns, delay_ns);
@@ -272,6 +284,20 @@ mod tests {
             );
             assert!(drained * 50 < rounds, "{drained} of {rounds} at {rate}");
         }
+    }
+
+    #[test]
+    fn a_drain_lets_datagrams_of_a_raised_mtu_through_and_ends_by_itself() {
+        let mut congestion = Congestion::new(1280, 1 << 30);
+        let mut rtt = RttEstimator::new();
+        rtt.sample(1, 90_000);
+        let now_ns = 6_000_000_000;
+        congestion.begin_drain(now_ns, &rtt, 1_000_000);
+        assert_eq!(congestion.allowed(now_ns), 4 * 1280);
+        congestion.set_mtu(9000);
+        assert_eq!(congestion.allowed(now_ns), 4 * 9000);
+        // Nothing has been acknowledged meanwhile.
+        assert_eq!(congestion.allowed(now_ns + 1_000_000), congestion.bytes());
     }
 
     #[test]

@@ -230,6 +230,13 @@ impl PathHealth {
         Some(self.mtu)
     }
 
+    /// The path may carry packets of this size, which is larger than configured so far.
+    pub(super) fn raise(&mut self, now_ns: u64, mtu: u16) {
+        self.max_mtu = mtu;
+        self.raise_ns = now_ns;
+        self.next_ns = self.next_ns.min(now_ns);
+    }
+
     /// The path's MTU is known; whether it has changed.
     pub(super) fn set_mtu(&mut self, now_ns: u64, mtu: u16) -> bool {
         self.raise_ns = now_ns + RAISE_NS;
@@ -328,6 +335,21 @@ mod tests {
                 }
                 assert_eq!(health.mtu(), comes_back, "{lets_through}: {state:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_path_whose_setting_is_raised_goes_on_and_takes_what_passes() {
+        for passes in [true, false] {
+            let mut health = PathHealth::new(MS, 1500);
+            assert!(health.on_reply(2 * MS, 500, 1500).revived);
+            health.raise(3 * MS, 9000);
+            assert_eq!(health.probe_due(3 * MS, MS, false).ok(), Some(Some(9000)));
+            if passes {
+                assert_eq!(health.on_reply(4 * MS, 500, 9000).mtu, Some(9000));
+            }
+            assert_eq!(health.state(), PathState::Alive);
+            assert_eq!(health.mtu(), if passes { 9000 } else { 1500 });
         }
     }
 

@@ -165,16 +165,15 @@ impl RttEstimator {
         self.lowest_seen_ns = now_ns;
     }
 
-    /// The retransmission timeout, without backing off, when the acknowledgement may
-    /// take longer than the RTT by `delay_ns`.
-    pub(crate) fn timeout_ns(&self, rto: Rto, delay_ns: u64) -> u64 {
+    /// The retransmission timeout, without backing off, when the peer may wait for
+    /// `ack_delay_ns` before it acknowledges (and 0.3 ms longer if it expects to piggyback), and
+    /// what is under way may stand in queues for `queue_ns`.
+    pub(crate) fn timeout_ns(&self, rto: Rto, ack_delay_ns: u64, queue_ns: u64) -> u64 {
         match rto {
             Rto::Fixed(ns) => ns,
             Rto::Adaptive => {
-                let spread = self.spread_ns();
-                (spread + 500_000 + delay_ns)
-                    .min(spread.max(4_000_000))
-                    .max(1_000_000)
+                let least = self.spread_ns() + 500_000 + ack_delay_ns;
+                (least + queue_ns).min(least.max(4_000_000)).max(1_000_000)
             }
         }
     }
@@ -210,7 +209,7 @@ mod tests {
             rtt.sample(step, 200_000);
         }
         rtt.sample(20, 60_000_000);
-        assert!(rtt.timeout_ns(Rto::Adaptive, 0) < 6_000_000, "{rtt:?}");
+        assert!(rtt.timeout_ns(Rto::Adaptive, 0, 0) < 6_000_000, "{rtt:?}");
         // A path that has become longer is learnt within a few.
         for step in 21..30 {
             rtt.sample(step, 60_000_000);
@@ -247,15 +246,21 @@ mod tests {
         for step in 0..100 {
             rtt.sample(step, 100_000);
         }
-        assert_eq!(rtt.timeout_ns(Rto::Adaptive, 200_000), 1_000_000);
+        assert_eq!(rtt.timeout_ns(Rto::Adaptive, 200_000, 0), 1_000_000);
+        // A queue does not raise it above 4 ms, and a delay that the peer may add does.
         for step in 100..200 {
-            rtt.sample(step, 3_600_000);
+            rtt.sample(step, 2_600_000);
+        }
+        assert_eq!(rtt.timeout_ns(Rto::Adaptive, 200_000, 2_000_000), 4_000_000);
+        for step in 200..300 {
+            rtt.sample(step, 9_000_000);
         }
         let spread = rtt.smoothed_ns() + 4 * rtt.deviation_ns();
         assert_eq!(
-            rtt.timeout_ns(Rto::Adaptive, 200_000),
-            spread.max(4_000_000)
+            rtt.timeout_ns(Rto::Adaptive, 200_000, 2_000_000),
+            spread + 700_000
         );
-        assert_eq!(rtt.timeout_ns(Rto::Fixed(4_000_000), 200_000), 4_000_000);
+        let fixed = Rto::Fixed(4_000_000);
+        assert_eq!(rtt.timeout_ns(fixed, 200_000, 2_000_000), 4_000_000);
     }
 }

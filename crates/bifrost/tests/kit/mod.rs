@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 
 use causeway_bifrost::wire::{CommonHeader, TAG_LEN};
 use causeway_bifrost::{
-    PathConfig, PathId, Span, Transmit, TransportConfig, TransportEngine, VNET_HEADER_LEN,
+    DeliveryVerdict, PathConfig, PathId, Span, Transmit, TransportConfig, TransportEngine,
+    VNET_HEADER_LEN,
 };
 
 /// The first path.
@@ -114,4 +115,87 @@ pub(crate) fn meet_over(ends: &mut [TransportEngine; 2], delay_ns: u64) -> u64 {
         }
     }
     now_ns
+}
+
+/// Two ends, and what is under way between them.
+pub(crate) struct Net {
+    pub ends: [TransportEngine; 2],
+    pub now_ns: u64,
+    /// How long each path takes one way.
+    pub delays_ns: Vec<u64>,
+    /// When it arrives, at which end, and what.
+    under_way: Vec<(u64, usize, Vec<u8>)>,
+    /// What the first end has sent since it was last looked at.
+    pub sent: Vec<Vec<u8>>,
+}
+
+impl Net {
+    /// Ends that have got to know each other.
+    pub(crate) fn new(delays_ns: &[u64]) -> Net {
+        let paths = delays_ns.len() as u8;
+        let mut net = Net {
+            ends: [1, 2].map(|instance| engine_with(instance, paths)),
+            now_ns: 0,
+            delays_ns: delays_ns.to_vec(),
+            under_way: Vec::new(),
+            sent: Vec::new(),
+        };
+        net.run(1_000_000_000, |_| true);
+        net
+    }
+
+    /// A frame of the first end's guests.
+    pub(crate) fn offer(&mut self, len: u32, flow: u64) {
+        let span = Span {
+            slot: SLOT,
+            offset: 0,
+            len,
+        };
+        let taken = self.ends[0].handle_frame(self.now_ns, span, flow);
+        taken.expect("there is room");
+    }
+
+    /// Goes on for a time. `passes` says what of the first end's datagrams is not lost.
+    pub(crate) fn run(&mut self, time_ns: u64, mut passes: impl FnMut(&[u8]) -> bool) {
+        let until_ns = self.now_ns + time_ns;
+        loop {
+            self.step(&mut passes);
+            let arrivals = self.under_way.iter().map(|(at_ns, ..)| *at_ns);
+            let due = self.ends.iter().filter_map(TransportEngine::poll_timeout);
+            let next_ns = arrivals.chain(due).min().unwrap_or(until_ns);
+            if next_ns > until_ns {
+                self.now_ns = until_ns;
+                return;
+            }
+            // A deadline that has just been served may be a fraction of a microsecond away.
+            self.now_ns = next_ns.max(self.now_ns + 100);
+        }
+    }
+
+    fn step(&mut self, passes: &mut impl FnMut(&[u8]) -> bool) {
+        let now_ns = self.now_ns;
+        let (arrived, later) = std::mem::take(&mut self.under_way)
+            .into_iter()
+            .partition(|(at_ns, ..)| *at_ns <= now_ns);
+        self.under_way = later;
+        for (_, to, datagram) in arrived {
+            receive_all(&mut self.ends[to], now_ns, &[datagram]);
+        }
+        for index in [0, 1] {
+            let end = &mut self.ends[index];
+            end.handle_timeout(now_ns);
+            while let Some(token) = end.poll_deliver().map(|delivery| delivery.token) {
+                end.delivered(now_ns, token, DeliveryVerdict::Ok);
+            }
+            for datagram in sent(end, now_ns) {
+                let at_ns = now_ns + self.delays_ns[usize::from(path_of(&datagram).0)];
+                if index == 1 || passes(&datagram) {
+                    self.under_way.push((at_ns, 1 - index, datagram.clone()));
+                }
+                if index == 0 {
+                    self.sent.push(datagram);
+                }
+            }
+        }
+    }
 }

@@ -25,7 +25,7 @@ use thiserror::Error;
 pub use send::{SendBatch, SendBuffers, Sent};
 pub use slab::{BUFFER_BYTES, BufferId, Slab};
 pub use tun::{Device, DeviceOptions, FRAME_MAX, Tun, VNET_HEADER};
-pub use udp::{PathOptions, ReceiveStatus, ReceivedMessage, UdpPath, UdpReceiver};
+pub use udp::{PathOptions, PathRoute, ReceiveStatus, ReceivedMessage, UdpPath, UdpReceiver};
 pub use wait::{Ready, Waiter, Waker, monotonic_ns, precise_timers, random_instance};
 
 /// Why a tunnel's device or path cannot be used.

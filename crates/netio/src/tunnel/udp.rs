@@ -44,14 +44,28 @@ pub struct PathOptions {
     pub merge: bool,
 }
 
+/// Which way the packets of a path go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathRoute {
+    local: IpAddr,
+    remote: SocketAddr,
+    /// Number of the device that they go by, if it is given.
+    device: Option<u32>,
+}
+
+impl PathRoute {
+    /// Bytes of the largest IP packet, by the route's own MTU or the device's.
+    pub fn mtu(&self) -> io::Result<u16> {
+        let mtu = route_mtu(self.local, self.remote.ip(), self.device)?;
+        Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
+    }
+}
+
 /// A path's socket.
 #[derive(Debug)]
 pub struct UdpPath {
     fd: OwnedFd,
-    local: IpAddr,
-    remote: SocketAddr,
-    /// Number of the device that it goes by, if it is given.
-    device: Option<u32>,
+    route: PathRoute,
     /// Messages that the next receive call asks for.
     ask: Cell<usize>,
     /// Whether messages may have several segments (UDP_SEGMENT): so long as none was refused.
@@ -135,9 +149,11 @@ impl UdpPath {
         };
         let path = Self {
             fd,
-            local: local.ip(),
-            remote,
-            device: options.device.or(scope),
+            route: PathRoute {
+                local: local.ip(),
+                remote,
+                device: options.device.or(scope),
+            },
             ask: Cell::new(MESSAGES),
             takes_segments: Cell::new(true),
         };
@@ -159,19 +175,22 @@ impl UdpPath {
 
     /// The other end.
     pub fn remote(&self) -> SocketAddr {
-        self.remote
+        self.route.remote
+    }
+
+    /// Which way its packets go.
+    pub fn route(&self) -> PathRoute {
+        self.route
     }
 
     /// Bytes of UDP payload that fit a packet of this path, by the route's own MTU or the
     /// device's.
     pub fn payload_max(&self) -> io::Result<usize> {
-        let headers = match self.remote {
+        let headers = match self.remote() {
             SocketAddr::V4(_) => 20 + 8,
             SocketAddr::V6(_) => 40 + 8,
         };
-        let mtu = route_mtu(self.local, self.remote.ip(), self.device)?;
-        let longest = u32::from(u16::MAX);
-        Ok((mtu.min(longest) as usize).saturating_sub(headers))
+        Ok(usize::from(self.route.mtu()?).saturating_sub(headers))
     }
 
     /// Receives one datagram; `None` when there is none.

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A thread against the kernel. Needs root; fails without.
+//! A thread against the kernel (needs root, fails without), and what it does with datagrams.
 
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use causeway_bifrost::{Limits, TransportConfig};
+use causeway_bifrost::wire::{CommonHeader, PacketKind};
+use causeway_bifrost::{DropReason, Limits, Transmit, TransportConfig, VNET_HEADER_LEN};
 use causeway_netio::tunnel::{Device, DeviceOptions};
 
+use super::super::pair::{engines_with_mtu, peer};
 use super::*;
 
 #[test]
@@ -55,4 +57,96 @@ fn run_without_device() -> anyhow::Result<()> {
         ShardHandle { commands, waker }.send(ShardCommand::Stop);
     });
     shard.run()
+}
+
+/// What an end has to send. The packets of its frames are empty.
+fn sent(end: &mut TransportEngine, now_ns: u64) -> Vec<Vec<u8>> {
+    end.handle_timeout(now_ns);
+    let (mut batch, mut out) = (Transmit::default(), Vec::new());
+    while end.poll_transmit(now_ns, &mut batch) {
+        let mut headers = &batch.headers[..];
+        for segment in &batch.datagrams {
+            let (header, rest) = headers.split_at(segment.header_len.into());
+            headers = rest;
+            let mut datagram = header.to_vec();
+            datagram.resize(header.len() + segment.payload.len as usize, 0);
+            if segment.payload.len > 0 {
+                let packet = &mut datagram[header.len() + VNET_HEADER_LEN..];
+                (packet[0], packet[3]) = (0x45, 20);
+            }
+            out.push(datagram);
+        }
+    }
+    out
+}
+
+#[test]
+fn what_waits_leaves_buffers_for_what_it_waits_for() {
+    const FRAMES: u32 = 35;
+    let [mut a, mut b] = engines_with_mtu(1, 9000);
+    // As for paths of which one has become wider since.
+    let mut memory = Memory::new(&Limits::default(), 1472);
+    let mut now_ns = 0;
+    let mut carry = |ends: [&mut TransportEngine; 2], memory: &mut Memory, loses_first: bool| {
+        let [a, b] = ends;
+        now_ns += 100_000;
+        let mut datagrams = sent(a, now_ns);
+        if loses_first {
+            let is_data = |one: &Vec<u8>| {
+                CommonHeader::parse(one).is_ok_and(|header| header.kind == PacketKind::Data)
+            };
+            let first = datagrams.iter().position(is_data).unwrap();
+            datagrams.remove(first);
+        }
+        let mut delivered = 0;
+        for datagram in datagrams {
+            let slab = memory.slab(SlabKind::Datagrams);
+            let buffer = slab.take().expect("a buffer to receive into");
+            let length = datagram.len();
+            slab.bytes_mut(buffer)[..length].copy_from_slice(&datagram);
+            let message = ReceivedMessage {
+                buffer,
+                length,
+                segment: length,
+            };
+            take_copies(b, memory, now_ns, (PathId(0), peer()), message);
+            memory.slab(SlabKind::Datagrams).release(buffer, 1);
+            while let Some(delivery) = b.poll_deliver() {
+                memory.release_all(delivery.spans);
+                delivered += 1;
+            }
+        }
+        for mut answer in sent(b, now_ns) {
+            let taken = a.handle_datagram(now_ns, PathId(0), peer(), &mut answer, Span::default());
+            assert!(!matches!(taken, Ok(bifrost::SlotReference::Taken)));
+        }
+        delivered
+    };
+    for _ in 0..4 {
+        carry([&mut a, &mut b], &mut memory, false);
+    }
+    while !memory.is_short_of_large() {
+        memory.slab(SlabKind::Datagrams).take().unwrap();
+    }
+    let available = memory.slab(SlabKind::Datagrams).available();
+    assert!(available < FRAMES as usize);
+    for slot in 0..FRAMES {
+        let frame = Span {
+            slot,
+            offset: 0,
+            len: 8000,
+        };
+        a.handle_frame(4 * 100_000, frame, 7).unwrap();
+    }
+    let mut delivered = carry([&mut a, &mut b], &mut memory, true);
+    assert_eq!(delivered, 0);
+    assert_eq!(
+        b.metrics().drops(DropReason::MemoryCap),
+        u64::from(FRAMES) - 1
+    );
+    for _ in 0..1000 {
+        delivered += carry([&mut a, &mut b], &mut memory, false);
+    }
+    assert_eq!(delivered, FRAMES);
+    assert_eq!(memory.slab(SlabKind::Datagrams).available(), available);
 }
