@@ -122,6 +122,9 @@ pub fn claims(
         held: BTreeMap::new(),
         refusals: Vec::new(),
     };
+    for (key, service) in &services {
+        desk.hold_served(key, service);
+    }
     let named: Vec<Vec<IpAddr>> = services
         .iter()
         .map(|(key, service)| desk.named(key, service))
@@ -165,6 +168,22 @@ impl Desk<'_> {
         });
     }
 
+    fn hold(&mut self, key: &ObjectKey, address: IpAddr) {
+        let held = self.held.entry(address).or_default();
+        held.namespace.clone_from(&key.namespace);
+    }
+
+    /// Holds the addresses of a Service's status for its namespace, before others say which they
+    /// would like to have.
+    fn hold_served(&mut self, key: &ObjectKey, service: &ClusterService) {
+        let ingress = service.status.load_balancer.ingress.iter();
+        for address in ingress.filter_map(|ingress| ingress.ip) {
+            if self.may_have(key, address).is_ok() {
+                self.hold(key, address);
+            }
+        }
+    }
+
     /// The addresses that are named for a Service, as far as it may have them; its author's word
     /// comes before the one in its status.
     fn named(&mut self, key: &ObjectKey, service: &ClusterService) -> Vec<IpAddr> {
@@ -196,8 +215,7 @@ impl Desk<'_> {
             }
             match self.may_have(key, address) {
                 Ok(()) => {
-                    let held = self.held.entry(address).or_default();
-                    held.namespace.clone_from(&key.namespace);
+                    self.hold(key, address);
                     may_have.push(address);
                     settled.push(address.is_ipv4());
                 }
@@ -243,8 +261,7 @@ impl Desk<'_> {
             let taken: BTreeSet<IpAddr> = self.held.keys().chain(self.reserved).copied().collect();
             match self.rules.pool.first_free(ipv4, &taken) {
                 Some(address) => {
-                    let held = self.held.entry(address).or_default();
-                    held.namespace.clone_from(&key.namespace);
+                    self.hold(key, address);
                     addresses.push(address);
                 }
                 None => self.refuse(

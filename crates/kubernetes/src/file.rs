@@ -152,6 +152,8 @@ fn write(text: &mut String, vip: &WantedVip) -> std::fmt::Result {
     writeln!(text, "\n[[vip]]\nname = {name}")?;
     writeln!(text, "address = \"{}\"\nport = {}", vip.address, vip.port)?;
     writeln!(text, "protocol = \"{}\"", vip.protocol.word())?;
+    // Pods answer, whose timestamps no agent writes: whatever keys or `[defaults]` there are.
+    writeln!(text, "cookie = \"none\"")?;
     if vip.affinity {
         writeln!(text, "affinity = \"client\"")?;
     }
@@ -177,7 +179,30 @@ fn write(text: &mut String, vip: &WantedVip) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use causeway_balancer::BalancerConfig;
+
     use super::*;
+
+    fn vip(port: u16, health: Option<NodeProbe>) -> WantedVip {
+        WantedVip {
+            name: format!("default/web:{port}/udp"),
+            service: ObjectKey {
+                namespace: "default".into(),
+                name: "web".into(),
+            },
+            address: "2001:db8::1".parse().unwrap(),
+            port,
+            protocol: Transport::Udp,
+            affinity: port == 53,
+            health,
+            reals: [("10.0.0.1", false), ("fd00::1", true)]
+                .map(|(address, drains)| (address.parse().unwrap(), drains))
+                .into(),
+        }
+    }
 
     #[test]
     fn a_base_that_cannot_have_more_vips_is_refused() {
@@ -219,22 +244,30 @@ mod tests {
     }
 
     #[test]
+    fn vips_of_the_cluster_have_no_cookies_whatever_the_operators_have() {
+        let keys = tempfile::NamedTempFile::new().unwrap();
+        fs::write(keys.path(), format!("current = 0\nkey0 = \"{:032x}\"\n", 1)).unwrap();
+        for defaults in ["", "[defaults]\ncookie = \"timestamp-light\"\n"] {
+            let base = format!(
+                "interface = \"eth0\"\n[cookie]\nkeys = \"{}\"\n{defaults}[[vip]]\naddress = \"192.0.2.1\"\n\
+                 port = 80\nreal = [{{ address = \"10.0.0.1\" }}]\n",
+                keys.path().display()
+            );
+            let base = BaseFile::parse(base).unwrap();
+            let vips = [(Transport::Tcp, 53), (Transport::Udp, 54)];
+            let vips = vips.map(|(protocol, port)| WantedVip {
+                protocol,
+                ..vip(port, None)
+            });
+            let text = base.with(&vips);
+            let config = BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap();
+            let have: Vec<bool> = config.vips.iter().map(|of| of.cookie.is_some()).collect();
+            assert_eq!(have, [true, false, false], "{text}");
+        }
+    }
+
+    #[test]
     fn what_was_written_is_read_back() {
-        let vip = |port: u16, health| WantedVip {
-            name: format!("default/web:{port}/udp"),
-            service: ObjectKey {
-                namespace: "default".into(),
-                name: "web".into(),
-            },
-            address: "2001:db8::1".parse().unwrap(),
-            port,
-            protocol: Transport::Udp,
-            affinity: port == 53,
-            health,
-            reals: [("10.0.0.1", false), ("fd00::1", true)]
-                .map(|(address, drains)| (address.parse().unwrap(), drains))
-                .into(),
-        };
         let probe = |weight| NodeProbe { port: 7, weight };
         let vips = [
             vip(53, Some(probe(true))),

@@ -439,6 +439,32 @@ fn addresses_are_asked_for_and_refused_with_reason() {
 }
 
 #[test]
+fn an_older_service_does_not_take_the_address_that_one_of_another_namespace_is_served_at() {
+    let mut world = World::new(&["192.0.2.8/30"]);
+    let at = |address: &str| json!({ "annotations": { ADDRESSES: address } });
+    world.service("a/young", 2, json!({}));
+    world.service("b/old", 1, at("192.0.2.9"));
+    world.settle();
+    assert_eq!(world.addresses("a/young"), ["192.0.2.8"]);
+    assert_eq!(world.addresses("b/old"), ["192.0.2.9"]);
+    world.service("b/old", 1, at("192.0.2.8"));
+    let look = world.settle();
+    assert_eq!(world.addresses("a/young"), ["192.0.2.8"]);
+    assert_eq!(world.addresses("b/old"), [""; 0]);
+    assert_eq!(
+        events(&look),
+        [
+            "b/old AddressRefused: 192.0.2.8 belongs to a Service of another namespace; ask for another, or for none"
+        ]
+    );
+    // It is free once the younger has moved.
+    world.service("a/young", 2, at("192.0.2.10"));
+    world.settle();
+    assert_eq!(world.addresses("a/young"), ["192.0.2.10"]);
+    assert_eq!(world.addresses("b/old"), ["192.0.2.8"]);
+}
+
+#[test]
 fn services_of_a_namespace_share_an_address_port_by_port_and_none_takes_anothers() {
     let mut world = World::new(&["192.0.2.8/30"]);
     let ports = |ports: &[u16]| -> Value {

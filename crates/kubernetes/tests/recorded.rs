@@ -5,6 +5,7 @@
 mod replay;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -16,6 +17,8 @@ use replay::api_server::ApiServer;
 use replay::daemon::Daemon;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The operator's own VIP.
+const MINE: &str = "[[vip]]\nname = \"mine\"\naddress = \"192.0.2.9\"\nport = 80\nreal = [{ address = \"10.9.0.1\" }]\n";
 
 /// A running controller; killed when dropped.
 struct Controller(Child);
@@ -49,8 +52,7 @@ impl World {
     }
 
     fn write_base(&self, scheduler: &str) {
-        let vip = "[[vip]]\nname = \"mine\"\naddress = \"192.0.2.9\"\nport = 80\nreal = [{ address = \"10.9.0.1\" }]\n";
-        self.write_base_with("", scheduler, vip);
+        self.write_base_with("", scheduler, MINE);
     }
 
     /// A base with these keys and VIPs.
@@ -337,6 +339,29 @@ fn a_base_that_waits_for_a_restart_is_in_the_file_and_the_cluster_is_followed_wi
     world.wait("the third Service gone", |world| {
         world.server.services()["web"].is_null()
     });
+}
+
+#[test]
+fn a_deleted_service_is_released_though_a_fleet_holds_what_has_cookies() {
+    let world = World::new();
+    let keys = world.path("cookie.keys");
+    fs::write(&keys, format!("current = 0\nkey0 = \"{:032x}\"\n", 1)).expect("write the keys");
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).expect("permissions");
+    let keys = format!(
+        "cookie.keys = \"{}\"\nfleet = {{ name = \"edge\", member = \"lb1\", store = {{ dir = \"/nowhere\" }} }}\n",
+        keys.display()
+    );
+    world.write_base_with(&keys, "latency", MINE);
+    let _controller = world.start();
+    world.wait("all in their statuses", |world| {
+        let names = ["dns", "shop", "web"];
+        names.iter().all(|name| !world.ingress(name).is_null())
+    });
+    world.server.delete("shop");
+    world.wait("the Service gone", |world| {
+        world.server.services()["shop"].is_null()
+    });
+    assert!(world.daemon.vips()["default/web:80/tcp"].is_object());
 }
 
 #[test]

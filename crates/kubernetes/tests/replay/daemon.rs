@@ -138,7 +138,15 @@ impl State {
         };
         let loses = config.vips.is_empty() && !running.vips.is_empty() && !config.allow_empty;
         let loses = loses.then(|| "the file has no [[vip]]".to_owned());
-        match config.refused_by_reload(running).or(loses) {
+        // A fleet shares VIPs with cookies, and holds a file that takes one away.
+        let shared = |of: &BalancerConfig| -> Vec<_> {
+            let vips = of.vips.iter().filter(|vip| vip.cookie.is_some());
+            vips.map(|vip| vip.key()).collect()
+        };
+        let stay = shared(&config);
+        let held = config.fleet.is_some() && !shared(running).iter().all(|vip| stay.contains(vip));
+        let held = held.then(|| "held by the fleet".to_owned());
+        match config.refused_by_reload(running).or(loses).or(held) {
             Some(why) => Err((409, json!({ "error": why }))),
             None => Ok(config),
         }

@@ -2,7 +2,7 @@
 //! The existing balancer, as the mapping of connections to servers shows it: where its
 //! servers are, whose addresses they see, and how it picks them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,6 +13,12 @@ use super::recording::{Connection, Recording};
 
 /// Where clients connect to has this part of the servers' connections, at least.
 const FRONT: f64 = 0.8;
+/// A forwarder passes on this part of the connections that its clients' addresses have at the servers, at
+/// least: the others are checks of a host that is also a client.
+const PASSED_ON: f64 = 0.2;
+/// A connection that is passed on reaches its server in this time. Later, another one may have its
+/// client's port.
+const PASSED_ON_NS: u64 = 1_000_000_000;
 /// Connections from which a way to pick can be recognised.
 const MAPPED: usize = 50;
 /// Part of the picks that follow a rule before it counts as the rule.
@@ -98,16 +104,21 @@ impl Pool {
             _ => fronts.extend(endpoints.keys().filter(|at| !is_server(at))),
         }
         servers.retain(|server| !fronts.contains(server));
-        let clients = |of: &[SocketAddr]| -> BTreeSet<IpAddr> {
-            let of = of.iter().filter_map(|address| endpoints.get(address));
-            of.flat_map(|of| of.clients.iter().copied()).collect()
-        };
-        let (before, behind) = (clients(&fronts), clients(&servers));
-        let kind = match (before.is_empty(), behind.is_disjoint(&before)) {
-            (true, _) => Kind::Unknown,
-            (false, true) => Kind::Proxy,
-            (false, false) => Kind::Forwarder,
-        };
+        let kind = kind(recording, &fronts, &servers);
+        if kind == Kind::Proxy {
+            // It connects to others than its servers, too; whoever connects to it, does not.
+            let of_servers = servers.iter().filter_map(|server| endpoints.get(server));
+            let own: BTreeSet<&IpAddr> = of_servers.flat_map(|of| &of.clients).collect();
+            let is_own = |at: &SocketAddr| {
+                let clients = endpoints.get(at).map(|of| &of.clients);
+                clients.is_some_and(|clients| clients.iter().all(|client| own.contains(client)))
+            };
+            let others: Vec<SocketAddr> = fronts.iter().copied().filter(|at| !is_own(at)).collect();
+            // All are where it shows its servers the clients' addresses.
+            if !others.is_empty() {
+                fronts = others;
+            }
+        }
         Self {
             kind,
             method: method(recording, &servers, kind),
@@ -140,6 +151,41 @@ fn front(endpoints: &BTreeMap<SocketAddr, Endpoint>) -> Option<SocketAddr> {
     let all: usize = endpoints.values().map(|of| of.connections).sum();
     let others = (all - most.connections) as f64;
     (endpoints.len() > 2 && most.connections as f64 >= FRONT * others).then_some(*address)
+}
+
+/// Told by connections that are seen twice, from one client's address and port at a time: to where
+/// clients connect to, and to a server.
+fn kind(recording: &Recording, fronts: &[SocketAddr], servers: &[SocketAddr]) -> Kind {
+    if fronts.is_empty() {
+        return Kind::Unknown;
+    }
+    let mut begun: HashMap<SocketAddr, Vec<u64>> = HashMap::new();
+    for of in connections_to(recording, fronts) {
+        begun.entry(of.client).or_default().push(of.first_ns);
+    }
+    let (mut passed_on, mut all) = (0_usize, 0_usize);
+    let clients: BTreeSet<IpAddr> = begun.keys().map(SocketAddr::ip).collect();
+    // Others are a balancer's own, as its checks.
+    let of_clients = |of: &&Connection| clients.contains(&of.client.ip());
+    for of in connections_to(recording, servers).filter(of_clients) {
+        let mut begun = begun.get(&of.client).into_iter().flatten();
+        let is_near = |begun_ns: &u64| begun_ns.abs_diff(of.first_ns) <= PASSED_ON_NS;
+        passed_on += usize::from(begun.any(is_near));
+        all += 1;
+    }
+    match passed_on as f64 > PASSED_ON * all as f64 {
+        true => Kind::Forwarder,
+        false => Kind::Proxy,
+    }
+}
+
+/// Those to endpoints that are sorted.
+fn connections_to<'a>(
+    recording: &'a Recording,
+    endpoints: &'a [SocketAddr],
+) -> impl Iterator<Item = &'a Connection> {
+    let connections = recording.connections.iter().filter(|of| of.asked);
+    connections.filter(|of| endpoints.binary_search(&of.server).is_ok())
 }
 
 fn method(recording: &Recording, servers: &[SocketAddr], kind: Kind) -> Method {
@@ -260,13 +306,62 @@ mod tests {
         assert_eq!((turns.kind, turns.method), (Kind::Forwarder, Method::Turns));
     }
 
+    /// What a proxy's host has besides: its log goes to another host, and one whom it serves asks
+    /// a server directly, as monitors do.
+    #[test]
+    fn a_proxy_stays_one_where_addresses_overlap() {
+        let proxy = |n| at(2, 40_000 + n);
+        let named = ["10.0.0.8/29".parse().unwrap()];
+        let mut recording = recorded(proxy, |n| n % 3);
+        recording
+            .connections
+            .push(connection(at(2, 50_000), at(99, 6514), 5));
+        let pool = Pool::find(&recording, &named);
+        assert_eq!((pool.kind, pool.method), (Kind::Proxy, Method::Turns));
+        assert_eq!(pool.fronts, [at(1, 80)]);
+        recording
+            .connections
+            .push(connection(at(200, 50_000), at(10, 8080), 6));
+        for wanted in [&named[..], &[]] {
+            let pool = Pool::find(&recording, wanted);
+            assert_eq!((pool.kind, pool.method), (Kind::Proxy, Method::Turns));
+            assert!(pool.fronts.contains(&at(1, 80)), "{:?}", pool.fronts);
+        }
+        // It has many connections to a server that is not named, from the same ports long before.
+        let early = recording
+            .connections
+            .iter()
+            .filter(|of| of.client.ip() == at(2, 0).ip());
+        let early: Vec<Connection> = early
+            .map(|of| connection(of.client, at(77, 8080), of.first_ns))
+            .collect();
+        for of in &mut recording.connections {
+            of.first_ns += 60_000_000_000;
+        }
+        recording.connections.extend(early);
+        assert_eq!(Pool::find(&recording, &named).kind, Kind::Proxy);
+    }
+
+    #[test]
+    fn a_forwarder_that_checks_its_servers_stays_one() {
+        let mut recording = recorded(client, |n| n % 3);
+        let checks = (0..1000).map(|n| connection(at(2, 1_000 + n), at(10, 8080), u64::from(n)));
+        recording.connections.extend(checks);
+        let named = ["10.0.0.8/29".parse().unwrap()];
+        let pool = Pool::find(&recording, &named);
+        assert_eq!(
+            (pool.kind, &pool.fronts[..]),
+            (Kind::Forwarder, &[at(1, 80)][..])
+        );
+    }
+
     #[test]
     fn what_is_named_is_taken_and_one_side_alone_tells_no_kind() {
         let recording = recorded(|n| at(2, 40_000 + n), |n| n % 3);
         let named = ["10.0.0.10", "10.0.0.11"].map(|text| text.parse().unwrap());
         let pool = Pool::find(&recording, &named);
         assert_eq!(pool.servers, [at(10, 8080), at(11, 8080)]);
-        assert_eq!(pool.fronts, [at(1, 80), at(12, 8080)]);
+        assert_eq!(pool.fronts, [at(1, 80)], "no client connects to the third");
         let behind = Recording {
             connections: recording
                 .connections
