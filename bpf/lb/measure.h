@@ -90,6 +90,21 @@ count_unremembered(struct real_stats *stats, const struct route *route, const st
 }
 
 /*
+ * Whether what came with `sample` was over so long ago that it is no sign of a real that answers
+ * now: an idle client's next request closes what it did before. Where responses take long, so
+ * does the next one, by which this one is known.
+ */
+#define LATE_NS (2000ull * CW_MS_NS)
+
+static __always_inline bool
+was_over_long_ago(const struct est_sample *sample, u32 halves, u64 now_ns)
+{
+	u64 since_ns = sample->when_ns + LATE_NS;
+
+	return now_ns > since_ns && (now_ns - since_ns) * halves > sample->sum_halves_ns;
+}
+
+/*
  * What the estimator has learnt goes into its real's sums and histogram. The path's
  * round trip, path_ns, is not the server's doing; 0: not known. A bound is no sample:
  * the client may have been idle for nearly all of it. But where all that a flow tells is
@@ -97,17 +112,20 @@ count_unremembered(struct real_stats *stats, const struct route *route, const st
  * better is known.
  */
 static __always_inline void
-fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64 path_ns)
+fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64 path_ns, u64 now_ns)
 {
+	u32 halves = CW_MAX(sample->weight_halves, sample->bound_halves);
 	struct latency_sums *sums = &stats->good;
 	struct histogram *hist;
 
+	if (!halves)
+		return;
+	if (was_over_long_ago(sample, halves, now_ns))
+		stats->late_weight_halves += halves;
 	if (sample->bound_halves && !sample->systematic) {
-		stats->bound_weight_halves += CW_MAX(sample->weight_halves, sample->bound_halves);
+		stats->bound_weight_halves += halves;
 		return;
 	}
-	if (!sample->weight_halves)
-		return;
 	if (sample->bound_halves)
 		sums = &stats->low;
 	if (path_ns) {
@@ -130,31 +148,39 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 }
 
 /*
- * One estimator step. A request is a data packet that starts a burst, or follows
- * a packet shorter than the longest: that one ended the request before it. It stands for
- * the requests of as many connections as one is measured of.
+ * One estimator step. A request is a data packet that starts a burst, or follows a packet shorter
+ * than the longest: that one ended the request before it. One that the estimator does not take is
+ * none: a probe of a byte that was sent before, a retransmission. It stands for the requests of as
+ * many connections as one is measured of. An idle client's latencies are known late; that it
+ * acknowledges an answer shows a real that answers now. With QUIC not all packets without a request
+ * are acknowledgements.
  */
 static __always_inline void
 measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
 {
 	struct wc_state *chain = &flow->chain;
-	bool after_short = !(chain->flags & WC_LAST_FULL);
+	bool after_short = !(chain->flags & WC_LAST_FULL), unanswered = !chain->silence;
 	struct est_samples *samples;
 	u32 zero = 0;
-	u64 path_ns;
+	u64 path_ns, now_ns = 0;
 
 	samples = bpf_map_lookup_elem(&step_samples, &zero);
 	if (!samples)
 		return;
 	wc_packet(chain, &pkt->est, samples);
-	if (est_has_request(&pkt->est) && (after_short || chain->cur_age == 0)) {
+	if (est_has_request(&pkt->est) && chain->last_ns == pkt->est.t_ns &&
+	    (after_short || chain->cur_age == 0)) {
 		stats->requests += 1u << (flow->sampling & 31);
 		stats->requests_seen += 1;
+	}
+	if (est_is_tcp(&pkt->est)) {
+		now_ns = pkt->est.t_ns;
+		stats->answers_acked += unanswered && chain->silence;
 	}
 	path_ns = wc_path_ns(chain);
 #pragma unroll
 	for (u32 i = 0; i < 2; i++)
-		fold(stats, flow->real, &samples->group[i], path_ns);
+		fold(stats, flow->real, &samples->group[i], path_ns, now_ns);
 }
 
 #endif

@@ -591,7 +591,9 @@ struct real_stats {
 	u64 requests_seen; /* those that the estimate of requests rests on, of measured connections */
 	u64 bound_weight_halves; /* weight of groups with upper bounds of latencies among them */
 	struct latency_sums good;
-	u64 pad[3];
+	u64 late_weight_halves; /* of good, low and bounds: what was over long before it was known */
+	u64 answers_acked; /* answers that the client acknowledged before it asked again */
+	u64 pad[1];
 	struct latency_sums low;
 	u64 pad2[3];
 };

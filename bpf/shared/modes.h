@@ -37,7 +37,7 @@ _Static_assert(sizeof(struct modes_config) == 40, "modes_config");
 struct modes_mode {
 	u32 min;
 	u32 max;
-	u32 sum;
+	u32 sum; /* this and count do not wrap: gaps beyond are discarded */
 	u16 count;
 	u16 candidates; /* of them, gaps after a packet below the MTU */
 };
@@ -85,7 +85,7 @@ CW_GLOBAL int modes_merge(struct modes_state *s, const struct modes_config *conf
 	a = modes_at(s, k);
 	b = modes_at(s, k + 1);
 	count = (u32)a->count + b->count;
-	if (count > 0xffff ||
+	if (count > 0xffff || b->sum > CW_U32_MAX - a->sum ||
 	    (b->min > a->max && !modes_reaches(config, a->max, b->min - a->max)))
 		return 0;
 	a->max = CW_MAX(a->max, b->max);
@@ -151,7 +151,7 @@ CW_INLINE void modes_add(struct modes_state *s, const struct modes_config *confi
 		return;
 	}
 	m = modes_at(s, k);
-	if (m->count == 0xffff) {
+	if (m->count == 0xffff || gap > CW_U32_MAX - m->sum) {
 		s->discarded++;
 		return;
 	}

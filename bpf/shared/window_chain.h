@@ -29,8 +29,6 @@
 /* Idle time of the client is not looked for below these. */
 #define WC_IDLE_MIN_NS (2ull * CW_MS_NS)
 #define WC_ECHO_IDLE_MIN_NS (6ll * CW_MS_NS)
-/* With one request at a time an echo is older only if the client sat on it. */
-#define WC_ECHO_IDLE_MIN_OF_ONE_NS (3ll * CW_MS_NS)
 /* Half the resolution of TSecr: what an echo's lag may be too long by. */
 #define WC_ECHO_SLACK_NS 500000ll
 /* Resolution of TSecr: where an ACK tells the same more exactly, it counts. */
@@ -43,7 +41,6 @@
 #define WC_CONTINUE_NS (1ull * CW_MS_NS)
 #define WC_FULL_MIN 1280u
 #define WC_ETHERNET_MTU 1500u
-#define WC_JUMBO_MTU 9000u
 
 /* What one data packet says, as far as the burst logic cares. */
 struct wc_request {
@@ -169,9 +166,7 @@ CW_INLINE int wc_was_idle(const struct wc_state *s, u64 gap_ns)
 {
 	if (!(s->flags & WC_ACK_SEEN))
 		return gap_ns >= WC_DATAGRAM_IDLE_NS;
-	if (!s->silence)
-		return 0;
-	return gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT) >= WC_ACK_DELAY_NS;
+	return s->silence && wc_silent_ns(s, gap_ns) >= WC_ACK_DELAY_NS;
 }
 
 /*
@@ -212,20 +207,29 @@ CW_INLINE void wc_forget(struct wc_state *s, int page_ended)
 		wc_silence_judge(s);
 }
 
+/* As it is configured mostly, in Amazon's and in Google's networks. */
+CW_INLINE int wc_is_jumbo(u32 ip_len)
+{
+	return ip_len == 9000 || ip_len == 9001 || ip_len == 8896;
+}
+
 /*
  * Whether the packet fills the path's MTU, as far as this flow has shown it, so
  * that more of the same request may follow. A packet beyond Ethernet's MTU is
  * either one of a jumbo path or several segments in one buffer (TSO, GRO): then
- * its last segment is full where the payload is a multiple of what one holds.
+ * its last segment is full where the payload is a multiple of what one holds, by
+ * that MTU or by the largest packet so far.
  */
 CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
 {
 	u32 payload = est_payload(p), header = p->ip_len - payload;
 
 	if (p->ip_len > WC_ETHERNET_MTU) {
-		if (p->ip_len == WC_JUMBO_MTU)
+		if (wc_is_jumbo(p->ip_len))
 			return 1;
-		return header < WC_FULL_MIN && payload % (WC_ETHERNET_MTU - header) == 0;
+		return header < WC_FULL_MIN &&
+		       (payload % (WC_ETHERNET_MTU - header) == 0 ||
+			(s->packet_max >= WC_FULL_MIN && payload % (s->packet_max - header) == 0));
 	}
 	if (p->ip_len > s->packet_max)
 		s->packet_max = (u16)p->ip_len;
@@ -288,7 +292,7 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, struct wc_request *r)
 		if (r->lag_ns > least && r->acked <= WC_SEGMENT)
 			idle = (u64)lag;
 	} else if (s->silence) {
-		u64 silent = r->gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
+		u64 silent = wc_silent_ns(s, r->gap_ns);
 
 		/* A delayed ACK is late itself, and a request may follow it at once. */
 		if (silent > WC_IDLE_MIN_NS || r->ends || r->lag_ns > (s64)WC_DELAYED_MIN_NS)
@@ -618,14 +622,15 @@ CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, struct w
 
 /*
  * The client closes the connection: a request that is never made. Its FIN, or the last
- * ACK before it, tells when the last response came. A FIN that acknowledges one byte
- * more answers the server's.
+ * ACK before it, tells when the last response came, as a burst of requests would. A FIN that
+ * acknowledges one byte more answers the server's. A connection's only response is acknowledged
+ * at once.
  */
 CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_samples *out)
 {
 	struct wc_request r = { .ends = 1 };
 	struct wc_burst b = {};
-	u32 undated;
+	u32 doubt, alone;
 
 	if (!s || !p || !out)
 		return 0;
@@ -638,16 +643,18 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 	b.at_ns = r.now_ns;
 	b.idle_ns = wc_idle_before(s, &r);
 	b.lead = wc_lead(s, r.gap_ns, b.idle_ns);
-	undated = s->late_ack ? EST_SYSTEMATIC : wc_reads_late(s, r.lag_ns, r.gap_ns);
+	doubt = wc_reads_late(s, r.lag_ns, r.gap_ns);
+	alone = r.new_ack && r.lag_ns < 0 && s->bursts;
 	wc_close_last(s, r.now_ns, b.idle_ns, out);
 	if (r.gap_ns < WC_FORGET_NS && (r.new_ack || s->silence)) {
 		wc_join_groups(out);
 		b.acked = wc_acked(p->ack - s->tcp.request_ack);
 		wc_root(s, &b, &out->group[1]);
-		if (undated) {
-			wc_grade_low(&out->group[1]);
-			out->group[1].systematic = (u8)undated;
-		}
+		s->cur_lead = alone ? 1 : 2;
+		s->cur_idle = b.idle_ns != 0;
+		s->cur_acked = b.acked;
+		s->cur_undated = s->late_ack;
+		wc_grade(&out->group[1], doubt ? doubt : wc_doubt(s));
 	}
 	wc_ring_clear(s);
 	s->flags &= (u8)~(WC_DATA_SEEN | WC_BOUND);

@@ -289,11 +289,22 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
 	h->lead = s->hold_lead;
 }
 
-/* All that a group says is off, like all else that the flow does. */
-CW_INLINE void wc_grade_low(struct est_sample *of)
+/* What wc_doubt says of a sample besides EST_SYSTEMATIC and EST_NARROW: others tell better. */
+#define WC_LEFT_OUT 3u
+
+/* A group of which all is off, as `doubt` says; 0: it is not. */
+CW_INLINE void wc_grade(struct est_sample *of, u32 doubt)
 {
+	if (!doubt)
+		return;
 	of->bound_halves = (u16)of->weight_halves;
-	of->systematic = EST_SYSTEMATIC;
+	of->systematic = (u8)doubt;
+	if (doubt == WC_LEFT_OUT) {
+		of->systematic = 0;
+		of->sum_halves_ns = 0;
+		of->weight_halves = 0;
+		of->singles = 0;
+	}
 }
 
 /*
@@ -311,7 +322,8 @@ CW_INLINE int wc_is_narrow(const struct wc_state *s)
 }
 
 /*
- * What the burst just closed said is a bound where its request alone acknowledged the
+ * What speaks against the samples of the burst just closed, for wc_grade. What it said is a
+ * bound where its request alone acknowledged the
  * response and no echo dates that: the client may have paused for as long as it delays
  * ACKs. One that was prompt before, or never late, is taken to be so again. It is one, too,
  * where the ACK of the response's last segment was late. Bounds are all that a client
@@ -321,33 +333,23 @@ CW_INLINE int wc_is_narrow(const struct wc_state *s)
  * such flows are off alike, and so are those of clients without timestamps: of these the path
  * may bound how far.
  */
-CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
+CW_GLOBAL u32 wc_doubt(struct wc_state *s)
 {
-	int pauses = s->pace == WC_PACE_UNKNOWN || s->pace == WC_PACE_TARDY;
-	int undated = s->flags & WC_TCP && s->cur_lead == 1 && pauses && !s->cur_idle &&
-		      s->cur_acked <= WC_ALONE;
-	int ambiguous = wc_window_is_ambiguous(s);
-	int streams = wc_is_multiplexed(s), kind, narrow;
-	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
+	int pauses, undated;
 
-	undated |= s->cur_undated;
-	if (!undated && !streams && !coarse && !ambiguous)
-		return;
-	kind = streams || coarse || ambiguous || !(s->flags & WC_TS_SEEN);
-	narrow = !streams && !coarse && !ambiguous && !s->cur_undated && wc_is_narrow(s);
-	for (u32 i = 0; i < 2; i++) {
-		struct est_sample *of = &out->group[i];
-
-		wc_grade_low(of);
-		if (narrow)
-			of->systematic = EST_NARROW;
-		if (!kind) {
-			of->systematic = 0;
-			of->sum_halves_ns = 0;
-			of->weight_halves = 0;
-			of->singles = 0;
-		}
-	}
+	if (!s)
+		return 0;
+	if (wc_is_multiplexed(s) || wc_window_is_ambiguous(s) ||
+	    (wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS))
+		return EST_SYSTEMATIC;
+	pauses = s->pace == WC_PACE_UNKNOWN || s->pace == WC_PACE_TARDY;
+	undated = s->flags & WC_TCP && s->cur_lead == 1 && pauses && !s->cur_idle &&
+		  s->cur_acked <= WC_ALONE;
+	if (!undated && !s->cur_undated)
+		return 0;
+	if (s->flags & WC_TS_SEEN)
+		return WC_LEFT_OUT;
+	return !s->cur_undated && wc_is_narrow(s) ? EST_NARROW : EST_SYSTEMATIC;
 }
 
 /*
@@ -358,12 +360,19 @@ CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 CW_INLINE int wc_was_held_up(struct wc_state *s, const struct wc_burst *b)
 {
 	u64 longest;
+	u32 level;
 
 	if (!(s->flags & WC_TCP) || b->n != 1 || s->window <= 1 || s->ring_len <= 1 ||
 	    b->idle_ns <= WC_RESENT_IDLE_NS)
 		return 0;
 	longest = wc_ring_age(s, b->at_ns - b->idle_ns, 0);
-	return 2 * b->idle_ns < CW_MAX(longest, wc_typical_ns(s));
+	if (2 * b->idle_ns >= CW_MAX(longest, wc_typical_ns(s)))
+		return 0;
+	/* The ring is used behind the idle time, too. */
+	level = wc_level_for(longest + b->idle_ns);
+	if (level > s->ring_level)
+		wc_ring_reencode(s, b->at_ns - b->idle_ns, level);
+	return 1;
 }
 
 /*
@@ -424,8 +433,12 @@ CW_INLINE void wc_close_burst(struct wc_state *s, u64 next_ns, u64 idle_ns, int 
 CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 			struct est_samples *out)
 {
+	u32 doubt;
+
 	wc_close_burst(s, next_ns, idle_ns, last, out);
-	wc_doubt(s, out);
+	doubt = wc_doubt(s);
+	wc_grade(&out->group[0], doubt);
+	wc_grade(&out->group[1], doubt);
 }
 
 /* Nothing more is to come. */

@@ -11,6 +11,17 @@
 /* Ticks of both clocks, and what a queue on the way adds. */
 #define WC_LAG_SLACK_NS (5ull * CW_MS_NS)
 
+/*
+ * Since the last ACK without a request, which there is, gap_ns after the last data packet. A
+ * packet that another CPU was faster with may be older than that ACK.
+ */
+CW_INLINE u64 wc_silent_ns(const struct wc_state *s, u64 gap_ns)
+{
+	u64 last = (u64)(s->silence - 1) << WC_IDLE_SHIFT;
+
+	return gap_ns > last ? gap_ns - last : 0;
+}
+
 /* Whether the client cannot have had for so long, in 1.024 us, what this acknowledges first. */
 CW_INLINE int wc_is_too_long(const struct wc_state *s, u64 now_ns, u32 ack, u32 lag)
 {
@@ -23,43 +34,73 @@ CW_INLINE int wc_is_too_long(const struct wc_state *s, u64 now_ns, u32 ack, u32 
 /* Whether it has had for longer what the last ACK, and this one, acknowledge. */
 CW_INLINE int wc_is_too_short(const struct wc_state *s, u64 now_ns, u32 ack, u32 lag)
 {
-	u64 silent = now_ns - s->last_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
-
 	return s->silence && s->flags & WC_ACK_SEEN && !est_after(ack, s->tcp.ack_max) &&
-	       ((u64)lag << 10) + WC_LAG_SLACK_NS < silent;
+	       ((u64)lag << 10) + WC_LAG_SLACK_NS < wc_silent_ns(s, now_ns - s->last_ns);
 }
 
 /* clock_min where WC_TS_SEEN is not set: this clock tells nothing. */
-#define WC_CLOCK_SLOW 1u
+#define WC_CLOCK_WRONG 1u
 #define WC_SHORT_PAUSE_SHIFT 38 /* 275 s */
+/*
+ * What a clock that ticks faster gains in one response, at least. One of milliseconds never
+ * does after a burst: then a client has acknowledged something within half a second. Behind
+ * cookies echoes are up to 1.024 s too new (cookie_echo.h).
+ */
+#define WC_CLOCK_FAST_NS (1100ull * CW_MS_NS)
+
+/* From here on the connection is one without timestamps. */
+CW_INLINE void wc_distrust_clock(struct wc_state *s)
+{
+	s->flags &= (u8)~WC_TS_SEEN;
+	s->tcp.clock_min = WC_CLOCK_WRONG;
+}
+
+/*
+ * What the minimum rises by where an echo is so late: clocks drift apart, by 20 us a second and
+ * more. Where a client has sent at once, what first acknowledges something more than a tick late,
+ * and less than what is taken for a pause, shows such drift, or is not subtracted anyway.
+ */
+CW_INLINE u32 wc_drift(const struct wc_state *s, u32 ack, u32 lag)
+{
+	const u32 tick = WC_TARDY_NS >> 10, pause = WC_ECHO_IDLE_MIN_OF_ONE_NS >> 10;
+
+	if (lag <= tick || lag >= pause || !(s->flags & WC_ACK_SEEN) ||
+	    !est_after(ack, s->tcp.ack_max))
+		return 0;
+	return s->pace == WC_PACE_PROMPT || s->pace == WC_PACE_TIMELY ? (lag - tick) >> 5 : 0;
+}
 
 /*
  * TSecr is the server's clock, in milliseconds, when it sent what is
  * acknowledged here. Arrival minus TSecr is therefore a constant, plus the way
  * back and forth, plus the time that the client sat on the data. Its running
- * minimum is taken for the first two; it rises by about 10 ns per packet so
- * that clocks may drift. In units of 1.024 us, modulo 2^32 (73 minutes).
+ * minimum is taken for the first two; it rises by about 10 ns per packet, and
+ * as wc_drift says, so that clocks may drift. In units of 1.024 us, modulo 2^32
+ * (73 minutes).
  *
  * After a pause of 55 to 73 minutes the minimum may be of another round, and too low. It
  * shows where the client acknowledges something new: it has not had that for longer than
  * since its last request. With one request at a time, after a shorter pause, that shows a
  * clock which ticks slower (some systems' every 4 or 10 ms), and so does a value that is newer
- * than it can be: then the connection is one without timestamps.
+ * than it can be; one that runs ahead shows a clock which ticks faster (microseconds: Linux's
+ * tcp_usec_ts). Then the connection is one without timestamps.
  *
  * Returns the time that the client sat on the data in ns, or -1 for unknown.
  */
-CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packet *p)
+CW_GLOBAL s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packet *p)
 {
-	u32 arrival = (u32)(now_ns >> 10);
-	u32 echoed = (u32)(((u64)p->tsecr * 15625) >> 4); /* 1 ms = 15625/16 units */
-	u32 offset = arrival - echoed;
-	/* One packet in 128, spread whatever the clock's resolution. */
-	int rise = ((u32)now_ns * 2654435761u) >> 25 == 0;
-	u32 lag;
-	int slow = 1;
-	int stale = (s->flags & WC_DATA_SEEN) && (now_ns - s->last_ns) >> 40;
+	u32 arrival, echoed, offset, lag, ahead;
+	int rise, stale, slow = 1;
 
-	if (!(s->flags & WC_TS_SEEN) && s->tcp.clock_min == WC_CLOCK_SLOW)
+	if (!s || !p)
+		return -1;
+	arrival = (u32)(now_ns >> 10);
+	echoed = (u32)(((u64)p->tsecr * 15625) >> 4); /* 1 ms = 15625/16 units */
+	offset = arrival - echoed;
+	/* One packet in 128, spread whatever the clock's resolution. */
+	rise = ((u32)now_ns * 2654435761u) >> 25 == 0;
+	stale = (s->flags & WC_DATA_SEEN) && (now_ns - s->last_ns) >> 40;
+	if (!(s->flags & WC_TS_SEEN) && s->tcp.clock_min == WC_CLOCK_WRONG)
 		return -1;
 	if (stale) {
 		/* After 18 minutes the modulus says nothing: the next packet is the first again. */
@@ -73,6 +114,11 @@ CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packe
 		return 0;
 	}
 	s->tcp.clock_min += (u32)rise;
+	ahead = s->tcp.clock_min - offset;
+	if (s->bursts && ahead > WC_CLOCK_FAST_NS >> 10 && !(ahead >> 30)) {
+		wc_distrust_clock(s);
+		return -1;
+	}
 	if (est_after(s->tcp.clock_min, offset))
 		s->tcp.clock_min = offset;
 	lag = offset - s->tcp.clock_min;
@@ -81,12 +127,11 @@ CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packe
 		s->tcp.clock_min = offset;
 		slow = !(lag >> 30);
 	} else if (!wc_is_too_short(s, now_ns, p->ack, lag)) {
+		s->tcp.clock_min += wc_drift(s, p->ack, lag);
 		return (s64)((u64)lag << 10);
 	}
-	if (slow && s->window == 1 && !((now_ns - s->last_ns) >> WC_SHORT_PAUSE_SHIFT)) {
-		s->flags &= (u8)~WC_TS_SEEN;
-		s->tcp.clock_min = WC_CLOCK_SLOW;
-	}
+	if (slow && s->window == 1 && !((now_ns - s->last_ns) >> WC_SHORT_PAUSE_SHIFT))
+		wc_distrust_clock(s);
 	return -1;
 }
 
@@ -136,7 +181,7 @@ CW_INLINE int wc_ends_delayed(const struct wc_state *s, u32 bytes, u64 gap_ns)
 
 	if (s->flags & WC_TS_SEEN || !s->silence || bytes > WC_SEGMENT)
 		return 0;
-	since = gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
+	since = wc_silent_ns(s, gap_ns);
 	return since >= WC_DELAYED_MIN_NS && since <= WC_DELAYED_MAX_NS;
 }
 

@@ -235,6 +235,8 @@ CW_INLINE int wc_is_wide(const struct wc_state *s)
  */
 #define WC_PROMPT_NS_BY_ECHO (256ll * CW_US_NS)
 #define WC_TARDY_NS (1280ll * CW_US_NS)
+/* With one request at a time an echo older than this is one that the client sat on. */
+#define WC_ECHO_IDLE_MIN_OF_ONE_NS (3ll * CW_MS_NS)
 /*
  * Bursts in which a client that does not always pause has been prompt. Not the first ones:
  * many clients greet a server before they work.

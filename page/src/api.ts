@@ -49,6 +49,8 @@ export interface Real {
   state: string;
   health: { state: string; since_monotonic_ns: number; reason: string; succeeded: number; failed: number } | null;
   weight: number;
+  /** As configured, times what its server tells, and as much of it as slow start gives yet. */
+  meant_weight: number;
   effective_weight: number;
   wanted_weight: number;
   reason: string;
@@ -118,7 +120,6 @@ export interface Step {
   requests: number;
   opened: number;
   active: number;
-  configured: number;
   weight: number;
   state: string;
 }

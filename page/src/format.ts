@@ -56,12 +56,20 @@ export function span(s: number): string {
   return `${Math.round(s / 86_400)}${NARROW}d`;
 }
 
-/** Time of day here. */
+/** Time of day here, and the date if it is not today's. */
 export function clock(realtimeNs: number): string {
-  return new Date(realtimeNs / 1e6).toTimeString().slice(0, 8);
+  const at = new Date(realtimeNs / 1e6);
+  const time = at.toTimeString().slice(0, 8);
+  if (at.toDateString() === new Date().toDateString()) return time;
+  const two = (n: number): string => String(n).padStart(2, "0");
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
+}
+
+/** An address as it stands before a port. */
+export function host(address: string): string {
+  return address.includes(":") ? `[${address}]` : address;
 }
 
 export function endpoint(address: string, port: number): string {
-  const host = address.includes(":") ? `[${address}]` : address;
-  return port === 0 ? `${host}, every port` : `${host}:${port}`;
+  return port === 0 ? `${host(address)}, every port` : `${host(address)}:${port}`;
 }

@@ -14,6 +14,8 @@ export class History {
   moves: Move[] = [];
   drops: DropStep[] = [];
   vip = "";
+  /** When the daemon was started; what ended before is of another. */
+  startedNs = 0;
 
   /** Turns to another VIP; that of before is asked for again when it is shown again. */
   turnTo(vip: string): void {
@@ -55,20 +57,31 @@ export class History {
     this.moves = [...this.moves, ...moves.filter((move) => move.at.monotonic_ns > newest)].slice(-1000);
   }
 
-  of(real: string): Step[] {
-    return this.steps.get(real) ?? [];
+  /** Steps of a real; none if another VIP was turned to, which may have the same server. */
+  of(vip: string, real: string): Step[] {
+    return (vip === this.vip && this.steps.get(real)) || [];
   }
 
   /** A rate over the last seconds; nothing where there is no whole step. */
-  rate(real: string, what: (step: Step) => number, seconds: number): number | null {
-    const steps = this.of(real);
+  rate(vip: string, real: string, what: (step: Step) => number, seconds: number): number | null {
+    const steps = this.of(vip, real);
     const last = steps.at(-1);
     if (!last) return null;
     const from = last.end.monotonic_ns - seconds * 1e9;
-    const first = steps.findIndex((step) => step.end.monotonic_ns > from);
-    const begin = first > 0 ? steps[first - 1]!.end.monotonic_ns : steps[first]!.end.monotonic_ns - this.stepS * 1e9;
-    const sum = steps.slice(first).reduce((all, step) => all + what(step), 0);
-    return sum / ((last.end.monotonic_ns - begin) / 1e9);
+    let [sum, ns] = [0, 0];
+    for (const [index, step] of steps.entries()) {
+      if (step.end.monotonic_ns <= from) continue;
+      sum += what(step);
+      ns += this.lengthNs(step, steps[index - 1]);
+    }
+    return sum / (ns / 1e9);
+  }
+
+  /** From the end of the step before, but not over the time in which there was no daemon. */
+  private lengthNs(step: Step, before: Step | undefined): number {
+    const [from, to] = [before?.end.monotonic_ns, step.end.monotonic_ns];
+    const follows = from !== undefined && !(from < this.startedNs && this.startedNs < to);
+    return follows ? to - from : this.stepS * 1e9;
   }
 }
 

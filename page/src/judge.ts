@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is wrong, in sentences: the first thing that an engineer on call reads.
 
-import type { Real, Stats, Status, Vip } from "./api";
+import type { NextHop, Real, Stats, Status, Vip } from "./api";
 import type { History } from "./history";
 import { count, latency, percent, span } from "./format";
 
@@ -9,6 +9,8 @@ export type Level = "good" | "off" | "warn" | "bad";
 
 export interface Finding {
   level: Level;
+  /** What is the matter, without figures: the same as long as it is. */
+  gist: string;
   text: string;
 }
 
@@ -48,9 +50,9 @@ export function isSlow(vip: Vip, real: Real): boolean {
   return taken || BLAMES.has(real.reason) || (slowness(vip, real) ?? 0) >= SLOW;
 }
 
-/** Its share of the weight it was meant to have. */
+/** Its share of the weight that it is meant to have; null where that is none. */
 export function share(real: Real): number | null {
-  return real.weight > 0 ? real.effective_weight / real.weight : null;
+  return real.meant_weight > 0 ? real.effective_weight / real.meant_weight : null;
 }
 
 /** The state that is shown: slow is a state to people. */
@@ -67,12 +69,12 @@ export function findings(vip: Vip, stats: Stats): Finding[] {
   const found: Finding[] = [];
   const nowNs = stats.at.monotonic_ns;
   if (!vip.ready) {
-    found.push({ level: "bad", text: `Not ready: ${vip.reals_up} of at least ${vip.min_healthy} reals ${vip.reals_up === 1 ? "is" : "are"} up.` });
+    found.push({ level: "bad", gist: "Not ready", text: `Not ready: ${vip.reals_up} of at least ${vip.min_healthy} reals ${vip.reals_up === 1 ? "is" : "are"} up.` });
   }
   for (const real of vip.reals) {
     if (real.state === "down" && real.health) {
       const since = span((nowNs - real.health.since_monotonic_ns) / 1e9);
-      found.push({ level: "bad", text: `${real.address} has been down for ${since}: ${real.health.reason}.` });
+      found.push({ level: "bad", gist: `${real.address} is down`, text: `${real.address} has been down for ${since}: ${real.health.reason}.` });
     }
     if (!isSlow(vip, real)) continue;
     const [times, part] = [slowness(vip, real), share(real)];
@@ -82,7 +84,7 @@ export function findings(vip: Vip, stats: Stats): Finding[] {
       p99 !== null && `p99 ${latency(p99)}, graded ${real.latency.quality}`,
       part !== null && part < 0.95 && `it has ${percent(part)} of its weight`,
     ].filter(Boolean);
-    found.push({ level: "warn", text: `${real.address} is slow: ${figures.join(", ") || real.reason_text}.` });
+    found.push({ level: "warn", gist: `${real.address} is slow`, text: `${real.address} is slow: ${figures.join(", ") || real.reason_text}.` });
   }
   if (!found.length) found.push(wellSentence(vip));
   return found;
@@ -97,27 +99,43 @@ function wellSentence(vip: Vip): Finding {
   const all = active.length === vip.reals.length ? (active.length === 2 ? "Both" : `All ${active.length}`) : `${active.length} of ${vip.reals.length}`;
   const who = vip.reals.length === 1 && active.length === 1 ? "The one real takes connections" : `${all} reals take connections`;
   const how = p99s.length ? `p99 from ${latency(Math.min(...p99s))} to ${latency(Math.max(...p99s))}${low ? `, graded low at ${low} of ${p99s.length}` : ""}` : "no response was measured in the last seconds";
-  return { level: probed ? "good" : "off", text: `${who}; ${how}.${probed ? "" : " Whether they serve is not known: this VIP has no health check."}` };
+  const unknown = probed ? "" : " Whether they serve is not known: this VIP has no health check.";
+  return { level: probed ? "good" : "off", gist: `${who}.${unknown}`, text: `${who}; ${how}.${unknown}` };
+}
+
+/** Why packets may not leave by a next hop; null if they do. */
+export function hopFault(hop: NextHop, status: Status, stats: Stats): string | null {
+  switch (hop.state) {
+    case "silent":
+      return `The ${hop.family} gateway ${hop.gateway} has not answered for ${span((stats.at.monotonic_ns - hop.since_monotonic_ns) / 1e9)}: packets go to its last MAC address.`;
+    case "none":
+      return `No gateway is known for ${hop.family} reals: packets to them are dropped.`;
+    case "no_source":
+      return `There is no source address for packets to ${hop.family} reals, which are dropped: give ${status.interface} one of global scope, or set ${hop.family === "ipv6" ? "source6" : "source"} of [encap].`;
+    default:
+      return null;
+  }
 }
 
 /** What concerns the whole daemon. */
 export function ofDaemon(status: Status, stats: Stats, history: History): Finding[] {
   const found: Finding[] = [];
+  const say = (level: Level, text: string, gist = text): void => void found.push({ level, gist, text });
   for (const hop of stats.next_hop) {
-    if (hop.state === "silent") found.push({ level: "bad", text: `The ${hop.family} gateway ${hop.gateway} has not answered for ${span((stats.at.monotonic_ns - hop.since_monotonic_ns) / 1e9)}: packets go to its last MAC address.` });
-    if (hop.state === "none") found.push({ level: "bad", text: `No gateway is known for ${hop.family} reals: packets to them are dropped.` });
+    const fault = hopFault(hop, status, stats);
+    if (fault) say("bad", fault, `The ${hop.family} next hop: ${hop.state.replace("_", " ")}`);
   }
-  if (status.data_plane_error) found.push({ level: "bad", text: `The data plane: ${status.data_plane_error}` });
-  for (const held of status.held_vips) found.push({ level: "bad", text: `${held.text[0]!.toUpperCase()}${held.text.slice(1)}` });
-  if (status.last_good) found.push({ level: "warn", text: "The configuration was refused at the start; its last good copy is in force." });
-  if (status.last_reload_error) found.push({ level: "warn", text: `The last reload was refused, the configuration before it is in force: ${status.last_reload_error}` });
-  if (status.unfinished) found.push({ level: "warn", text: `Not done yet: ${status.unfinished}` });
-  if (status.state_error) found.push({ level: "warn", text: `What is set by hand would not outlive the daemon: ${status.state_error}` });
+  if (status.data_plane_error) say("bad", `The data plane: ${status.data_plane_error}`);
+  for (const held of status.held_vips) say("bad", `${held.text[0]!.toUpperCase()}${held.text.slice(1)}`);
+  if (status.last_good) say("warn", "The configuration was refused at the start; its last good copy is in force.");
+  if (status.last_reload_error) say("warn", `The last reload was refused, the configuration before it is in force: ${status.last_reload_error}`);
+  if (status.unfinished) say("warn", `Not done yet: ${status.unfinished}`);
+  if (status.state_error) say("warn", `What is set by hand would not outlive the daemon: ${status.state_error}`);
   const drops = recentDrops(history, stats.at.monotonic_ns);
   const sum = [...drops.values()].reduce((a, b) => a + b, 0);
   if (sum > 0) {
     const names = [...drops.entries()].sort((a, b) => b[1] - a[1]).map(([name]) => name);
-    found.push({ level: "warn", text: `${count(sum)} packet${sum === 1 ? " was" : "s were"} dropped in the last minute: ${names.slice(0, 3).join(", ")}${names.length > 3 ? ", …" : ""}.` });
+    say("warn", `${count(sum)} packet${sum === 1 ? " was" : "s were"} dropped in the last minute: ${names.slice(0, 3).join(", ")}${names.length > 3 ? ", …" : ""}.`, "Packets were dropped");
   }
   return found;
 }

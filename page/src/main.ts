@@ -5,7 +5,7 @@ import "./style.css";
 import { type Connections, type DropStep, type Explanation, Locked, type Move, type Real, Refusal, type Stats, type Status, type Timeline, type Vip, ask, useToken } from "./api";
 import { Chart, type HeatData, type Line, type LineData } from "./charts";
 import { type Child, h, show } from "./dom";
-import { clock, count, latency, percent, tick } from "./format";
+import { clock, count, latency, tick, weight } from "./format";
 import { History } from "./history";
 import * as views from "./views";
 
@@ -39,7 +39,7 @@ const charts = {
   p99: new Chart({ title: "p99", about: "99 of 100 responses are faster, in steps of 2 s", format: latency, tick, scale: "log" }),
   p50: new Chart({ title: "p50", about: "half of the responses are faster", format: latency, tick, scale: "log" }),
   heat: new Chart({ title: "Heat map", about: "how the responses are spread", format: latency, tick, scale: "log" }),
-  weight: new Chart({ title: "Weight", about: "in force, of the configured one", format: percent, tick: percent, scale: "zero", steps: true }),
+  weight: new Chart({ title: "Weight", about: "in force, in the configuration’s unit", format: weight, tick: weight, scale: "zero", steps: true }),
   open: new Chart({ title: "Open connections", about: "an estimate", format: count, tick: count, scale: "zero" }),
   asked: new Chart({ title: "Requests", about: "a second", format: count, tick: count, scale: "zero" }),
 };
@@ -75,6 +75,7 @@ async function look(): Promise<void> {
     if (!newStats.vips.length) parts = [0];
     if (stats && newStats.at.monotonic_ns < stats.at.monotonic_ns) history.forget();
     [status, stats, opened] = [newStatus, newStats, newOpened];
+    history.startedNs = newStatus.started.monotonic_ns;
     await lookAtVip(mine);
     if (mine !== round) return;
     [lostAt, locked] = [null, null];
@@ -113,11 +114,11 @@ async function lookAtVip(mine: number): Promise<void> {
   explanation = explained;
 }
 
-function link(): { alive: boolean; text: string } {
-  if (locked !== null) return { alive: false, text: "a token is needed" };
-  if (lostAt) return { alive: false, text: `disconnected since ${lostAt.toTimeString().slice(0, 8)}` };
-  if (!stats) return { alive: true, text: "connecting" };
-  return { alive: true, text: `live, ${clock(stats.at.realtime_ns)}` };
+function link(): { alive: boolean; word: string; note?: string } {
+  if (locked !== null) return { alive: false, word: "a token is needed" };
+  if (lostAt) return { alive: false, word: "disconnected", note: ` since ${clock(lostAt.getTime() * 1e6)}` };
+  if (!stats) return { alive: true, word: "connecting" };
+  return { alive: true, word: "live", note: `, ${clock(stats.at.realtime_ns)}` };
 }
 
 function draw(): void {
@@ -182,7 +183,7 @@ function fill(vip: Vip, only?: string): void {
   const offsetS = stats!.at.realtime_ns / 1e9 - stats!.at.monotonic_ns / 1e9;
   const nowS = stats!.at.realtime_ns / 1e9;
   const fromNs = stats!.at.monotonic_ns - spanS * 1e9;
-  const places = vip.reals.map((real, place) => ({ real, place, steps: history.of(real.address).filter((step) => step.end.monotonic_ns > fromNs) }));
+  const places = vip.reals.map((real, place) => ({ real, place, steps: history.of(vip.name, real.address).filter((step) => step.end.monotonic_ns > fromNs) }));
   const chosen = only ? places.filter((of) => of.real.address === only) : places.length <= LINES_MAX ? places : [...places].sort((a, b) => (b.real.latency.p99_us ?? -1) - (a.real.latency.p99_us ?? -1)).slice(0, LINES_MAX);
   const ends = [...new Set(places.flatMap((of) => of.steps.map((step) => step.end.monotonic_ns)))].sort((a, b) => a - b);
   // A pause of the daemon is a gap and no line.
@@ -218,9 +219,9 @@ function fill(vip: Vip, only?: string): void {
   charts.p99.update(lines((step) => step.p99_us, quality), range, spoken(({ real }) => now(real, real.latency.p99_us)));
   charts.p50.update(lines((step) => step.p50_us, quality), range, spoken(({ real }) => now(real, real.latency.p50_us)));
   charts.heat.update(heat, range, only ? "responses of this real" : "responses of all reals");
-  charts.weight.update(lines((step) => (step.configured > 0 ? step.weight / step.configured : 0)), range, spoken(({ real }) => (real.weight ? percent(real.effective_weight / real.weight) : "0 %")));
+  charts.weight.update(lines((step) => step.weight), range, spoken(({ real }) => `${weight(real.effective_weight)} of ${weight(real.meant_weight)}`));
   charts.open.update(lines((step) => step.active), range, spoken(({ real }) => count(real.connections_active)));
-  charts.asked.update(lines((step) => step.requests / history.stepS), range, spoken(({ real }) => `${count(history.rate(real.address, (step) => step.requests, 10) ?? 0)} a second`));
+  charts.asked.update(lines((step) => step.requests / history.stepS), range, spoken(({ real }) => `${count(history.rate(vip.name, real.address, (step) => step.requests, 10) ?? 0)} a second`));
 }
 
 function turn(to: number[]): void {
@@ -232,7 +233,7 @@ async function lookAtConnections(): Promise<void> {
   looking = true;
   draw();
   try {
-    heaviest = await ask<Connections>("v1/connections?count=20&ms=1000");
+    heaviest = await ask<Connections>(`v1/connections?count=${views.SENDERS_ASKED}&ms=1000`);
   } catch (error) {
     heaviest = error instanceof Refusal ? error.message : "the daemon does not answer";
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // From what the API answers to what is shown. A figure that is not known is "none", with why.
 
-import type { Connections, Explanation, Move, Real, Stats, Status, Vip } from "./api";
+import type { Connections, Explanation, Move, Real, Stats, Status, Step, Vip } from "./api";
 import type { History } from "./history";
 import { swatch } from "./charts";
 import { type Child, h } from "./dom";
-import { clock, count, endpoint, latency, percent, rate, span, weight } from "./format";
-import { type Finding, findings, mark, ofDaemon, recentDrops, share } from "./judge";
+import { clock, count, endpoint, host, latency, percent, rate, span, weight } from "./format";
+import { type Finding, findings, hopFault, mark, ofDaemon, recentDrops, share } from "./judge";
 
 /** Rates are over so many seconds. */
 const RATE_S = 10;
@@ -19,6 +19,9 @@ const FOLLOWS = new Set(["received", "gave", "regressed"]);
 const ONE_MOVE_NS = 3e9;
 /** Names of services that are not ready and not listed. */
 const NAMES_MAX = 20;
+/** Connections to ask for: the daemon names no more, and those of other VIPs are among them. */
+export const SENDERS_ASKED = 1000;
+const SENDERS_SHOWN = 20;
 
 export function none(why: string): HTMLElement {
   return h("span", { class: "none" }, "none", h("small", {}, why));
@@ -32,21 +35,30 @@ function figure(label: string, value: Child, note?: string): HTMLElement {
   return h("div", { class: "figure" }, h("dt", {}, label), h("dd", {}, value, note && h("small", {}, note)));
 }
 
-function sayings(found: Finding[]): HTMLElement {
+/** What screen readers say by themselves, when it changes: it has no figure that each look changes. */
+function announced(what: string): HTMLElement {
+  return h("span", { class: "unseen", role: "status" }, what);
+}
+
+function sayings(found: Finding[]): Child[] {
   const signs = { good: "●", off: "○", warn: "▲", bad: "✕" };
-  return h(
-    "ul",
-    { class: "findings", role: "status" },
-    found.map((of) => h("li", { class: of.level }, h("b", { "aria-hidden": "true" }, signs[of.level]), h("span", {}, of.text))),
-  );
+  return [
+    announced(found.map((of) => of.gist).join("; ")),
+    h(
+      "ul",
+      { class: "findings" },
+      found.map((of) => h("li", { class: of.level }, h("b", { "aria-hidden": "true" }, signs[of.level]), h("span", {}, of.text))),
+    ),
+  ];
 }
 
 /** The head: which daemon it is, and whether it answers. */
-export function head(status: Status | null, link: { alive: boolean; text: string }): Child[] {
+export function head(status: Status | null, link: { alive: boolean; word: string; note?: string }): Child[] {
   return [
     h("a", { class: "brand", href: "#/" }, h("img", { src: "icon.svg", alt: "", width: 24, height: 24 }), "Causeway"),
     status && h("span", { class: "where" }, `${location.hostname || "socket"} · ${status.interface} · ${status.mode} XDP · ${status.version}`),
-    h("span", { class: `link ${link.alive ? "good" : "bad"}`, role: "status" }, h("b", { "aria-hidden": "true" }, link.alive ? "●" : "✕"), link.text),
+    h("span", { class: `link ${link.alive ? "good" : "bad"}` }, h("b", { "aria-hidden": "true" }, link.alive ? "●" : "✕"), link.word + (link.note ?? "")),
+    announced(link.word),
   ];
 }
 
@@ -148,22 +160,28 @@ function clients(real: Real, stats: Stats): Child {
 
 function weights(real: Real): Child {
   const part = share(real);
-  if (part === null || real.state !== "active") return h("span", {}, `${weight(real.effective_weight)} of ${real.weight}`, h("small", {}, real.state === "active" ? "configured as 0" : "takes nothing new"));
-  const observed = Math.abs(real.wanted_weight - real.effective_weight) > 0.001 * real.weight;
+  if (real.state !== "active") return h("span", {}, `${weight(real.effective_weight)} of ${real.weight}`, h("small", {}, "takes nothing new"));
+  if (part === null) return h("span", {}, `${weight(real.effective_weight)} of 0`, h("small", {}, real.weight === 0 ? "configured as 0" : "its server asks for none"));
+  const observed = Math.abs(real.wanted_weight - real.effective_weight) > 0.001 * real.meant_weight;
+  const notes = [
+    Math.abs(real.meant_weight - real.weight) > 0.001 * real.weight && `configured: ${real.weight}`,
+    observed && `wanted: ${weight(real.wanted_weight)}`,
+    !observed && real.slow_start_s !== undefined && `whole in ${span(real.slow_start_s)}`,
+  ].filter(Boolean);
   return h(
     "span",
     { class: "weight" },
-    h("progress", { value: Math.min(part, 1), max: 1, "aria-label": `${percent(part)} of the configured weight` }),
-    `${weight(real.effective_weight)} of ${real.weight}`,
-    observed && h("small", {}, `wanted: ${weight(real.wanted_weight)}`),
-    !observed && real.slow_start_s !== undefined && h("small", {}, `whole in ${span(real.slow_start_s)}`),
+    h("progress", { value: Math.min(part, 1), max: 1, "aria-label": `${percent(part)} of the weight that it is meant to have` }),
+    `${weight(real.effective_weight)} of ${weight(real.meant_weight)}`,
+    notes.length > 0 && h("small", {}, notes.join(", ")),
   );
 }
 
 export function reals(vip: Vip, stats: Stats, history: History): HTMLElement {
   const rows = vip.reals.map((real, place) => {
     const { level, word, sign } = mark(vip, real);
-    const [opened, asked] = [history.rate(real.address, (step) => step.opened, RATE_S), history.rate(real.address, (step) => step.requests, RATE_S)];
+    const recent = (what: (step: Step) => number): number | null => history.rate(vip.name, real.address, what, RATE_S);
+    const [opened, asked] = [recent((step) => step.opened), recent((step) => step.requests)];
     return h(
       "tr",
       { class: level, "data-real": real.address },
@@ -275,13 +293,14 @@ export function drops(stats: Stats, history: History): HTMLElement {
 }
 
 export function network(stats: Stats, status: Status): HTMLElement {
-  const hops = stats.next_hop.map((hop) =>
-    figure(
+  const hops = stats.next_hop.map((hop) => {
+    const bad = hopFault(hop, status, stats) !== null;
+    return figure(
       `next hop, ${hop.family === "ipv6" ? "IPv6" : "IPv4"}`,
-      h("span", { class: `state ${["silent", "none"].includes(hop.state) ? "bad" : "good"}` }, h("b", { "aria-hidden": "true" }, ["silent", "none"].includes(hop.state) ? "✕" : "●"), hop.state),
+      h("span", { class: `state ${bad ? "bad" : "good"}` }, h("b", { "aria-hidden": "true" }, bad ? "✕" : "●"), hop.state),
       [hop.gateway, hop.mac, hop.other_routes > 0 && `${hop.other_routes} reals have another route`].filter(Boolean).join(" · ") || "no gateway is looked for",
-    ),
-  );
+    );
+  });
   const table = stats.flow_table;
   const reports = Object.entries(stats.agent_reports).filter(([, n]) => n > 0);
   return h(
@@ -381,7 +400,8 @@ function decisions(vip: Vip, of: Explanation | null): HTMLElement {
 /** Who sends most, where connections have slots. */
 export function connections(vip: Vip, found: Connections | string | null, busy: boolean): HTMLElement {
   const target = endpoint(vip.address, vip.port);
-  const own = typeof found === "object" && found ? found.heaviest.filter((of) => of.vip.startsWith(vip.address.includes(":") ? `[${vip.address}]` : vip.address)) : [];
+  const isOwn = (at: string): boolean => (vip.port === 0 ? at.slice(0, at.lastIndexOf(":")) === host(vip.address) : at === target);
+  const own = typeof found === "object" && found ? found.heaviest.filter((of) => isOwn(of.vip)).slice(0, SENDERS_SHOWN) : [];
   return h(
     "section",
     { "data-key": "connections" },
@@ -397,7 +417,7 @@ export function connections(vip: Vip, found: Connections | string | null, busy: 
     ),
     h("button", { type: "button", "data-act": "connections", disabled: busy }, busy ? "Looking for a second …" : "Who sends most?"),
     typeof found === "string" && h("p", { class: "empty" }, `none: ${found}`),
-    typeof found === "object" && found && own.length === 0 && h("p", { class: "empty" }, "none: no connection of this VIP has a slot"),
+    typeof found === "object" && found && own.length === 0 && h("p", { class: "empty" }, found.heaviest.length < SENDERS_ASKED ? "none: no connection of this VIP has a slot" : `none: none of the ${SENDERS_ASKED} that send most is of this VIP`),
     own.length > 0 &&
       h(
         "div",

@@ -250,6 +250,164 @@ async function shifted() {
   throw new Error("in each of thirty looks something came or went");
 }
 
+/** Two looks of which screen readers say nothing: figures are no news, what has another state is. */
+async function quiet() {
+  const shown = async () => (await findings()).join("\n").replace(/[\d.]+/g, "");
+  const regions = page.locator("[role=status]");
+  for (let i = 0; i < 30; i++) {
+    const before = await shown();
+    assert.deepEqual(await regions.count(), 2);
+    await regions.evaluateAll((found) => {
+      globalThis.heard = [];
+      globalThis.ear?.disconnect();
+      globalThis.ear = new MutationObserver((changes) => globalThis.heard.push(...changes.map((of) => of.target.textContent)));
+      for (const region of found) globalThis.ear.observe(region, { childList: true, characterData: true, subtree: true });
+    });
+    await looked();
+    await looked();
+    const heard = await page.evaluate(() => globalThis.heard);
+    if (heard.length === 0) return;
+    assert.notEqual(await shown(), before, `screen readers are told at each look: ${heard}`);
+  }
+  throw new Error("in each of thirty looks something came or went");
+}
+
+/** What the page shows of answers that are not the daemon's. */
+async function otherwise(glob, change, check) {
+  await page.route(glob, async (route) => {
+    const answer = await route.fetch();
+    await route.fulfill({ response: answer, json: change(await answer.json()) });
+  });
+  await eventually(check);
+  // One may be under way.
+  await page.unrouteAll({ behavior: "wait" });
+}
+
+/** The stats with other values of the VIP `web`, and of its first real. */
+function ofWeb(stats, vip, first = {}) {
+  const change = (of) => ({ ...of, ...vip, reals: of.reals.map((real, i) => (i === 0 ? { ...real, ...first } : real)) });
+  return { ...stats, vips: stats.vips.map((of) => (of.name === "web" ? change(of) : of)) };
+}
+
+/** Slow is what has less than it is meant to have, and a server that tells its weight multiplies that. */
+async function checkMeant() {
+  const health = { state: "up", since_monotonic_ns: 0, reason: "it answered", succeeded: 1, failed: 0 };
+  const latency = { mean_us: null, samples: 0, low: 0, bounds: 0, quality: "none", server_us: null, path_us: null, path_samples: 0, p50_us: null, p90_us: null, p99_us: null };
+  for (const [meant, inForce, reason, state, why] of [
+    [300, 150, "above", "slow", "configured: 100"],
+    [30, 30, "above", "up", "configured: 100"],
+    [0, 0, "off", "up", "its server asks for none"],
+  ]) {
+    const real = { state: "active", health, latency, weight: 100, meant_weight: meant, effective_weight: inForce, wanted_weight: inForce, reason, slow_start_s: undefined };
+    await otherwise("**/v1/stats?*", (stats) => ofWeb(stats, {}, real), async () => {
+      const [row] = await rows("reals");
+      assert.equal(row.weight, `${inForce} of ${meant}`);
+      assert.equal(row["weight why"], why);
+      assert(row.state.endsWith(state), `${row.state} with ${row.weight}`);
+      const spoken = await page.locator('[data-chart="weight"] .plot').getAttribute("aria-label");
+      assert(spoken.includes(`${row.name} ${row.weight}`), spoken);
+      const said = (await findings()).find((text) => text.includes(`${row.name} is slow`));
+      assert.equal(said?.includes("it has 50\u202f% of its weight"), state === "slow" ? true : undefined, said);
+    });
+  }
+  // How much a server has told since then is no part of what was in force.
+  const told = (step) => ({ ...step, configured: 100, weight: 300 });
+  const change = (timeline) => ({ ...timeline, reals: timeline.reals.map((of) => ({ ...of, steps: of.steps.map(told) })) });
+  await otherwise("**/timeline?*", change, async () => {
+    await page.locator('[data-chart="weight"] .plot').focus();
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("ArrowLeft");
+    assert.equal(await page.locator('[data-chart="weight"] .readout span').first().innerText(), "300");
+    await page.keyboard.press("Escape");
+  });
+}
+
+/** Without an outer source all packets of a family are dropped. */
+async function checkNextHop() {
+  const hop = { family: "ipv6", state: "no_source", gateway: "fe80::1", mac: null, other_routes: 0, since_monotonic_ns: 0 };
+  await otherwise("**/v1/stats?*", (stats) => ({ ...stats, next_hop: [hop] }), async () => {
+    const bad = await page.locator(".findings li.bad").allInnerTexts();
+    assert(bad.some((text) => text.includes("no source address for packets to ipv6 reals") && text.includes("source6")), bad.join("; "));
+    assert.deepEqual(await page.locator('[data-key="network"] .state.bad').count(), 1);
+  });
+}
+
+/** The VIP's own connections are shown, however many others send more. */
+async function checkConnections() {
+  const many = (vip, n) => Array.from({ length: n }, (_, i) => ({ client: `192.0.2.1:${i + 1}`, vip, real: "10.20.0.10", rate_pps: 1000 - i, packets: i, closed: false }));
+  const section = page.locator('[data-key="connections"]');
+  const found = async (heaviest) => {
+    let asked;
+    await page.route("**/v1/connections?*", (route) => {
+      asked = new URL(route.request().url()).searchParams.get("count");
+      return route.fulfill({ json: { open: heaviest.length, refused: 0, heaviest } });
+    });
+    await section.locator("button").click();
+    await section.locator(".scroll, .empty").first().waitFor();
+    const shown = (await section.locator(".empty").allInnerTexts())[0] ?? (await rows("connections")).map((row) => Number(row["in all"]));
+    assert.equal(asked, "1000");
+    await page.unroute("**/v1/connections?*");
+    // Another VIP's page begins without.
+    await page.evaluate(() => (location.hash = "#/idle"));
+    await page.locator("h1", { hasText: "idle" }).waitFor();
+    await page.evaluate(() => (location.hash = "#/web"));
+    await page.locator("h1", { hasText: "web" }).waitFor();
+    return shown;
+  };
+  const heaviest = Array.from({ length: 20 }, (_, i) => i);
+  for (const [address, port, own, strangers] of [
+    ["10.0.0.1", 80, "10.0.0.1:80", ["10.0.0.1:443", "10.0.0.10:80", "10.0.0.1:8080"]],
+    ["10.0.0.1", 0, "10.0.0.1:443", ["10.0.0.10:443"]],
+    ["2001:db8::1", 80, "[2001:db8::1]:80", ["[2001:db8::1]:443", "[2001:db8::10]:80"]],
+    ["2001:db8::1", 0, "[2001:db8::1]:443", ["[2001:db8::10]:443"]],
+  ]) {
+    await otherwise("**/v1/stats?*", (stats) => ofWeb(stats, { address, port }), async () => {
+      const others = strangers.flatMap((vip) => many(vip, 300));
+      assert.deepEqual(await found([...others, ...many(own, 30)]), heaviest, `of ${address}, port ${port}`);
+      assert.match(String(await found(others)), /no connection of this VIP has a slot/);
+      assert.match(String(await found(many(strangers[0], 1000))), /none of the 1000 that send most/);
+    });
+  }
+}
+
+/** A move that was not today has its date. */
+async function checkDates() {
+  const then = answers.get("/v1/stats").at.realtime_ns - 86_400e9;
+  const at = { monotonic_ns: 1, realtime_ns: then };
+  const move = { at, vip: "web", real: "10.20.0.10", before: 1, after: 0.5, latency_us: null, reason: "high", reason_text: "slow", observed: false };
+  await page.route("**/v1/moves?*", (route) => route.fulfill({ json: { moves: [move] } }));
+  // What the page has already is newer.
+  await page.reload();
+  await page.locator('[data-key="moves"] tbody tr').waitFor();
+  const day = new Date(then / 1e6);
+  const date = [day.getFullYear(), day.getMonth() + 1, day.getDate()].map((n) => String(n).padStart(2, "0")).join("-");
+  assert.match((await rows("moves"))[0].name, new RegExp(`^${date} \\d\\d:\\d\\d:\\d\\d$`));
+  assert.match(await page.locator(".link").innerText(), /live, \d\d:\d\d:\d\d$/);
+  await page.unroute("**/v1/moves?*");
+  await page.reload();
+  await looked();
+}
+
+/** Requests are as the steps since the daemon is back have them: before these there was none. */
+async function checkRates() {
+  for (let i = 0; i < 30; i++) {
+    const { stats, shown } = await drawn("reals");
+    const had = answers.get("/v1/vips/web/timeline").reals;
+    const whole = await (await fetch(`${url}v1/vips/web/timeline`)).json();
+    if (answers.get("/v1/stats") !== stats || !had.every((of) => of.steps.length > 0)) continue;
+    for (const [place, { steps }] of whole.reals.entries()) {
+      const to = had[place].steps.at(-1).end.monotonic_ns;
+      const recent = steps.filter(({ end }) => end.monotonic_ns <= to && end.monotonic_ns > to - 10e9);
+      const ns = to - recent[0].end.monotonic_ns + whole.step_ns;
+      const rate = recent.reduce((sum, step) => sum + step.requests, 0) / (ns / 1e9);
+      const { name, requests } = shown[place];
+      assert(Math.abs(figure(requests) - rate) <= 0.25 * rate + 0.1, `requests of ${name}: shown ${requests}, its ${recent.length} steps say ${rate}/s`);
+    }
+    return;
+  }
+  throw new Error("no step has ended since the daemon is back");
+}
+
 /** The real's page by keys alone, and back. */
 async function byKeys(address) {
   const target = page.locator(`[data-real="${address}"] a`);
@@ -285,7 +443,7 @@ async function ofMany() {
   assert.deepEqual((await rows("services")).map((row) => row.name), ["idle"]);
   await page.locator('[data-act="earlier"]').click();
   await page.locator('[data-act="later"]').waitFor();
-  await page.unroute("**/v1/stats?*");
+  await page.unrouteAll({ behavior: "wait" });
   await page.locator(".parts").waitFor({ state: "detached" });
 }
 
@@ -296,6 +454,7 @@ const STATES = {
     await looked();
     await looked();
     const moved = await shifted();
+    await quiet();
     const reals = await checkReals();
     const lists = await checkLists();
     await checkCharts();
@@ -313,6 +472,10 @@ const STATES = {
     await ofMany();
     await page.goto(`${url}#/web`);
     await page.locator("h1", { hasText: "web" }).waitFor();
+    await checkMeant();
+    await checkNextHop();
+    await checkConnections();
+    await checkDates();
     return { reals, lists, said, moved };
   },
   async slow() {
@@ -320,6 +483,7 @@ const STATES = {
     const said = await eventually(async () => {
       const found = await findings();
       assert(found.some((text) => text.includes("10.20.0.13 is slow")), found.join("; "));
+      assert.match(await page.locator("main [role=status]").innerText(), /10\.20\.0\.13 is slow(;|$)/);
       const given = (await rows("moves")).find((row) => row.real === "10.20.0.13");
       // How much depends on the others, which a busy machine makes slow, too.
       const [before, after] = (given?.weight ?? "").split(" → ").map(Number);
@@ -354,14 +518,27 @@ const STATES = {
   async lost() {
     await page.locator(".link.bad").waitFor({ timeout: 60_000 });
     assert((await page.locator(".link").innerText()).includes("disconnected since"));
-    assert.equal((await rows("reals")).length, 4, "what was known stays");
+    assert.equal(await page.locator("header [role=status]").innerText(), "disconnected");
+    const known = await rows("reals");
+    assert.equal(known.length, 4, "what was known stays");
     await picture("lost");
+    await page.evaluate(() => (location.hash = "#/idle"));
+    await page.locator("h1", { hasText: "idle" }).waitFor();
+    for (const row of await rows("reals")) {
+      assert(known.some((of) => of.name === row.name), `${row.name} is a server of both`);
+      assert.equal(row.requests, "none", `${row.name} has the requests of another VIP`);
+    }
+    await page.evaluate(() => (location.hash = "#/web"));
+    await page.locator("h1", { hasText: "web" }).waitFor();
+    assert.deepEqual((await rows("reals")).map((row) => row.requests), known.map((row) => row.requests), "what was known stays");
+    // Longer than the time that rates are over.
+    await page.waitForTimeout(Math.max(0, answers.get("/v1/stats").at.realtime_ns / 1e6 + 12_000 - Date.now()));
     return {};
   },
   async back() {
     await page.locator(".link.good").waitFor({ timeout: 60_000 });
     gone = false;
-    await looked();
+    await checkRates();
     await checkReals();
     return {};
   },

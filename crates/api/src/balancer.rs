@@ -199,6 +199,12 @@ pub struct VipView {
     pub protocol: String,
     /// How a new connection picks its real; the configuration's word.
     pub scheduler: String,
+    /// Whether a client's connections go to one real: `client`, or `none`.
+    #[serde(default)]
+    pub affinity: String,
+    /// What becomes of fragments: `drop`, or `forward`, by the client's address.
+    #[serde(default)]
+    pub fragments: String,
     /// What the scheduler takes for a real's load; absent if it looks at none.
     pub load: Option<String>,
     /// `ipip`, `gue` or `l2`.
@@ -318,6 +324,10 @@ pub struct RealView {
     pub health: Option<HealthView>,
     /// Configured weight.
     pub weight: u32,
+    /// What it is meant to have now, before latency or load moves it: the configured weight times
+    /// what it says of itself, or a part of that while it returns; 0 without new connections.
+    #[serde(default)]
+    pub meant_weight: f64,
     /// Weight in force, in the same units.
     pub effective_weight: f64,
     /// What the controller would set; differs from `effective_weight` when it
@@ -724,6 +734,9 @@ pub struct VipChange {
     /// New scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
+    /// Whether a client's connections go to one real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<String>,
     /// New measure of load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<String>,

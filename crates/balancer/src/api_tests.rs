@@ -338,6 +338,32 @@ async fn vips_are_added_and_removed() {
 }
 
 #[tokio::test]
+async fn one_vip_of_an_address_takes_its_fragments_also_where_they_are_added() {
+    let daemon = Daemon::new(WEB);
+    let body = |port: u16, protocol: &str| {
+        json!({
+            "address": "192.0.2.9", "port": port, "protocol": protocol, "fragments": "forward",
+            "real": [{ "address": "10.0.0.9" }],
+        })
+    };
+    let add = async |port, protocol| {
+        let (status, body) = daemon.call("POST", "/v1/vips", body(port, protocol)).await;
+        (status, body["error"].clone())
+    };
+    assert_eq!(add(80, "tcp").await, (StatusCode::CREATED, Value::Null));
+    assert_eq!(
+        add(443, "tcp").await,
+        (
+            StatusCode::CONFLICT,
+            json!(
+                "vip 192.0.2.9:80/tcp takes the tcp fragments of 192.0.2.9, which one vip of an address and protocol may; leave fragments = \"forward\" out"
+            )
+        )
+    );
+    assert_eq!(add(443, "udp").await, (StatusCode::CREATED, Value::Null));
+}
+
+#[tokio::test]
 async fn refusals_are_sentences() {
     let daemon = Daemon::new(WEB);
     let web = "/v1/vips/web/reals/10.0.0.1";
@@ -563,6 +589,7 @@ async fn metrics_are_text_for_prometheus() {
         "causeway_packet_bytes_total{verdict=\"established\",action=\"tx\"} 100000",
         "causeway_vip_packets_total{vip=\"web\"} 40",
         "causeway_real_requests_total{vip=\"web\",real=\"10.0.0.3\"} 550",
+        "causeway_real_weight{vip=\"web\",real=\"10.0.0.1\",kind=\"meant\"} 1.0",
         "causeway_real_weight{vip=\"web\",real=\"10.0.0.1\",kind=\"effective\"} 1.0",
         "# TYPE causeway_real_response_latency_seconds histogram",
         "causeway_real_response_latency_seconds_sum{vip=\"web\",real=\"10.0.0.1\"} 2.75",

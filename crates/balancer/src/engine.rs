@@ -29,7 +29,7 @@ use super::sync::Way;
 use super::timeline::DropSteps;
 use super::visits::{FEW, Turns};
 use super::{by_hand, discovery};
-use crate::config::{BalancerConfig, Control, SharedVip, VipConfig};
+use crate::config::{BalancerConfig, Control, Fragments, SharedVip, VipConfig};
 
 /// How long the default route's neighbour may take to answer when it is new.
 pub const GATEWAY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -428,6 +428,18 @@ impl Engine {
             return Err(EngineError::Conflict(format!(
                 "vip {} exists already; remove it first, or change its reals",
                 other.name
+            )));
+        }
+        let forwards = |other: &&SharedVip| {
+            let of = (other.address, other.protocol, other.fragments);
+            of == (vip.address, vip.protocol, Fragments::Forward)
+        };
+        if vip.fragments == Fragments::Forward
+            && let Some(other) = self.config.vips.iter().find(forwards)
+        {
+            return Err(EngineError::Conflict(format!(
+                "vip {} takes the {} fragments of {}, which one vip of an address and protocol may; leave fragments = \"forward\" out",
+                other.name, vip.protocol, vip.address
             )));
         }
         self.can_control(&vip)?;

@@ -194,6 +194,34 @@ fn if_most_return_they_have_their_weight_at_once() {
 }
 
 #[test]
+fn who_has_the_whole_weight_as_most_return_keeps_it() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[0, 1, 2], &[]);
+    // One of two is not most of them, two of three are.
+    probes(&mut bench, 2, &[1, 2], &[]);
+    assert_eq!(shares(&bench), [0.09, 0.0, 0.0, 0.91]);
+    bench.run(130, &[]);
+    probes(&mut bench, 2, &[2], &[]);
+    let weights = |bench: &Bench| {
+        let members = bench.engine.pools[0].members();
+        members.map(|(_, member)| member.weight).collect::<Vec<_>>()
+    };
+    assert_eq!(weights(&bench), [1.0, 1.0, 0.0, 1.0]);
+    for second in 0..40 {
+        if second == 10 {
+            let other = text("maglev").replace("min_healthy = 3", "min_healthy = 2");
+            bench.engine.reload(config(&other)).unwrap();
+        }
+        bench.run(10, &[]);
+        assert_eq!(weights(&bench), [1.0, 1.0, 0.0, 1.0], "{second} s");
+    }
+    // The next return is one of one.
+    probes(&mut bench, 3, &[1, 2], &[]);
+    probes(&mut bench, 2, &[2], &[]);
+    assert_eq!(weights(&bench), [1.0, 0.1, 0.0, 1.0]);
+}
+
+#[test]
 fn without_slow_start_a_real_returns_at_once() {
     let at_once = text("maglev").replace("min_healthy = 3", "min_healthy = 3\nslow_start = \"0s\"");
     let mut bench = Bench::new(&at_once);
@@ -668,6 +696,32 @@ fn reals_have_the_weights_that_they_say() {
         bench.engine.reload(config(&text(scheduler))).unwrap();
         assert_eq!(shares(&bench), [0.25; 4], "{scheduler}: nobody is asked");
     }
+}
+
+/// What a weight in force is to be compared with: of a real that says 30, 30 times the configured one.
+#[test]
+fn the_weight_that_a_real_is_meant_to_have_is_told() {
+    let meant = |bench: &Bench| {
+        let views = report::vips_of(&bench.engine, 0..1, report::Listed::All).unwrap();
+        let reals = views[0].reals.iter();
+        reals
+            .map(|real| (real.weight, real.meant_weight))
+            .collect::<Vec<_>>()
+    };
+    let mut bench = Bench::new(&taking_weights("latency"));
+    for (real, told) in [(0, 30), (1, 3), (2, 0)] {
+        bench.engine.handle_weight(real, Some(told));
+    }
+    assert_eq!(meant(&bench), [(1, 30.0), (1, 3.0), (1, 0.0), (1, 1.0)]);
+    // What latency does to the weight in force is no part of it.
+    let mut bench = Bench::new(&text("latency"));
+    bench.run(100, &[50.0, 5.0, 5.0, 5.0]);
+    assert!(shares(&bench)[0] < 0.1);
+    assert_eq!(meant(&bench), [(1, 1.0); 4]);
+    probes(&mut bench, 3, &[0], &[]);
+    assert_eq!(meant(&bench)[0], (1, 0.0), "it is down");
+    probes(&mut bench, 2, &[], &[]);
+    assert_eq!(meant(&bench)[0], (1, 0.1), "it has just returned");
 }
 
 /// It is out of the ring by its own word.

@@ -13,7 +13,7 @@ use causeway_core::control::{MeasuredInterval, Reading};
 use tracing::{info, warn};
 
 use super::agent_reports::AgentReports;
-use super::pool::{Pool, configured};
+use super::pool::Pool;
 use crate::config::{Control, LatencySource, VipConfig};
 
 /// Time over which shares of samples are taken, where that brings enough of them.
@@ -37,6 +37,10 @@ const BY_GRADE: Bar = Bar {
 /// The shares of transactions that agents could time below which a VIP goes by packets, and
 /// from which on by agents again.
 const BY_AGENT: Bar = BY_GRADE;
+/// How long after responses the reports of agents show most of them: the slot in which they are counted,
+/// 250 ms unless configured otherwise, and 100 ms after its end. The last one of a client that does not
+/// ask again is reported up to 3 s late; meanwhile that clients acknowledge responses ends a silence.
+const TOLD_LATE_NS: u64 = 1_000_000_000;
 
 /// What a controller goes by, and for how long it had to do without what it should.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,12 +94,12 @@ struct Bar {
 
 impl Coverage {
     /// After an interval with this many samples, doubled.
-    fn after(self, known_halves: u64, all_halves: u64, interval_ns: u64) -> Self {
+    fn after(self, known_halves: f64, all_halves: f64, interval_ns: u64) -> Self {
         let enough = (COVERAGE_SAMPLES / self.all).min(1.0);
         let kept = (-(interval_ns as f64) / COVERAGE_NS).exp().max(enough);
         Self {
-            known: self.known * kept + known_halves as f64 / 2.0,
-            all: self.all * kept + all_halves as f64 / 2.0,
+            known: self.known * kept + known_halves / 2.0,
+            all: self.all * kept + all_halves / 2.0,
         }
     }
 
@@ -127,7 +131,8 @@ pub(crate) fn readings(
     measured: &[MeasuredInterval],
 ) -> Vec<Reading> {
     let before = pool.in_force();
-    let sum = |halves: &dyn Fn(&MeasuredInterval) -> u64| measured.iter().map(halves).sum::<u64>();
+    let sum =
+        |halves: &dyn Fn(&MeasuredInterval) -> u64| measured.iter().map(halves).sum::<u64>() as f64;
     let by_grade = before.by_grade.after(
         sum(&|of| of.good.weight_halves),
         sum(&|of| of.samples(true).weight_halves),
@@ -153,7 +158,7 @@ pub(crate) fn readings(
     let silent = told.as_ref().and_then(|told| silent(pool, told));
     let of_all = |count: &dyn Fn(&Told) -> f64| {
         let told = told.iter().flatten().flatten();
-        (2.0 * share_of_second(interval_ns) * told.map(count).sum::<f64>()) as u64
+        2.0 * share_of_second(interval_ns) * told.map(count).sum::<f64>()
     };
     let by_agent = before.by_agent.after(
         of_all(&|of| of.count),
@@ -189,8 +194,11 @@ pub(crate) fn readings(
         Some(told) if source.is_told() => by_told(pool, &told, interval_ns, measured),
         _ => {
             let by_servers = source == LatencySource::Server;
-            let each = measured.iter();
-            each.map(|of| of.reading(takes_low, by_servers)).collect()
+            let reading = |of: &MeasuredInterval| Reading {
+                interval_ns,
+                ..of.reading(takes_low, by_servers)
+            };
+            measured.iter().map(reading).collect()
         }
     }
 }
@@ -276,9 +284,7 @@ fn reported(
 /// The first real that gets new connections and whose agent does not report it.
 fn silent(pool: &Pool, told: &[Option<Told>]) -> Option<usize> {
     let mut members = pool.members().zip(told);
-    members.position(|((real, member), told)| {
-        member.fit && !member.waits && !member.standby && configured(real) > 0.0 && told.is_none()
-    })
+    members.position(|((_, member), told)| member.meant > 0.0 && told.is_none())
 }
 
 /// After a pause the last second is all that is known.
@@ -297,6 +303,7 @@ fn by_told(
     let members = pool.members_mut().zip(told).zip(measured);
     members
         .map(|(((_, member), told), measured)| {
+            let overlapping = told.map_or(0.0, |of| of.overlapping);
             let told = told.filter(|of| of.count > 0.0);
             let (count, mean_ns) = told.map_or((0.0, 0.0), |of| (of.count, of.sum_ns / of.count));
             let halves = 2.0 * count * share + member.latency_rest;
@@ -304,6 +311,12 @@ fn by_told(
             Reading {
                 latency_weight_halves: halves as u64,
                 latency_sum_halves_ns: (halves.trunc() * mean_ns) as u64,
+                // Few are some: they show that the real answers.
+                untold_weight_halves: (2.0 * overlapping * share).ceil() as u64,
+                path_ns: TOLD_LATE_NS,
+                interval_ns: (share * 1e9) as u64,
+                // What agents tell is of the last seconds.
+                late_weight_halves: 0,
                 // Agents report all clients.
                 requests: measured.counts.all_requests,
                 ..measured.counts

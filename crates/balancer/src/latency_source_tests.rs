@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use causeway_core::agent_report::{AgentReport, Body, Boot, ServerTimes, ServiceLatency};
 
 use super::decisions;
-use super::tests::{Bench, MS, WEB, report_keys};
+use super::tests::{Bench, MS, WEB, config, report_keys};
 
 const KEY: &str = "77777777777777777777777777777777";
 const REALS: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
@@ -76,6 +76,17 @@ impl Told {
         }
     }
 
+    /// A second in which agents say this, and each real gets so many requests in each interval.
+    fn second(&mut self, server: fn(f64) -> ServerTimes, requests: u64) {
+        self.server = Some(server);
+        self.second += 1;
+        for real in REALS {
+            let report = self.report(real, 0.05);
+            self.bench.hear(&report, &report_keys(KEY));
+        }
+        self.bench.run_at(10, &[5.0; 4], |_| requests);
+    }
+
     fn share(&self, real: u32) -> f64 {
         self.bench.plane.state().share(0, real)
     }
@@ -117,6 +128,15 @@ fn mostly_timed(latency_s: f64) -> ServerTimes {
     }
 }
 
+/// As many transactions, of 5 ms each, and as many that overlapped.
+fn transactions(timed: u64, overlapping: u64) -> ServerTimes {
+    ServerTimes {
+        timed_milli: timed * 1_000,
+        sum_ns: timed * 5 * MS,
+        overlapping_milli: overlapping * 1_000,
+    }
+}
+
 #[test]
 fn a_server_that_its_agent_sees_turn_slow_loses_weight_whatever_packets_show() {
     let mut told = Told::going_by("agent");
@@ -152,6 +172,65 @@ fn agents_that_do_not_time_or_cannot_are_not_gone_by() {
     assert!(told.share(0) < 0.1, "{}", told.share(0));
 }
 
+/// An agent reports what its server answered after the end of a slot: the others' estimates are
+/// newer than that.
+#[test]
+fn a_page_of_a_quiet_real_is_no_silence_before_its_agent_can_report_it() {
+    let mut told = Told::going_by("agent");
+    for _ in 0..3 {
+        told.second(|_| transactions(200, 0), 20);
+    }
+    for _ in 0..2 {
+        told.second(|_| transactions(0, 0), 0);
+    }
+    assert_eq!(told.last().0, "agent");
+    told.bench.plane.state().respond(0, 5.0, 12);
+    told.bench.run(3, &[]);
+    told.second += 1;
+    told.server = Some(|_| transactions(12, 0));
+    let report = told.report(REALS[0], 0.05);
+    told.bench.hear(&report, &report_keys(KEY));
+    told.bench.run(7, &[]);
+    let explained = decisions::explain(&told.bench.engine, "web", REALS[0]).unwrap();
+    let reasons: Vec<&str> = explained
+        .decisions
+        .iter()
+        .map(|of| of.reason.as_str())
+        .collect();
+    assert!(!reasons.contains(&"suspect"), "{reasons:?}");
+    assert!((told.share(0) - 0.25).abs() < 0.01, "{}", told.share(0));
+}
+
+/// Shares are of all transactions, also where an interval has but a part of one.
+#[test]
+fn a_few_transactions_a_second_are_shares_too() {
+    let kind = |server: fn(f64) -> ServerTimes| {
+        let mut told = Told::going_by("agent");
+        for _ in 0..30 {
+            told.second(server, 1);
+        }
+        told.last().0
+    };
+    assert_eq!(kind(|_| transactions(1, 4)), "agent");
+    assert_eq!(kind(|_| transactions(0, 1)), "server");
+}
+
+/// Its clients ask for several things at a time, and the others' do not.
+#[test]
+fn a_real_that_its_agent_cannot_time_is_not_suspect() {
+    let mut told = Told::going_by("agent");
+    for _ in 0..40 {
+        told.second(mostly_timed, 20);
+        told.second += 1;
+        told.server = Some(|_| transactions(0, 200));
+        let report = told.report(REALS[0], 0.05);
+        told.bench.hear(&report, &report_keys(KEY));
+        told.bench.run_at(10, &[5.0; 4], |_| 20);
+    }
+    assert_eq!(told.last().0, "agent");
+    assert!((told.share(0) - 0.25).abs() < 0.01, "{}", told.share(0));
+}
+
 #[test]
 fn where_an_agent_is_silent_all_go_by_servers_and_it_shows() {
     let mut told = Told::new();
@@ -183,6 +262,25 @@ fn a_silent_agent_of_a_real_that_gets_nothing_new_is_no_matter() {
     told.run(5, [Some(1.2), Some(0.01), Some(0.01), None]);
     assert_eq!(told.last().0, "client");
     assert_eq!(told.last().2, 0);
+}
+
+#[test]
+fn a_silent_agent_of_a_real_that_says_weight_0_is_no_matter() {
+    let mut told = Told::new();
+    let takes = "\"latency\"\nhealth = { probe = \"http\", to = \"real\", port = 30256, take_weight = true }";
+    let health = config(&WEB.replace("\"latency\"", takes)).vips[0]
+        .health
+        .clone();
+    let change = |vip: &mut crate::config::VipConfig| {
+        vip.health = health.clone();
+        Ok(())
+    };
+    told.bench.engine.change_vip("web", change).unwrap();
+    told.run(3, [Some(0.01); 4]);
+    told.bench.engine.handle_weight(3, Some(0));
+    told.run(5, [Some(1.2), Some(0.01), Some(0.01), None]);
+    assert_eq!((told.last().0.as_str(), told.last().2), ("client", 0));
+    assert!(told.share(0) < 0.1, "{}", told.share(0));
 }
 
 #[test]
@@ -283,6 +381,30 @@ fn behind_a_long_path_a_server_ten_times_slower_is_seen_and_not_by_responses() {
     let said = explained(&by_responses);
     assert_eq!(said.decisions.last().unwrap().latency_kind, "response");
     assert_eq!(said.latency_fallbacks, 0);
+}
+
+/// Long-lived flows whose handshakes another balancer saw: they show that it answers.
+#[test]
+fn a_real_of_whose_answers_no_path_is_known_is_not_suspect() {
+    let mut bench = Bench::new(WEB);
+    for _ in 0..400 {
+        let mut state = bench.plane.state();
+        state.respond_unseen(0, 52.0, 20);
+        (1..4).for_each(|real| state.respond_over(real, 50.0, 2.0, 20));
+        drop(state);
+        bench.run(1, &[]);
+    }
+    let said = explained(&bench);
+    let last = said.decisions.last().unwrap();
+    assert_eq!(
+        (last.latency_kind.as_str(), last.reason.as_str()),
+        ("server", "unknown")
+    );
+    assert!(
+        (first_share(&bench) - 0.25).abs() < 0.01,
+        "{}",
+        first_share(&bench)
+    );
 }
 
 #[test]

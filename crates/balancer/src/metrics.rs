@@ -327,12 +327,14 @@ impl Page {
         let weights = self.reals().flat_map(|(real, [vip, address])| {
             let kinds = [
                 ("configured", f64::from(real.weight)),
+                ("meant", real.meant_weight),
                 ("effective", real.effective_weight),
                 ("wanted", real.wanted_weight),
             ];
             kinds.map(|(kind, weight)| ([vip, address, ("kind", kind)], weight))
         });
-        let help = "Weight of a real: configured, effective (in force), wanted by the controller";
+        let help = "Weight of a real: configured, meant (by role, health, slow start and its own word), \
+                    effective (in force), wanted by the controller";
         gauges(encoder, "real_weight", help, None, weights)?;
         let reasons = self
             .reals()

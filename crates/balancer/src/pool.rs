@@ -44,7 +44,7 @@ pub struct Pool {
     in_ring: Option<InRing>,
     /// How the data plane was set to sample its connections; `None`: not yet.
     pub(super) sampling: Option<Sampling>,
-    /// Weights of the ring of configured ones that the data plane has.
+    /// Weights of the ring of configured ones that the data plane has for all clients.
     in_plain: Option<Vec<(RealId, f64)>>,
     /// The next picks of the least loaded real, with [`Scheduler::LeastLoaded`].
     plan: Vec<RealId>,
@@ -85,6 +85,8 @@ struct InRingMember {
     id: RealId,
     configured: f64,
     weight: f64,
+    /// Whether some clients have it for themselves.
+    reserved: bool,
 }
 
 impl Pool {
@@ -108,14 +110,17 @@ impl Pool {
         let members: Vec<PoolMember> = reals
             .iter()
             .zip(&vip.reals)
-            .map(|(&id, real)| PoolMember {
+            .map(|(&id, real)| (id, real, former.map(|former| former.warms(id, real, &vip))))
+            .map(|(id, real, warms)| PoolMember {
                 id,
                 weight: configured(real),
+                meant: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
                 waits: former.is_some_and(|former| former.waits(id, real, &vip)),
                 told: former.and_then(|former| former.told(id, &vip)),
                 standby: false,
-                warms_ns: former.map_or(0, |former| former.warms_ns(id, real, &vip)),
+                warms_ns: warms.map_or(0, |(warms_ns, _)| warms_ns),
+                whole: warms.is_some_and(|(_, whole)| whole),
                 load: None,
                 latency_rest: 0.0,
                 aged: 0.0,
@@ -207,11 +212,12 @@ impl Pool {
     fn reset_weights(&mut self) {
         self.ring_may_be_stale = true;
         let in_the_end = self.meant_in_the_end();
+        self.let_most_be_whole(&in_the_end);
         let meant = self.meant();
         let reals = self.vip.reals.iter().zip(in_the_end);
         for ((member, meant), (real, in_the_end)) in self.members.iter_mut().zip(&meant).zip(reals)
         {
-            member.weight = *meant;
+            (member.weight, member.meant) = (*meant, *meant);
             let waits = in_the_end == 0.0 && member.told != Some(0);
             member.standby = member.fit && configured(real) > 0.0 && waits && !member.waits;
         }
@@ -230,40 +236,48 @@ impl Pool {
         self.take_weights();
     }
 
+    /// If those that have returned recently are most of the pool, all of them have the whole weight
+    /// from now on: the few others would bear the load of those.
+    fn let_most_be_whole(&mut self, in_the_end: &[f64]) {
+        let members = self.members.iter().zip(in_the_end);
+        let warming = members.filter(|(member, _)| member.warms_ns > 0);
+        let warming: f64 = warming.map(|(_, meant)| meant).sum();
+        if warming > in_the_end.iter().sum::<f64>() / 2.0 {
+            for (member, meant) in self.members.iter_mut().zip(in_the_end) {
+                member.whole |= member.warms_ns > 0 && *meant > 0.0;
+            }
+        }
+    }
+
     /// The weight that each member is meant to have now: a part of it for those that have returned
-    /// recently. If these are most of the pool, all have the whole: the few others
-    /// would bear the load of those.
+    /// recently.
     fn meant(&self) -> Vec<f64> {
         let mut meant = self.meant_in_the_end();
-        let warm = |member: &PoolMember| member.warms_ns == 0;
-        let members = self.members.iter().zip(&meant);
-        let warming: f64 = members
-            .map(|(of, meant)| if warm(of) { 0.0 } else { *meant })
-            .sum();
-        if warming <= meant.iter().sum::<f64>() / 2.0 {
-            for (member, meant) in self.members.iter().zip(&mut meant) {
-                *meant *= f64::from(self.parts(member)) / f64::from(WARM_PARTS);
-            }
+        for (member, meant) in self.members.iter().zip(&mut meant) {
+            *meant *= f64::from(self.parts(member)) / f64::from(WARM_PARTS);
         }
         meant
     }
 
     /// How many parts of its weight a member has.
     fn parts(&self, member: &PoolMember) -> u32 {
+        if member.whole {
+            return WARM_PARTS;
+        }
         let whole_ns = slow_start_ns(&self.vip).max(1);
         let left = u128::from(member.warms_ns.min(whole_ns)) * u128::from(WARM_PARTS);
         let left = left.div_ceil(u128::from(whole_ns)) as u32;
         (WARM_PARTS - left + 1).min(WARM_PARTS)
     }
 
-    /// What the member of the pool after this one has still to wait for its whole weight, if
-    /// `real` is that member's configuration and `vip` that pool's.
-    fn warms_ns(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> u64 {
+    /// What the member of the pool after this one has still to wait for its whole weight, and whether
+    /// it has that before, if `real` is that member's configuration and `vip` that pool's.
+    fn warms(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> (u64, bool) {
         let former = self.members().find(|(_, member)| member.id == id);
-        former.map_or(0, |(before, member)| {
+        former.map_or((0, false), |(before, member)| {
             match configured(before) == 0.0 && configured(real) > 0.0 && member.fit {
-                true => slow_start_ns(vip),
-                false => member.warms_ns.min(slow_start_ns(vip)),
+                true => (slow_start_ns(vip), false),
+                false => (member.warms_ns.min(slow_start_ns(vip)), member.whole),
             }
         })
     }
@@ -374,6 +388,7 @@ impl Pool {
             changed |= fit != member.fit;
             if fit != member.fit {
                 member.warms_ns = if fit { slow_start_ns } else { 0 };
+                member.whole = false;
             }
             member.fit = fit;
             let still = member.waits && waits(member.id);
@@ -627,16 +642,18 @@ impl Pool {
                 .any(|(now, then)| {
                     now.id != then.id
                         || now.configured != then.configured
+                        || now.reserved != then.reserved
                         || (now.weight - then.weight).abs() > RING_TOLERANCE * now.configured
                 })
     }
 
     fn wanted_ring(&self) -> InRing {
         let members = self.members().zip(self.meant());
-        let members = members.map(|((_, member), configured)| InRingMember {
+        let members = members.map(|((real, member), configured)| InRingMember {
             id: member.id,
             configured,
             weight: member.weight,
+            reserved: self.vip.is_reserved(real),
         });
         InRing {
             scheduler: self.vip.scheduler,
@@ -646,7 +663,12 @@ impl Pool {
     }
 
     fn plain_is_stale(&self) -> bool {
-        self.in_plain.as_ref() != Some(&self.plain_weights())
+        self.in_plain.as_ref() != Some(&self.wanted_plain())
+    }
+
+    /// What the ring of such weights for all clients is built of.
+    fn wanted_plain(&self) -> Vec<(RealId, f64)> {
+        rings::for_all(&self.vip, self.plain_weights().into_iter()).collect()
     }
 
     /// The weights that other balancers give the reals, too: none that latency or load moves.
@@ -731,7 +753,7 @@ impl Pool {
     /// Notes that the data plane has the ring of the weights in force.
     pub fn ring_is_set(&mut self) {
         self.in_ring = Some(self.wanted_ring());
-        self.in_plain = Some(self.plain_weights());
+        self.in_plain = Some(self.wanted_plain());
         self.plan_is_new = false;
         self.ring_may_be_stale = false;
     }

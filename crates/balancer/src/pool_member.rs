@@ -18,6 +18,8 @@ pub struct PoolMember {
     pub id: RealId,
     /// Weight in force.
     pub weight: f64,
+    /// What it is before latency or load moves it.
+    pub meant: f64,
     /// Whether its health lets it get new connections.
     pub fit: bool,
     /// Whether it is new here, and waits for its first probe while others serve.
@@ -26,8 +28,10 @@ pub struct PoolMember {
     pub told: Option<u32>,
     /// Whether it waits for others to fail.
     pub standby: bool,
-    /// Time until it has all of its weight again, ns.
+    /// Time that is left of its slow start, ns.
     pub warms_ns: u64,
+    /// Whether it has all of it before, as most of the pool returned.
+    pub whole: bool,
     /// Load by the last interval; `None` if it is not known or of no interest.
     pub load: Option<f64>,
     /// Part of a half sample of its clients that is left for the next interval.
@@ -36,6 +40,13 @@ pub struct PoolMember {
     pub aged: f64,
     /// What is remembered of it; `None` before it is looked at.
     pub(super) past: Option<Box<Past>>,
+}
+
+impl PoolMember {
+    /// Time until it has all of its weight again, ns, if it has not.
+    pub(super) fn warms(&self) -> Option<u64> {
+        (self.warms_ns > 0 && !self.whole).then_some(self.warms_ns)
+    }
 }
 
 /// What is remembered of a real.

@@ -217,6 +217,8 @@ impl RealCounters {
             low: graded(&self.delta.low),
             bound_halves: self.delta.bound_weight_halves,
             counts: Reading {
+                late_weight_halves: self.delta.late_weight_halves,
+                answers_acked: self.delta.answers_acked,
                 requests: self.delta.requests_seen,
                 all_requests: self.delta.requests,
                 active: self.active(),
@@ -349,6 +351,8 @@ pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
         good: sums(new.good, old.good),
         low: sums(new.low, old.low),
         bound_weight_halves: minus(new.bound_weight_halves, old.bound_weight_halves),
+        late_weight_halves: minus(new.late_weight_halves, old.late_weight_halves),
+        answers_acked: minus(new.answers_acked, old.answers_acked),
         requests_seen: minus(new.requests_seen, old.requests_seen),
         conns_measured: minus(new.conns_measured, old.conns_measured),
         ..RealStats::default()

@@ -154,6 +154,8 @@ fn vip(
         port: vip.port,
         protocol: vip.protocol.to_string(),
         scheduler: vip.scheduler.to_string(),
+        affinity: vip.affinity.to_string(),
+        fragments: vip.fragments.to_string(),
         load: vip.scheduler.follows_load().then(|| vip.load.to_string()),
         forwarding: vip.forwarding.to_string(),
         control: vip.control.to_string(),
@@ -207,6 +209,7 @@ fn real(
         state: pool::state(config, member).to_owned(),
         health: health(engine, pool, config, member),
         weight: config.weight,
+        meant_weight: member.meant,
         effective_weight: member.weight,
         wanted_weight: decision.map_or(member.weight, |own| own.weight),
         reason: decision.map_or(idle.0, |own| own.reason.word()).to_owned(),
@@ -222,7 +225,7 @@ fn real(
         latency_bounds: totals.bound_weight_halves / 2,
         latency_low: totals.low.weight_halves / 2,
         agent: agent(engine, pool, config),
-        slow_start_s: (member.warms_ns > 0).then_some(member.warms_ns as f64 / 1e9),
+        slow_start_s: member.warms().map(|left_ns| left_ns as f64 / 1e9),
     }
 }
 

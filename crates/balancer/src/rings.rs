@@ -72,7 +72,7 @@ pub(crate) fn has_plain(vip: &VipConfig) -> bool {
 
 /// The VIP's ring of weights that do not move; empty if its own does for that.
 pub(crate) fn plain_of_vip(vip: &VipConfig, reals: impl Iterator<Item = (u32, f64)>) -> Vec<u32> {
-    plain_of_members(vip, shared(vip, reals))
+    plain_of_members(vip, for_all(vip, reals))
 }
 
 /// The same of these ids and weights, which are in the order of the VIP's reals.
@@ -92,10 +92,11 @@ pub(crate) fn of_vip(
     reals: impl Iterator<Item = (u32, f64)>,
     seed: u64,
 ) -> Vec<u32> {
-    of_members(vip, shared(vip, reals), seed)
+    of_members(vip, for_all(vip, reals), seed)
 }
 
-fn shared(
+/// The same without the weights of reals that some clients have for themselves.
+pub(crate) fn for_all(
     vip: &VipConfig,
     reals: impl Iterator<Item = (u32, f64)>,
 ) -> impl Iterator<Item = (u32, f64)> {

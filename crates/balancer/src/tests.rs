@@ -176,6 +176,36 @@ fn some_clients_have_rings_of_their_own() {
 }
 
 #[test]
+fn a_real_that_becomes_exclusive_leaves_the_rings_of_all_others_and_returns() {
+    let text = |source: &str| {
+        format!(
+            "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"latency\"\n\
+             real = [{{ address = \"10.0.0.1\" }}, {{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\" }}]\n\
+             {source}"
+        )
+    };
+    let source = |exclusive| {
+        text(&format!(
+            "source = [{{ from = [\"10.1.0.0/16\"], reals = [\"10.0.0.3\"], exclusive = {exclusive} }}]\n"
+        ))
+    };
+    let mut bench = Bench::new(&source(false));
+    // Of the VIP's own ring, and of the one of weights that do not move.
+    let shares = |bench: &Bench| {
+        let state = bench.plane.state();
+        let own = state.real("10.0.0.3");
+        let plain = &state.plain_rings[&0];
+        let of_plain = plain.iter().filter(|id| **id == own).count() as f64 / plain.len() as f64;
+        [state.share(0, own), of_plain].map(|share| (share * 100.0).round() / 100.0)
+    };
+    assert_eq!(shares(&bench), [0.33; 2]);
+    bench.engine.reload(config(&source(true))).unwrap();
+    assert_eq!(shares(&bench), [0.0; 2]);
+    bench.engine.reload(config(&text(""))).unwrap();
+    assert_eq!(shares(&bench), [0.33; 2]);
+}
+
+#[test]
 fn each_interval_ages_the_flow_table_and_tells_it_who_drains() {
     let mut bench = Bench::new(WEB);
     bench.run(2, &[1.0; 4]);
@@ -287,6 +317,21 @@ fn a_slow_real_whose_load_nobody_can_bear_keeps_what_it_can_do() {
     run_varying(40, [100.0, 5.0, 5.0, 5.0]);
     let share = bench.plane.state().share(0, 0);
     assert!(share > 0.03 && share < 0.15, "{share}");
+}
+
+/// The requests of a second are not those of an interval: the others can bear a tenth of them.
+#[test]
+fn a_slow_real_is_relieved_though_intervals_are_late() {
+    let mut bench = Bench::new(WEB);
+    for _ in 0..30 {
+        for (real, latency_ms) in (0..).zip([100.0, 10.0, 10.0, 10.0]) {
+            bench.plane.state().respond(real, latency_ms, 70);
+        }
+        bench.now.monotonic_ns += 900 * MS;
+        bench.run(1, &[]);
+    }
+    let share = bench.plane.state().share(0, 0);
+    assert!(share < 0.01, "{share}");
 }
 
 #[test]

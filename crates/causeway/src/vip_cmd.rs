@@ -80,6 +80,9 @@ enum VipAction {
         /// Latency that steers the controller
         #[arg(long, value_parser = word::<LatencySource>())]
         latency: Option<String>,
+        /// Whether a client's connections go to one real, with maglev, hash and latency
+        #[arg(long, value_parser = word::<Affinity>())]
+        affinity: Option<String>,
         /// Whether connections are remembered
         #[arg(long)]
         flow_table: Option<bool>,
@@ -428,6 +431,7 @@ impl VipArgs {
                 load,
                 control,
                 latency,
+                affinity,
                 flow_table,
                 limit,
                 sources,
@@ -441,6 +445,7 @@ impl VipArgs {
                     load,
                     control,
                     latency,
+                    affinity,
                     flow_table,
                 };
                 anyhow::ensure!(

@@ -336,7 +336,9 @@ fn an_agent_decapsulates_also_while_it_is_away() {
 fn the_units_capabilities_suffice() {
     Sandbox::run(|sandbox| {
         let world = World::build(sandbox);
-        let plain = fs::read_to_string(world.file()).expect("the configuration");
+        let plain = world
+            .text()
+            .replace("http = false", "http = \"127.0.0.1:443\"");
         let dir = world.dir.path().display();
         let more =
             format!("[agent.clients]\nhistory = \"{dir}/history\"\nservices = [\"{VIP}:80\"]\n");

@@ -227,6 +227,27 @@ fn the_units_start_what_is_installed() {
     }
 }
 
+/// And none of the profiles that forbid pins, by AppArmor, which no test here has.
+#[test]
+fn the_container_has_the_rights_of_the_unit() {
+    let page = read("docs/how-to/install.md");
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split([',', ' ']);
+        words.map(|word| word.replace("CAP_", "")).collect()
+    };
+    let (_, run) = page.split_once("podman run ").expect("a command");
+    let (run, _) = run.split_once("```").expect("its end");
+    let added = run
+        .split_whitespace()
+        .skip_while(|word| *word != "--cap-add");
+    let added = words(added.take(2).last().expect("capabilities"));
+    let [of_unit] = &units::values("causeway-lb", "CapabilityBoundingSet")[..] else {
+        panic!("one set");
+    };
+    assert_eq!(added, words(of_unit));
+    assert!(run.contains("--security-opt apparmor=unconfined"));
+}
+
 #[test]
 fn every_link_leads_somewhere_and_every_named_file_exists() {
     let root = in_repository("");

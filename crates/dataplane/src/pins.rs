@@ -32,7 +32,7 @@ use crate::xdp::{self, Link};
 /// The layout of what the maps hold. Raise it whenever a struct in a pinned map changes, and
 /// whenever bytes get another meaning: those get another name, too, as maps of other layouts are
 /// read by the names of fields ([`crate::carry`]).
-pub const LAYOUT: u32 = 15;
+pub const LAYOUT: u32 = 16;
 
 /// How the names of the pins of links begin by which cookies are written. They are none of `link_`, so
 /// that builds that know filters alone remove them at their start: else both would write.

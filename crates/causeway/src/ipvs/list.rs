@@ -131,6 +131,11 @@ pub(super) fn rules(vips: &[VipView]) -> String {
         let flag = if vip.protocol == "udp" { "-u" } else { "-t" };
         let service = format!("{flag} {}", endpoint(&vip.address, vip.port));
         let _ = write!(text, "-A {service} -s {}", scheduler(&vip.scheduler));
+        // IPVS's goes by the client's address without it.
+        let by_client = vip.affinity == "client" || vip.fragments == "forward";
+        if vip.scheduler == "maglev" && !by_client {
+            text += " -b mh-port";
+        }
         // What IPVS keeps with each real is the VIP's here.
         if vip.forwarding != "ipip" {
             let _ = write!(text, " --forwarding {}", vip.forwarding);

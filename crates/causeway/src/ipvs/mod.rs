@@ -6,6 +6,7 @@
 
 mod list;
 
+use std::collections::HashMap;
 use std::io::{BufRead as _, stdin};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use list::Kind;
 const NO_EQUAL: u8 = 2;
 /// Between the two looks of a rate; IPVS's own are means of some seconds.
 const RATE_PERIOD: Duration = Duration::from_secs(1);
+const ALONE: &str = "-R stands alone: rules do not name other files";
 
 /// Use a running balancer with ipvsadm's flags
 ///
@@ -352,7 +354,10 @@ struct RuleLine {
     rule: Rule,
 }
 
-/// Every line is read before the first is carried out.
+/// The services that there are, by protocol and endpoint, and how the reals of each get their packets.
+type Services = HashMap<(String, SocketAddr), String>;
+
+/// Every line is read, and tried on what is there, before the first is carried out.
 fn restore(target: &Target) -> anyhow::Result<Outcome> {
     let mut rules = Vec::new();
     for (index, line) in stdin().lock().lines().enumerate() {
@@ -370,14 +375,22 @@ fn restore(target: &Target) -> anyhow::Result<Outcome> {
             let first = text.lines().next().unwrap_or_default().to_owned();
             format!("line {}: {first}", index + 1)
         };
-        let rule = match RuleLine::try_parse_from(words) {
-            Ok(line) => line.rule,
+        match RuleLine::try_parse_from(words) {
+            Ok(line) => rules.push((index + 1, line.rule)),
             Err(error) => return Ok(Outcome::NoEqual(wrong(error))),
-        };
-        if let Some(why) = rule.without.sentence() {
-            return Ok(Outcome::NoEqual(format!("line {}: {why}", index + 1)));
         }
-        rules.push((index + 1, rule));
+    }
+    let vips = sorted(target)?.into_iter();
+    let service = |vip: VipView| -> Option<_> {
+        let at = SocketAddr::new(vip.address.parse().ok()?, vip.port);
+        Some(((vip.protocol, at), vip.forwarding))
+    };
+    let mut services: Services = vips.filter_map(service).collect();
+    for (line, rule) in &rules {
+        let obstacle = rule.rehearse(&mut services);
+        if let Some(why) = obstacle.with_context(|| format!("line {line}"))? {
+            return Ok(Outcome::NoEqual(format!("line {line}: {why}")));
+        }
     }
     for (line, rule) in rules {
         let outcome = rule.run(target).with_context(|| format!("line {line}"))?;
@@ -389,16 +402,57 @@ fn restore(target: &Target) -> anyhow::Result<Outcome> {
 }
 
 impl Rule {
+    /// Why it has no equal, whatever services there are.
+    fn without_equal(&self) -> Option<&'static str> {
+        let zero = "counters only grow: take differences, or --rate";
+        let sentence = self.without.sentence();
+        sentence.or(self.action.zero.then_some(zero))
+    }
+
+    /// Why it has no equal, where these services are there; else makes of them what it makes.
+    fn rehearse(&self, services: &mut Services) -> anyhow::Result<Option<String>> {
+        if let Some(why) = self.without_equal() {
+            return Ok(Some(why.to_owned()));
+        }
+        let action = &self.action;
+        if action.restore {
+            bail!("{ALONE}");
+        }
+        if action.clear {
+            services.clear();
+        }
+        if action.list || action.save || action.clear {
+            return Ok(None);
+        }
+        let (at, protocol) = self.service.at()?;
+        let service = (protocol.to_owned(), at);
+        if action.add_service {
+            let forwarding = self.service.forwarding().to_owned();
+            let former = services.insert(service, forwarding);
+            anyhow::ensure!(
+                former.is_none(),
+                "service {protocol} {at} exists already; remove it first (-D)"
+            );
+            return Ok(None);
+        }
+        let forwarding = services
+            .get(&service)
+            .with_context(|| lacks(protocol, at))?;
+        if action.delete_service {
+            services.remove(&service);
+        } else if !action.edit_service {
+            let (_, obstacle) = self.server.at(at, forwarding)?;
+            return Ok(obstacle);
+        }
+        Ok(None)
+    }
+
     /// Does what the rule says.
     fn run(&self, target: &Target) -> anyhow::Result<Outcome> {
-        if let Some(why) = self.without.sentence() {
+        if let Some(why) = self.without_equal() {
             return Ok(Outcome::NoEqual(why.to_owned()));
         }
         let action = &self.action;
-        if action.zero {
-            let why = "counters only grow: take differences, or --rate";
-            return Ok(Outcome::NoEqual(why.to_owned()));
-        }
         if action.list {
             return self.list(target);
         }
@@ -413,7 +467,7 @@ impl Rule {
             return Ok(Outcome::Done);
         }
         if action.restore {
-            bail!("-R stands alone: rules do not name other files");
+            bail!("{ALONE}");
         }
         let (at, protocol) = self.service.at()?;
         if action.add_service {
@@ -427,11 +481,12 @@ impl Rule {
         } else if action.edit_service {
             let change = VipChange {
                 scheduler: Some(self.service.word().scheduler().to_owned()),
+                affinity: Some(self.service.affinity().to_owned()),
                 ..VipChange::default()
             };
             target.send(Method::PATCH, &vip_path(&vip.name), &change)?;
         } else {
-            return self.change_server(target, &vip);
+            return self.change_server(target, at, &vip);
         }
         Ok(Outcome::Done)
     }
@@ -461,17 +516,15 @@ impl Rule {
     }
 
     /// Adds, changes or removes a real.
-    fn change_server(&self, target: &Target, vip: &VipView) -> anyhow::Result<Outcome> {
+    fn change_server(
+        &self,
+        target: &Target,
+        at: SocketAddr,
+        vip: &VipView,
+    ) -> anyhow::Result<Outcome> {
         let server = &self.server;
-        let (real, port) = server.real_server.context("name the real (-r)")?;
-        if port.is_some_and(|port| port != vip.port) {
-            let why = format!(
-                "ports are not rewritten: {real} gets packets for port {} as they are",
-                vip.port
-            );
-            return Ok(Outcome::NoEqual(why));
-        }
-        if let Some(why) = server.unlike(vip) {
+        let (real, obstacle) = server.at(at, &vip.forwarding)?;
+        if let Some(why) = obstacle {
             return Ok(Outcome::NoEqual(why));
         }
         let real = real.to_string();
@@ -507,30 +560,50 @@ impl Service {
         self.scheduler.unwrap_or(Word::Wlc)
     }
 
+    fn forwarding(&self) -> &'static str {
+        self.forwarding.unwrap_or(Forwarding::Ipip).word()
+    }
+
+    /// `sh` and `mh` go by the client's address, unless the ports are asked for, too.
+    fn affinity(&self) -> &'static str {
+        let by_port = self.sched_flags.iter().any(|flag| flag.ends_with("-port"));
+        match self.word() {
+            Word::Sh | Word::Mh if !by_port => "client",
+            _ => "none",
+        }
+    }
+
     /// The VIP, as the API takes it; its reals come later.
     fn body(&self, at: SocketAddr, protocol: &str) -> Value {
-        let forwarding = self.forwarding.unwrap_or(Forwarding::Ipip);
-        let mut body = json!({
+        json!({
             "address": at.ip().to_string(),
             "port": at.port(),
             "protocol": protocol,
             "scheduler": self.word().scheduler(),
-            "forwarding": forwarding.word(),
+            "affinity": self.affinity(),
+            "forwarding": self.forwarding(),
             "real": [],
-        });
-        let by_port = self.sched_flags.iter().any(|flag| flag.ends_with("-port"));
-        if matches!(self.word(), Word::Sh | Word::Mh) && !by_port {
-            // By the client's address.
-            body["fragments"] = json!("forward");
-        }
-        body
+        })
     }
 }
 
 impl Server {
+    /// The real, and why it cannot be one of the service there, whose reals get their packets in
+    /// this way.
+    fn at(&self, at: SocketAddr, forwarding: &str) -> anyhow::Result<(IpAddr, Option<String>)> {
+        let (real, port) = self.real_server.context("name the real (-r)")?;
+        let obstacle = match port {
+            Some(port) if port != at.port() => Some(format!(
+                "ports are not rewritten: {real} gets packets for port {} as they are",
+                at.port()
+            )),
+            _ => self.unlike(at, forwarding),
+        };
+        Ok((real, obstacle))
+    }
+
     /// Why the real cannot get its packets in this way.
-    fn unlike(&self, vip: &VipView) -> Option<String> {
-        let forwarding = vip.forwarding.as_str();
+    fn unlike(&self, at: SocketAddr, forwarding: &str) -> Option<String> {
         let wanted = match self.tun_type.as_deref() {
             Some("ipip") => Some("ipip"),
             Some("gue") => Some("gue"),
@@ -541,8 +614,7 @@ impl Server {
         };
         let wanted = wanted.filter(|wanted| *wanted != forwarding)?;
         Some(format!(
-            "forwarding is the service's, and {} has {forwarding}: make it with --forwarding {wanted}",
-            vip.name
+            "forwarding is the service's, and {at} has {forwarding}: make it with --forwarding {wanted}"
         ))
     }
 }
@@ -567,5 +639,9 @@ fn find(target: &Target, at: SocketAddr, protocol: &str) -> anyhow::Result<VipVi
         vip.address.parse() == Ok(at.ip()) && vip.port == at.port() && vip.protocol == protocol
     };
     let found = vips.into_iter().find(is_it);
-    found.with_context(|| format!("there is no service {protocol} {at}"))
+    found.with_context(|| lacks(protocol, at))
+}
+
+fn lacks(protocol: &str, at: SocketAddr) -> String {
+    format!("there is no service {protocol} {at}")
 }

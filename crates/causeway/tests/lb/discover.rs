@@ -104,6 +104,13 @@ fn the_units_rights_suffice_for_every_probe() {
                 "up",
                 "fine",
             ),
+            (
+                "probe = \"script\", command = [\"/usr/bin/setpriv\", \"--reuid=nobody\", \
+                 \"--regid=nogroup\", \"--clear-groups\", \"--\", \"/usr/bin/id\", \"-un\"], \
+                 interval = \"10s\", timeout = \"10s\", rise = 1",
+                "up",
+                "nobody",
+            ),
         ] {
             machine.with(&format!(
                 "health = {{ {probe} }}\nreal = [{{ address = \"10.0.0.1\" }}]"
@@ -120,5 +127,34 @@ fn the_units_rights_suffice_for_every_probe() {
             daemon.signal(Signal::SIGTERM);
             assert!(daemon.wait(), "{}", machine.log());
         }
+    });
+}
+
+/// In the sandbox of the unit, too: signals to another user's processes are a right of their own.
+#[test]
+fn a_script_that_hangs_as_another_user_is_ended() {
+    Machine::run(|machine| {
+        // As long as no other process sleeps.
+        let seconds = format!("600.{}", std::process::id());
+        machine.with(&format!(
+            "health = {{ probe = \"script\", command = [\"/usr/bin/setpriv\", \"--reuid=nobody\", \
+             \"--clear-groups\", \"--\", \"/bin/sleep\", \"{seconds}\"], interval = \"10s\", \
+             timeout = \"2s\", fall = 1 }}\nreal = [{{ address = \"10.0.0.1\" }}]"
+        ));
+        let wanted = format!("/bin/sleep\0{seconds}\0");
+        let is_asleep = || {
+            let mut all = fs::read_dir("/proc").expect("processes").flatten();
+            all.any(|of| {
+                fs::read(of.path().join("cmdline")).is_ok_and(|line| line == wanted.as_bytes())
+            })
+        };
+        let _daemon = machine.start_by(units::confined("causeway-lb", BINARY));
+        wait(|| machine.log(), is_asleep);
+        let health = || machine.json(&["vip", "show", "web"])["reals"][0]["health"].clone();
+        wait(
+            || format!("{}: {}", health(), machine.log()),
+            || health()["reason"] == "no answer within 2000 ms",
+        );
+        wait(|| "the script is still there".to_owned(), || !is_asleep());
     });
 }

@@ -106,6 +106,44 @@ fn a_script_of_ipvsadm_sets_up_a_service() {
 }
 
 #[test]
+fn sh_and_mh_go_by_client_unless_ports_are_asked_for() {
+    Machine::run(|machine| {
+        let _daemon = machine.start();
+        done(machine, "-C");
+        let affinity = |vip: &str| machine.json(&["vip", "show", vip])["affinity"].clone();
+        // Were they to take fragments, the second of an address would be refused.
+        done(machine, "-A -t 192.0.2.9:80 -s sh");
+        done(machine, "-A -t 192.0.2.9:443 -s sh");
+        assert_eq!(affinity("192.0.2.9:80"), "client");
+        assert_eq!(affinity("192.0.2.9:443"), "client");
+        done(machine, "-E -t 192.0.2.9:80 -s wrr");
+        assert_eq!(affinity("192.0.2.9:80"), "none");
+        done(machine, "-E -t 192.0.2.9:80 -s sh");
+        assert_eq!(affinity("192.0.2.9:80"), "client");
+        done(machine, "-E -t 192.0.2.9:80 -s mh -b mh-port");
+        assert_eq!(affinity("192.0.2.9:80"), "none");
+        // By Causeway's own command, too.
+        for word in ["client", "none"] {
+            let set = machine.client(&["vip", "set", "192.0.2.9:80", "--affinity", word]);
+            assert!(set.status.success(), "{}", stderr(&set));
+            assert_eq!(affinity("192.0.2.9:80"), word);
+        }
+
+        let rules = done(machine, "-Sn");
+        assert_eq!(
+            rules,
+            "-A -t 192.0.2.9:80 -s mh -b mh-port\n-A -t 192.0.2.9:443 -s mh\n"
+        );
+        done(machine, "-C");
+        let restored = restore(machine, &rules);
+        assert!(restored.status.success(), "{}", stderr(&restored));
+        assert_eq!(affinity("192.0.2.9:80"), "none");
+        assert_eq!(affinity("192.0.2.9:443"), "client");
+        assert_eq!(done(machine, "-Sn"), rules);
+    });
+}
+
+#[test]
 fn what_has_no_equal_is_one_sentence_and_changes_nothing() {
     Machine::run(|machine| {
         let _daemon = machine.start();
@@ -143,10 +181,41 @@ fn what_has_no_equal_is_one_sentence_and_changes_nothing() {
             assert_eq!(said.lines().count(), 1, "{line}: {said}");
         }
         // A file of rules with one such line is not begun with.
-        let rules = "-A -t 192.0.2.9:80 -s rr\n-A -t 192.0.2.8:80 -s rr -p 60\n";
-        let output = restore(machine, rules);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains("line 2: "), "{}", stderr(&output));
+        let add = "-A -t 192.0.2.9:80 -s wrr";
+        for (second, code, expected) in [
+            ("-A -t 192.0.2.8:80 -s rr -p 60", 2, "use -s sh"),
+            (
+                "-a -t 192.0.2.9:80 -r 10.0.0.1:80 -g",
+                2,
+                "forwarding is the service's, and 192.0.2.9:80 has ipip",
+            ),
+            (
+                "-a -t 192.0.2.9:80 -r 10.0.0.1:8080 -i",
+                2,
+                "ports are not rewritten",
+            ),
+            ("-a -t 192.0.2.1:80 -r 10.0.0.9 -g", 2, "has ipip"),
+            ("-Z", 2, "counters only grow"),
+            (
+                "-a -t 192.0.2.7:80 -r 10.0.0.1",
+                1,
+                "there is no service tcp 192.0.2.7:80",
+            ),
+            (add, 1, "service tcp 192.0.2.9:80 exists already"),
+        ] {
+            let output = restore(machine, &format!("{add}\n{second}\n"));
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(code), "{second}: {said}");
+            assert!(said.contains("line 2: "), "{second}: {said}");
+            assert!(said.contains(expected), "{second}: {said}");
+            assert_eq!(done(machine, "-Sn"), before, "{second}");
+        }
+        // What a line before it has made or removed counts.
+        let rules = format!(
+            "{add} --forwarding gue\n-a -t 192.0.2.9:80 -r 10.0.0.1 --tun-type gue -i\n-D -t 192.0.2.9:80\n"
+        );
+        let output = restore(machine, &rules);
+        assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(done(machine, "-Sn"), before);
         // Wrong arguments, and what the balancer refuses.
         assert_eq!(

@@ -41,13 +41,26 @@ fn a_balancer_that_serves_is_no_administrator() {
     });
 }
 
+/// Of a page that is to have the port of all others.
+#[test]
+fn the_units_rights_suffice_for_a_port_below_1024() {
+    Machine::run(|machine| {
+        let text = fs::read_to_string(machine.config()).expect("the configuration");
+        let text = format!("http = \"127.0.0.1:443\"\n{text}");
+        fs::write(machine.config(), text).expect("write the configuration");
+        let _daemon = machine.start_by(units::confined("causeway-lb", BINARY));
+        machine.wait_for_log(" and http://127.0.0.1:443");
+    });
+}
+
+/// With a path from a port below 1024, which middleboxes let pass.
 #[test]
 fn the_units_rights_suffice_for_a_tunnel() {
     Machine::run(|machine| {
         let (file, socket) = (machine.path("tunnel.toml"), machine.path("tunnel.sock"));
         let text = format!(
             "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nhttp = false\n\
-             socket = \"{}\"\n[[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:7000\"\nremote = \"10.9.0.9:7000\"\n",
+             socket = \"{}\"\n[[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:443\"\nremote = \"10.9.0.9:7000\"\n",
             socket.display()
         );
         fs::write(&file, text).expect("write the configuration");

@@ -148,9 +148,15 @@ impl Controller {
         }
     }
 
+    /// Of those that take part: what is down or waits for others has no load to share.
     fn mean_weight(&self) -> f64 {
-        let sum: f64 = self.reals.iter().map(|real| real.member.configured).sum();
-        (sum / self.reals.len().max(1) as f64).max(f64::MIN_POSITIVE)
+        let weights = self.reals.iter().map(|real| real.member.configured);
+        let (sum, count) = weights
+            .filter(|weight| *weight > 0.0)
+            .fold((0.0, 0.0), |(sum, count), weight| {
+                (sum + weight, count + 1.0)
+            });
+        (sum / f64::max(count, 1.0)).max(f64::MIN_POSITIVE)
     }
 
     /// How sure it is by this interval that the reals differ, from 0 to 1.
@@ -206,24 +212,32 @@ impl Controller {
     /// has those give all, as long as the others can. Returns whether there is any such real.
     fn relieve(&mut self, wishes: &mut [Wish], survey: &Survey, capacities: &Capacities) -> bool {
         let (idle, left) = self.left(survey, capacities);
-        let far = self.far(survey, |real| real.tracker.estimate());
-        let waiting = self.far(survey, |real| real.tracker.waiting());
+        let far_ns = self.far_ns(survey);
+        let far = self.far(survey, &far_ns, |real| real.tracker.estimate());
+        let waiting = self.far(survey, &far_ns, |real| real.tracker.waiting());
         let bearable = |index: usize| capacities.answered[index] <= BEARABLE * left;
         let helpless_ns = self.helpless_ns(&far, bearable);
         let mut any = false;
         for (index, (real, wish)) in self.reals.iter_mut().zip(wishes).enumerate() {
             let own_ns = real.tracker.estimate().map(|own| own.latency_ns);
             real.relief.recall(helpless_ns, own_ns);
+            let is_near = own_ns.is_some_and(|own_ns| own_ns < far_ns[index]);
             match survey.standings[index] {
                 _ if real.relief.recalled_for_ns().is_some() => real.relief.end(),
                 // With little load few samples come, and certainty is not to be had.
-                Standing::Lingering => {}
+                Standing::Lingering => {
+                    if survey.renewed[index] {
+                        real.relief.observe_uncertain(is_near);
+                    }
+                }
                 Standing::High => {
                     // What was slow once needs no whole estimate to be slow again.
                     let again = real.relief.has_begun() && survey.heard[index] && waiting[index];
                     let evidence = survey.renewed[index] || again;
                     if evidence && bearable(index) && far[index] {
                         real.relief.observe_slow();
+                    } else if survey.renewed[index] && !far[index] {
+                        real.relief.observe_uncertain(is_near);
                     }
                 }
                 _ => real.relief.end(),
@@ -273,17 +287,27 @@ impl Controller {
             .fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
     }
 
-    /// Which reals are surely several times slower than the lowest.
-    fn far(&self, survey: &Survey, latency: impl Fn(&Controlled) -> Option<Estimate>) -> Vec<bool> {
+    /// The latency above which each real is several times slower than the lowest.
+    fn far_ns(&self, survey: &Survey) -> Vec<f64> {
         let lowest_ns = survey.lowest.map_or(f64::INFINITY, |(_, of)| of.latency_ns);
         let mean = self.mean_weight();
-        let reals = self.reals.iter().zip(&survey.standings);
+        let parallel = |real: &Controlled| (real.member.configured / mean).clamp(0.1, 1.0);
+        let reals = self.reals.iter();
+        reals.map(|real| FAR * lowest_ns / parallel(real)).collect()
+    }
+
+    /// Which reals are surely above that.
+    fn far(
+        &self,
+        survey: &Survey,
+        far_ns: &[f64],
+        latency: impl Fn(&Controlled) -> Option<Estimate>,
+    ) -> Vec<bool> {
+        let reals = self.reals.iter().zip(&survey.standings).zip(far_ns);
         reals
-            .map(|(real, standing)| {
-                let parallel = (real.member.configured / mean).clamp(0.1, 1.0);
+            .map(|((real, standing), far_ns)| {
                 *standing == Standing::High
-                    && latency(real)
-                        .is_some_and(|own| own.surely_ns(FAR_ERRORS) > FAR * lowest_ns / parallel)
+                    && latency(real).is_some_and(|own| own.surely_ns(FAR_ERRORS) > *far_ns)
             })
             .collect()
     }

@@ -30,6 +30,9 @@ impl Unevenness {
 /// Intervals of evidence for which a real must have been slow, and the others able to bear
 /// its load, before it gives all.
 const SLOW_INTERVALS: u32 = 1;
+/// By how many more intervals of evidence one that gave all must have been hardly slower than not:
+/// of the few samples that it gets, one in four makes a server three times slower look so by chance.
+const NEAR_INTERVALS: u32 = 10;
 /// Part of the latency of a real that no other can help below which one that gave all is
 /// wanted back.
 const RECALLED: f64 = 0.5;
@@ -39,6 +42,8 @@ const RECALLED: f64 = 0.5;
 pub(super) struct Relief {
     /// Intervals of evidence in which it was slow and the others could have borne its load.
     slow_for: u32,
+    /// Intervals of uncertain evidence in which it was hardly slower, less those in which it was.
+    near_for: u32,
     /// The latency of the real that it is wanted back for.
     recalled_for_ns: Option<f64>,
 }
@@ -71,10 +76,22 @@ impl Relief {
     /// An interval brought evidence.
     pub(super) fn observe_slow(&mut self) {
         self.slow_for = self.slow_for.saturating_add(1);
+        self.near_for = 0;
+    }
+
+    /// An interval brought evidence of which it is not certain whether it is slow.
+    pub(super) fn observe_uncertain(&mut self, is_near: bool) {
+        self.near_for = match is_near {
+            true => self.near_for + 1,
+            false => self.near_for.saturating_sub(1),
+        };
+        if self.near_for > NEAR_INTERVALS {
+            self.end();
+        }
     }
 
     /// It is slow no longer, or is wanted back.
     pub(super) fn end(&mut self) {
-        self.slow_for = 0;
+        (self.slow_for, self.near_for) = (0, 0);
     }
 }

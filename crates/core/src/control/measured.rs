@@ -88,6 +88,8 @@ impl MeasuredInterval {
                 requests: own.requests.saturating_add(of.requests),
                 all_requests: own.all_requests.saturating_add(of.all_requests),
                 active: own.active.saturating_add(of.active),
+                late_weight_halves: own.late_weight_halves.saturating_add(of.late_weight_halves),
+                answers_acked: own.answers_acked.saturating_add(of.answers_acked),
                 ..own
             },
         }

@@ -44,6 +44,10 @@ pub struct MeasuredTotals {
     pub requests: u32,
     /// Requests of all connections, by estimate.
     pub all_requests: u32,
+    /// Weight of what was over long before it was known.
+    pub late_halves: u32,
+    /// Answers that clients acknowledged before they asked again.
+    pub answers_acked: u32,
 }
 
 /// What one balancer reports of one real.
@@ -110,6 +114,8 @@ impl MeasuredTotals {
         self.bound_halves = count(self.bound_halves, of.bound_halves);
         self.requests = count(self.requests, of.counts.requests);
         self.all_requests = count(self.all_requests, of.counts.all_requests);
+        self.late_halves = count(self.late_halves, of.counts.late_weight_halves);
+        self.answers_acked = count(self.answers_acked, of.counts.answers_acked);
     }
 
     /// What was counted after `then`, former totals of the same balancer.
@@ -122,6 +128,8 @@ impl MeasuredTotals {
             counts: Reading {
                 requests: count(self.requests, then.requests),
                 all_requests: count(self.all_requests, then.all_requests),
+                late_weight_halves: count(self.late_halves, then.late_halves),
+                answers_acked: count(self.answers_acked, then.answers_acked),
                 ..Reading::default()
             },
         }
@@ -202,6 +210,8 @@ mod tests {
             counts: Reading {
                 requests: samples,
                 all_requests: 3 * samples,
+                late_weight_halves: samples / 2,
+                answers_acked: samples / 3,
                 ..Reading::default()
             },
         }

@@ -43,15 +43,26 @@ pub struct Reading {
     /// Answers whose latency is graded low or an upper bound, doubled: they show that the real
     /// answers, and not how fast.
     pub low_weight_halves: u64,
+    /// Answers of which the latency that counts is not known, doubled: their path is not, or they
+    /// overlapped. They show that the real answers, too, and are no sign of low quality.
+    pub untold_weight_halves: u64,
+    /// Of all these the ones that were over long before they were known, doubled, as of clients that
+    /// pause: no sign that the real answers now.
+    pub late_weight_halves: u64,
+    /// Answers that clients acknowledged before they asked again: a sign that it does.
+    pub answers_acked: u64,
     /// Requests of measured connections that went in.
     pub requests: u64,
     /// Requests of all connections, by estimate; 0: all connections are measured.
     pub all_requests: u64,
     /// Connections open at the interval's end.
     pub active: u64,
-    /// Time that a response takes besides that latency, on the mean: that of the path, where
-    /// the latency is the server's alone.
+    /// Time after which a response shows, besides that latency: the path's, on the mean, where the
+    /// latency is the server's alone; that of reports, where agents tell it. 0 in an interval without
+    /// samples: as before.
     pub path_ns: u64,
+    /// Time in which all this came; what is shorter than the controller's interval counts as that.
+    pub interval_ns: u64,
 }
 
 /// What of the responses' latency servers added, over samples whose path is known.
@@ -80,6 +91,9 @@ impl ServerLatency {
         Reading {
             latency_sum_halves_ns: self.sum_halves_ns.max(least_ns * self.weight_halves),
             latency_weight_halves: self.weight_halves,
+            untold_weight_halves: reading
+                .latency_weight_halves
+                .saturating_sub(self.weight_halves),
             path_ns,
             ..reading
         }

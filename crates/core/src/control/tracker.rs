@@ -55,11 +55,11 @@ pub(super) struct Tracker {
     /// Requests of all connections for one of a measured one; 0 before the first.
     scale: f64,
     answered: f64,
-    /// Recent answers that are graded better than low, and those that are not.
+    /// Recent answers that are not graded low, and those that are.
     good: f64,
     low: f64,
     last_sample_ns: u64,
-    /// The path's part of responses, by the last interval with samples.
+    /// Time after which responses show besides their latency, by the last interval that told it.
     path_ns: u64,
     /// Intervals since the estimate was made or refined.
     waited: i32,
@@ -204,18 +204,25 @@ impl Tracker {
         // What is off has been answered, too.
         let answers = answers_halves(reading) / 2;
         self.samples_seen = smooth(self.samples_seen, answers);
-        self.answered += ANSWERED * (answers as f64 * self.scale.max(1.0) - self.answered);
+        // A look that was late, or had to wait for its turn, has the answers of several intervals.
+        let intervals = (reading.interval_ns as f64 / params.interval_ns as f64).max(1.0);
+        let answered = answers as f64 * self.scale.max(1.0) / intervals;
+        self.answered += ANSWERED * (answered - self.answered);
         let kept = (-(params.interval_ns as f64) / GRADED_NS).exp();
-        self.good = kept * self.good + reading.latency_weight_halves as f64 / 2.0;
+        let good_halves = answers_halves(reading).saturating_sub(reading.low_weight_halves);
+        self.good = kept * self.good + good_halves as f64 / 2.0;
         self.low = kept * self.low + reading.low_weight_halves as f64 / 2.0;
     }
 
     fn listen(&mut self, now_ns: u64, reading: &Reading, params: &ControlParams) {
         if reading.latency_weight_halves > 0 {
             self.last_sample_ns = now_ns;
+        }
+        if reading.latency_weight_halves > 0 || reading.path_ns > 0 {
             self.path_ns = reading.path_ns;
         }
-        if answers_halves(reading) > 0 {
+        let new_halves = answers_halves(reading).saturating_sub(reading.late_weight_halves);
+        if new_halves > 0 || reading.answers_acked > 0 {
             self.silent_requests = 0;
             self.silent_since_ns = None;
         } else if reading.requests > 0 {
@@ -359,11 +366,12 @@ pub(super) fn samples_to_tell(ratio: f64, errors: f64) -> f64 {
     samples
 }
 
-/// Answers of an interval, doubled, however their latencies are graded.
+/// Answers of an interval, doubled, whatever is known of their latencies.
 fn answers_halves(reading: &Reading) -> u64 {
     reading
         .latency_weight_halves
         .saturating_add(reading.low_weight_halves)
+        .saturating_add(reading.untold_weight_halves)
 }
 
 /// How far two latencies are from each other, as a logarithm.

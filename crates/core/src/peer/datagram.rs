@@ -15,7 +15,7 @@ const KIND_CHALLENGE: u8 = 2;
 const KIND_RESPONSE: u8 = 3;
 
 /// Bytes of the entries of this version.
-const SHARE: usize = 96;
+const SHARE: usize = 104;
 const CHALLENGE: usize = 24;
 const RESPONSE: usize = 8;
 
@@ -125,6 +125,9 @@ fn encode_share(name: RealName, share: &Share) -> Vec<u8> {
     entry.extend(share.weight_millionths.unwrap_or(NO_WEIGHT).to_be_bytes());
     let vote = share.vote.map_or(0, |up| if up { 1 } else { 2 });
     entry.extend([vote, 0, 0, 0]);
+    for count in [of.late_halves, of.answers_acked] {
+        entry.extend(count.to_be_bytes());
+    }
     entry
 }
 
@@ -147,6 +150,9 @@ fn decode_share(entry: &[u8]) -> Result<(RealName, Share), Reception> {
             bound_halves: count(72)?,
             requests: count(76)?,
             all_requests: count(80)?,
+            // Entries of builds before these counts end here.
+            late_halves: count(96).unwrap_or(0),
+            answers_acked: count(100).unwrap_or(0),
         },
         active: count(84)?,
         weight_millionths: Some(count(88)?).filter(|of| *of != NO_WEIGHT),
@@ -180,6 +186,8 @@ mod tests {
                     bound_halves: 1,
                     requests: 2,
                     all_requests: u32::MAX,
+                    late_halves: 3,
+                    answers_acked: 4,
                 },
                 active: 77,
                 weight_millionths: n.is_multiple_of(2).then_some(1_050_000),

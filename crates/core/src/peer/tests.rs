@@ -318,11 +318,16 @@ fn many_reals_go_in_many_datagrams_and_what_has_not_changed_waits() {
     for _ in 0..10 {
         net.round(|_| all(24), |_, _| false);
     }
-    let most = 10 * 24_u64.div_ceil(12) + 2 * reals.div_ceil(12) + 10;
+    let datagrams = |shares: u64| shares.div_ceil(SHARES_OF_A_DATAGRAM as u64);
+    let most = 10 * datagrams(24) + 2 * datagrams(reals) + 10;
     assert!(status(&net).sent - before <= most);
-    let found = net.round(|_| all(24), |_, _| false);
-    let requests = found[1].iter().map(|of| of.measured.counts.requests);
-    assert_eq!(requests.sum::<u64>(), 2 * 24);
+    // At once, but in a round that is full of those whose second is over.
+    let mut requests = (0..10).map(|_| {
+        let found = net.round(|_| all(24), |_, _| false);
+        let counts = found[1].iter().map(|of| of.measured.counts.requests);
+        counts.sum::<u64>()
+    });
+    assert!(requests.any(|of_both| of_both == 2 * 24));
 }
 
 #[test]

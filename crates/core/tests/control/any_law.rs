@@ -92,6 +92,58 @@ fn answers_graded_low_are_answers_under_every_law() {
     }
 }
 
+/// What is known of its answers is nothing about their latency: neither is it suspect, nor are they
+/// graded low.
+#[test]
+fn answers_without_a_latency_are_answers_under_every_law() {
+    for law in Law::ALL {
+        let (mut controller, mut now) = (by(law, &[1.0; 4]), 0);
+        let mut readings = [reading(5.0, 50); 4];
+        hold(&mut controller, &mut now, &readings, 20);
+        readings[0] = Reading {
+            untold_weight_halves: 98,
+            low_weight_halves: 2,
+            requests: 50,
+            active: 10,
+            ..Reading::default()
+        };
+        for interval in 0..400 {
+            let decision = hold(&mut controller, &mut now, &readings, 1);
+            let word = decision.reals[0].reason.word();
+            assert_ne!(word, "suspect", "{law}: {interval}");
+            if interval > 300 {
+                assert_eq!((word, decision.reals[0].weight), ("unknown", 1.0), "{law}");
+            }
+        }
+    }
+}
+
+/// Agents tell what servers answer up to so much later; also before the first time.
+#[test]
+fn silence_begins_when_answers_would_show() {
+    for law in Law::ALL {
+        let (mut controller, mut now) = (by(law, &[1.0; 4]), 0);
+        let late = |of: Reading| Reading {
+            path_ns: 500_000_000,
+            ..of
+        };
+        let mut readings = [reading(5.0, 50); 4].map(late);
+        readings[0] = late(Reading::default());
+        hold(&mut controller, &mut now, &readings, 20);
+        readings[0].requests = 12;
+        let mut suspect_at = |intervals: u64| {
+            let found = (1..=intervals).find(|_| {
+                let decision = hold(&mut controller, &mut now, &readings, 1);
+                decision.reals[0].reason.word() == "suspect"
+            });
+            readings[0].requests = 0;
+            found
+        };
+        assert_eq!(suspect_at(1), None, "{law}");
+        assert_eq!(suspect_at(20), Some(6), "{law}");
+    }
+}
+
 #[test]
 fn many_reals_take_what_one_gives_though_each_takes_little() {
     for law in Law::ALL {

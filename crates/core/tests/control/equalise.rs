@@ -5,7 +5,7 @@ use causeway_core::control::{
     ConnectionSampler, ControlParams, Decision, Law, Reading, Reason, SampledInterval,
 };
 
-use super::{assert_sound, by, hold, reading, weights};
+use super::{INTERVAL_NS, assert_sound, by, hold, reading, weights};
 
 #[test]
 fn equalising_goes_by_what_reals_can_do() {
@@ -92,6 +92,71 @@ fn equalising_leaves_the_floor_to_a_slow_real_whose_load_the_others_can_bear() {
     assert!((after(7) - floor).abs() < 1e-9);
     // They have no more left than thirty requests an interval.
     assert!(after(100) > 0.2);
+}
+
+#[test]
+fn equalising_counts_no_spare_capacity_of_reals_that_take_no_part() {
+    let mut alone = by(Law::Equalise, &[1.0; 4]);
+    let mut beside = by(Law::Equalise, &[[1.0; 4], [0.0; 4], [0.0; 4]].concat());
+    // The other three have not left what the slow one takes.
+    let mut readings = [reading(10.0, 40); 4];
+    readings[0] = reading(100.0, 40);
+    for interval in 1..=20 {
+        let now = interval * INTERVAL_NS;
+        let [alone, beside] = [&mut alone, &mut beside].map(|of| weights(&of.tick(now, &readings)));
+        assert!(alone[0] > 0.2, "{interval}: {alone:?}");
+        assert_eq!(alone, beside[..4], "{interval}");
+    }
+}
+
+/// A look that is late, or whose VIP waits for its turn, finds the requests of several intervals.
+#[test]
+fn equalising_weighs_requests_by_the_time_in_which_they_came() {
+    let after = |intervals: u64| {
+        let mut controller = by(Law::Equalise, &[1.0; 4]);
+        let of = |latency_ms| Reading {
+            interval_ns: intervals * INTERVAL_NS,
+            ..reading(latency_ms, 7 * intervals)
+        };
+        let readings = [of(100.0), of(10.0), of(10.0), of(10.0)];
+        let looks = (1..=30).map(|look| look * intervals * INTERVAL_NS);
+        looks
+            .map(|now| controller.tick(now, &readings).reals[0].weight)
+            .last()
+    };
+    let floor = ControlParams::default().floor;
+    for intervals in [1, 10] {
+        let weight = after(intervals).unwrap_or(1.0);
+        assert!((weight - floor).abs() < 1e-9, "{intervals}: {weight}");
+    }
+}
+
+/// It kept its weight before it was slow for a while, and it is as fast as before.
+#[test]
+fn equalising_gives_the_weight_back_to_what_is_no_longer_far_slower() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    let with = |last: Reading| {
+        let mut readings = [reading(5.0, 40); 4];
+        readings[3] = last;
+        readings
+    };
+    let weight = |decision: Decision| decision.reals[3].weight;
+    let calm = weight(hold(&mut controller, &mut now, &with(reading(8.5, 40)), 60));
+    assert!(calm > 0.95, "{calm}");
+    let slow = weight(hold(&mut controller, &mut now, &with(reading(50.0, 40)), 6));
+    assert!(slow < 0.05, "{slow}");
+    let again = weight(hold(&mut controller, &mut now, &with(reading(8.5, 1)), 600));
+    assert!(again > 0.9, "{again}");
+    // Also where so many samples come that it is surely slower, and surely not that much.
+    hold(&mut controller, &mut now, &with(reading(50.0, 40)), 6);
+    let again = weight(hold(
+        &mut controller,
+        &mut now,
+        &with(reading(9.5, 150)),
+        600,
+    ));
+    assert!(again > 0.3, "{again}");
 }
 
 #[test]

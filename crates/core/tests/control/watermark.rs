@@ -92,6 +92,26 @@ fn a_real_that_swallows_requests_is_suspect_until_it_answers() {
     assert!(decision.reals[0].weight > 0.9, "{decision:?}");
 }
 
+/// Clients that pause ask again what they asked a real that has hung meanwhile: what it answered
+/// half a minute ago becomes known by that. That it answers now their acknowledgements show.
+#[test]
+fn answers_of_long_ago_do_not_end_a_silence() {
+    for (answers_acked, is_suspect) in [(0, true), (1, false)] {
+        let mut controller = controller(&[1.0; 4]);
+        let mut now = 0;
+        hold(&mut controller, &mut now, &[reading(5.0, 50); 4], 10);
+        let mut readings = [reading(5.0, 50); 4];
+        readings[0] = Reading {
+            late_weight_halves: 2 * 3,
+            answers_acked,
+            ..reading(5.0, 3)
+        };
+        let decision = hold(&mut controller, &mut now, &readings, 30);
+        let weight = decision.reals[0].weight;
+        assert_eq!(weight < 0.1, is_suspect, "{decision:?}");
+    }
+}
+
 #[test]
 fn silence_without_requests_is_not_suspect() {
     let mut controller = controller(&[1.0; 4]);

@@ -112,3 +112,19 @@ fn the_handshake_is_no_burst_of_requests() {
     // Its own round trips, which are fast, are among the samples.
     assert!((-6.0..1.0).contains(&off), "{off} %");
 }
+
+/// Packets of one flow on two CPUs: a request is stamped before the acknowledgement that came
+/// first. Its client has not been idle.
+#[test]
+fn a_request_older_than_the_ack_before_it_begins_no_page() {
+    let mut client = Client::new(1);
+    for _ in 0..100 {
+        client.send(1);
+        client.answer(3 * MS);
+        let acknowledged = client.packets.last_mut().expect("an ACK");
+        acknowledged.t_ns = client.t_ns + 100 * US;
+    }
+    let (tally, off) = client.measured();
+    assert!(tally.samples() > 95, "{tally:?}");
+    assert!(off.abs() < 5.0, "{off} %");
+}

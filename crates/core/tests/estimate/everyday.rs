@@ -393,6 +393,49 @@ fn a_busy_client_may_read_a_first_response_of_tls_late() {
     }
 }
 
+/// A page over HTTP/2: ten requests in the first packet, one acknowledgement of all that came,
+/// and the connection is closed.
+#[test]
+fn the_end_of_several_streams_is_graded_low() {
+    let mut all = Tally::default();
+    for _ in 0..20 {
+        let mut client = Client::new(true);
+        http2(&mut client, 344);
+        client.receives(20 * MS, 10 * RESPONSE);
+        client.acknowledges();
+        client.pauses(100 * US);
+        client.closes(FIN);
+        all.merge(&client.measured());
+    }
+    assert_eq!(all.samples(), 20);
+    assert_eq!(all.confidence().quality, Quality::Low, "{all:?}");
+}
+
+#[test]
+fn an_end_that_alone_acknowledges_dates_nothing() {
+    // No timestamps: what the end says is as low as what the requests before it said.
+    for pause_ms in [0, 20] {
+        let mut client = Client::new(false);
+        client.asks(5);
+        client.pauses(pause_ms * MS);
+        client.closes(FIN);
+        let tally = client.measured();
+        assert_eq!(tally.samples(), 5);
+        assert_eq!(
+            tally.bound_halves, tally.weight_halves,
+            "{pause_ms} ms: {tally:?}"
+        );
+    }
+    // With them the pause shows.
+    let mut client = Client::new(true);
+    client.asks(5);
+    client.pauses(20 * MS);
+    client.closes(FIN);
+    let tally = client.measured();
+    assert_eq!((tally.samples(), tally.bound_halves), (5, 0));
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 3.0);
+}
+
 #[test]
 fn what_a_delayed_ack_may_hide_is_graded_low() {
     for pause_ms in [10, 20, 60, 100, 300] {
@@ -661,12 +704,12 @@ fn streams_are_told_by_the_path() {
     assert!(off_pct(&tally, 24 * MS).abs() < 25.0, "{tally:?}");
 }
 
-/// A client that pauses, with a server whose timestamps tick as often as `tick_ms` says. It
+/// A client that pauses, with a server whose timestamps tick as often as `tick_ns` says. It
 /// acknowledges at once where it has nothing to send, as Linux does but for a second response.
-fn behind_slow_ticks(tick_ms: u64, service_ms: u64, pause_ms: u64) -> Tally {
+fn behind_ticks_of(tick_ns: u64, service_ms: u64, pause_ms: u64) -> Tally {
     let mut client = Client::new(true);
     client.packets.clear();
-    client.tick_ns = tick_ms * MS;
+    client.tick_ns = tick_ns;
     client.packets.push(tcp_syn(START_NS, 0));
     client.acknowledges();
     client.pauses(MS);
@@ -684,11 +727,12 @@ fn behind_slow_ticks(tick_ms: u64, service_ms: u64, pause_ms: u64) -> Tally {
     client.measured()
 }
 
-/// Some systems' timestamps tick every 4 or 10 ms. What they date is off by more than pauses
-/// are long: a wrong latency is never graded better than low.
+/// Some systems' timestamps tick every 4 or 10 ms, Linux's at a route's wish each microsecond.
+/// What they date is off by more than pauses are long: a wrong latency is never graded better
+/// than low.
 #[test]
-fn slow_timestamps_date_nothing() {
-    for tick_ms in [4, 10] {
+fn timestamps_of_other_ticks_date_nothing() {
+    for tick_ns in [US, 4 * MS, 10 * MS] {
         for (service_ms, pause_ms) in [
             (5, 0),
             (5, 20),
@@ -698,17 +742,17 @@ fn slow_timestamps_date_nothing() {
             (25, 205),
             (5, 2000),
         ] {
-            let tally = behind_slow_ticks(tick_ms, service_ms, pause_ms);
+            let tally = behind_ticks_of(tick_ns, service_ms, pause_ms);
             let off = off_pct(&tally, service_ms * MS);
             let quality = tally.confidence().quality;
             assert!(
                 off.abs() < 10.0 || quality == Quality::Low,
-                "ticks of {tick_ms} ms, {service_ms} ms, pauses of {pause_ms} ms: {off} %, {quality}"
+                "ticks of {tick_ns} ns, {service_ms} ms, pauses of {pause_ms} ms: {off} %, {quality}"
             );
             if pause_ms > 40 {
                 assert!(
                     quality > Quality::Low,
-                    "{tick_ms} {service_ms} {pause_ms}: {tally:?}"
+                    "{tick_ns} {service_ms} {pause_ms}: {tally:?}"
                 );
             }
         }

@@ -122,6 +122,38 @@ fn full_segments_in_one_buffer_are_continued() {
     assert!(off.abs() < 0.1, "{off} %");
 }
 
+/// Now and then a POST of three packets on a path of this MTU, in segments or in buffers of
+/// several, and many GETs of 5 ms.
+fn with_posts(post: &[u32]) -> Tally {
+    let mut connection = Connection::new(50 * US);
+    let mut t_ns = START_NS + MS;
+    for _ in 0..20 {
+        for (i, len) in post.iter().enumerate() {
+            let acked = if i == 0 { 500 } else { 0 };
+            connection.burst(t_ns + i as u64 * 10 * US, 1, *len, acked);
+        }
+        for _ in 0..49 {
+            t_ns += 5 * MS;
+            connection.burst(t_ns, 1, 100, 500);
+        }
+        t_ns += 5 * MS;
+    }
+    connection.measured()
+}
+
+#[test]
+fn an_upload_is_one_request_on_a_path_of_any_mtu() {
+    let in_segments = |mtu: u32| vec![mtu - 52, mtu - 52, 2102];
+    let in_buffers = |mtu: u32| vec![mtu - 52, 10 * (mtu - 52), 10 * (mtu - 52), 700];
+    let posts = [9000, 9001, 8896].map(in_segments);
+    for post in posts.into_iter().chain([1500, 1492, 1400].map(in_buffers)) {
+        let tally = with_posts(&post);
+        assert_eq!(tally.window, 1, "{post:?}");
+        let off = off_pct(&tally, 5.0);
+        assert!(off.abs() < 1.0, "{post:?}: {off} %");
+    }
+}
+
 #[test]
 fn a_slow_handshake_does_not_widen_the_window() {
     // The SYN was retransmitted; the path takes 20 ms, not 60.
@@ -219,10 +251,15 @@ fn a_client_that_pauses_for_any_time_is_idle_also_for_200_ms() {
 }
 
 /// Pages of a client with `window` requests out, of a server that answers each connection's
-/// one after the other, each after 6 ms. `held_ms(i)` is how long the client's program is held
+/// one after the other, each after `service_ms`. `held_ms(i)` is how long the client's program is held
 /// up before the request that response `i` sets off. Gives what is found of each page, and the
 /// true mean of each in milliseconds.
-fn pages(window: u32, pages: usize, held_ms: impl Fn(usize) -> u64) -> Vec<(Tally, f64)> {
+fn pages(
+    window: u32,
+    pages: usize,
+    service_ms: u64,
+    held_ms: impl Fn(usize) -> u64,
+) -> Vec<(Tally, f64)> {
     let mut connection = Connection::new(50 * US);
     let mut flow = Estimator::new(&Method::WindowChain);
     let mut t_ns = START_NS + MS;
@@ -234,7 +271,7 @@ fn pages(window: u32, pages: usize, held_ms: impl Fn(usize) -> u64) -> Vec<(Tall
         connection.burst(t_ns, 1, 100, 0);
         for i in 0..41 {
             let sent_ns = out.pop_front().expect("a request");
-            free_ns = free_ns.max(sent_ns) + 6 * MS;
+            free_ns = free_ns.max(sent_ns) + service_ms * MS;
             sum_ns += free_ns - sent_ns;
             t_ns = t_ns.max(free_ns);
             let n = if i == 0 {
@@ -251,7 +288,7 @@ fn pages(window: u32, pages: usize, held_ms: impl Fn(usize) -> u64) -> Vec<(Tall
             connection.burst(t_ns, n, 100, 0);
             out.extend((0..n).map(|_| t_ns));
         }
-        t_ns += 300 * MS;
+        t_ns += 50 * service_ms * MS;
         let mut tally = Tally::default();
         for packet in connection.packets.drain(..) {
             let samples = flow.packet(&packet);
@@ -264,17 +301,21 @@ fn pages(window: u32, pages: usize, held_ms: impl Fn(usize) -> u64) -> Vec<(Tall
 
 #[test]
 fn a_client_that_is_held_up_has_its_other_requests_out_all_the_same() {
-    // A program that waits for a processor: no page has ended.
-    let held_ms = |i| if i % 9 == 5 { 4 } else { 0 };
-    for (page, (tally, expected_ms)) in pages(4, 6, held_ms).iter().enumerate().skip(1) {
-        let off = off_pct(tally, *expected_ms);
-        assert!(off.abs() < 8.0, "page {page}: {off} %");
+    // A program that waits for a processor: no page has ended. Behind the wait the oldest of
+    // four requests of 240 ms is older than the ring tells in its first unit.
+    for (service_ms, held_ms) in [(6, 4), (60, 50)] {
+        let held_ms = |i| if i % 9 == 5 { held_ms } else { 0 };
+        let found = pages(4, 6, service_ms, held_ms);
+        for (page, (tally, expected_ms)) in found.iter().enumerate().skip(1) {
+            let off = off_pct(tally, *expected_ms);
+            assert!(off.abs() < 8.0, "{service_ms} ms, page {page}: {off} %");
+        }
     }
 }
 
 #[test]
 fn two_requests_at_a_time_are_known_once_two_pages_have_shown_them() {
-    let found = pages(2, 6, |_| 0);
+    let found = pages(2, 6, 6, |_| 0);
     // Two packets at a time may be one request in two parts. Until that is known, no sample
     // is one that others are judged by.
     let (first, _) = &found[0];

@@ -85,6 +85,19 @@ fn modes_that_meet_merge() {
 }
 
 #[test]
+fn what_a_mode_cannot_hold_is_discarded() {
+    // 68.7 s of gaps in one mode, or in two that meet.
+    assert_eq!(
+        modes_us(ModesConfig::default(), &[15_000; 7000]),
+        Some(15_000.0)
+    );
+    let mut gaps_us = [[10_000, 14_000]; 3500].concat();
+    gaps_us.push(12_000);
+    let found = modes_us(ModesConfig::paper(2_000 * US), &gaps_us).expect("an estimate");
+    assert!((found - 24_003.4).abs() < 0.1, "{found} us");
+}
+
+#[test]
 fn gaps_beyond_the_last_mode_are_discarded_and_counted() {
     let config = ModesConfig {
         modes: 2,

@@ -90,6 +90,62 @@ fn who_is_never_late_is_trusted_where_nothing_dates_a_request() {
     assert!(tally.bound_halves > tally.weight_halves / 4, "{tally:?}");
 }
 
+/// Five minutes of requests to a server whose clock loses 20 us a second, as crystals do that
+/// nothing disciplines. One in `pause_every` waits for 20 ms.
+fn with_a_slow_crystal(turns: u32, pause_every: u32) -> Tally {
+    let mut client = Client::new(true);
+    client.packets.clear();
+    client.tick_ns = 1_000_020;
+    client.sent_ns = client.now - 25 * US;
+    client.packets.push(tcp_syn(client.now - 50 * US, 0));
+    client.acknowledges();
+    client.pauses(MS);
+    for turn in 1..=turns {
+        client.asks(1);
+        if turn > 20 && turn % pause_every == 0 {
+            client.pauses(20 * MS);
+        }
+    }
+    client.measured()
+}
+
+#[test]
+fn clocks_that_drift_apart_make_no_pauses() {
+    for (turns, pause_every) in [(60_000, u32::MAX), (40_000, 10), (30_000, 4)] {
+        let tally = with_a_slow_crystal(turns, pause_every);
+        let off = off_pct(&tally, SERVICE_NS);
+        assert!(off.abs() < 10.0, "{turns}, {pause_every}: {off} %");
+        assert_eq!(tally.confidence().quality, Quality::High, "{tally:?}");
+    }
+}
+
+/// Packets of one flow on two CPUs: one is stamped before the acknowledgement that came first.
+#[test]
+fn a_packet_older_than_the_ack_before_it_takes_no_timestamps_away() {
+    let measured = |is_old| {
+        let mut client = Client::new(true);
+        for turn in 0..100 {
+            client.asks(1);
+            if turn == 50 && is_old {
+                client.sends(REQUEST);
+                client.pauses(100 * US);
+                client.ack += 1;
+                client.acknowledges();
+                client.now -= 40 * US;
+                client.sends(REQUEST);
+                client.receives(SERVICE_NS, RESPONSE);
+            }
+            client.pauses(20 * MS);
+        }
+        client.measured()
+    };
+    let (old, usual) = (measured(true), measured(false));
+    let off = off_pct(&old, SERVICE_NS);
+    assert!(off.abs() < 10.0, "{off} %");
+    let quality = old.confidence().quality;
+    assert!(quality > Quality::Low, "{quality}, without {usual:?}");
+}
+
 /// With cookies the server's clock may stand still from the acknowledgement of a request to its
 /// answer. Their echo is then as old as the request.
 #[test]

@@ -87,8 +87,13 @@ plain! {
         bound_weight_halves: u64,
         /// Latencies but those graded low.
         good: LatencySums,
+        /// Half samples of `good`, `low` and bounds that were over long before they were known: no
+        /// sign that the real answers now.
+        late_weight_halves: u64,
+        /// Answers that clients acknowledged before they asked again, over TCP: a sign that it does.
+        answers_acked: u64,
         /// Zero.
-        pad: [u64; 3],
+        pad: [u64; 1],
         /// Latencies of flows that are all off alike: graded low.
         low: LatencySums,
         /// Zero.

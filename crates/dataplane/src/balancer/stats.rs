@@ -120,6 +120,8 @@ impl RealStats {
         self.requests += more.requests;
         self.requests_seen += more.requests_seen;
         self.bound_weight_halves += more.bound_weight_halves;
+        self.late_weight_halves += more.late_weight_halves;
+        self.answers_acked += more.answers_acked;
         self.good.add(&more.good);
         self.low.add(&more.low);
     }

@@ -300,6 +300,40 @@ verdict_tests! { Rig, Verdict:
         send(rig, Tcp::ack(seq, 5000));
         assert_eq!(rig.real_stats(1).requests, 2);
     }
+    Established a_byte_that_was_sent_before_is_no_request(rig) {
+        serve(rig);
+        ask_in_turn(rig, 2, 5 * MS, |_| Vec::new());
+        // Keepalives of Windows, and probes of a window that is closed.
+        for _ in 0..10 {
+            rig.now_ns += 1_000 * MS;
+            send(rig, Tcp { flags: ACK, seq: 200, ack: 2001, payload: b"x", ..Tcp::default() });
+        }
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.requests, stats.requests_seen), (2, 2));
+    }
+    Established what_was_over_long_before_it_is_known_is_told_apart(rig) {
+        serve(rig);
+        ask_in_turn(rig, 3, 5 * MS, |_| Vec::new());
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.latencies().weight_halves, stats.late_weight_halves), (2, 0));
+        assert_eq!(stats.answers_acked, 0);
+        // The client acknowledges each answer, and asks again half a minute later: the latency of
+        // an answer is known by the next request but one.
+        for turn in 3..6 {
+            send(rig, Tcp::ack(1 + turn * 100, 1 + turn * 1000));
+            rig.now_ns += 30_000 * MS;
+            ask(rig, turn..turn + 1, 5 * MS, |_| Vec::new());
+        }
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.latencies().weight_halves, stats.late_weight_halves), (2 * 4, 2 * 3));
+        assert_eq!(stats.answers_acked, 3);
+    }
+    Established a_slow_answer_is_no_old_one(rig) {
+        serve(rig);
+        ask_in_turn(rig, 6, 10_000 * MS, |_| Vec::new());
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.latencies().weight_halves, stats.late_weight_halves), (2 * 4, 0));
+    }
     Established the_timestamp_is_found_wherever_it_is(rig) {
         serve(rig);
         let plain = timestamp(1, 1).len();
