@@ -56,27 +56,11 @@ CW_INLINE void wc_distrust_clock(struct wc_state *s)
 }
 
 /*
- * What the minimum rises by where an echo is so late: clocks drift apart, by 20 us a second and
- * more. Where a client has sent at once, what first acknowledges something more than a tick late,
- * and less than what is taken for a pause, shows such drift, or is not subtracted anyway.
- */
-CW_INLINE u32 wc_drift(const struct wc_state *s, u32 ack, u32 lag)
-{
-	const u32 tick = WC_TARDY_NS >> 10, pause = WC_ECHO_IDLE_MIN_OF_ONE_NS >> 10;
-
-	if (lag <= tick || lag >= pause || !(s->flags & WC_ACK_SEEN) ||
-	    !est_after(ack, s->tcp.ack_max))
-		return 0;
-	return s->pace == WC_PACE_PROMPT || s->pace == WC_PACE_TIMELY ? (lag - tick) >> 5 : 0;
-}
-
-/*
  * TSecr is the server's clock, in milliseconds, when it sent what is
  * acknowledged here. Arrival minus TSecr is therefore a constant, plus the way
  * back and forth, plus the time that the client sat on the data. Its running
- * minimum is taken for the first two; it rises by about 10 ns per packet, and
- * as wc_drift says, so that clocks may drift. In units of 1.024 us, modulo 2^32
- * (73 minutes).
+ * minimum is taken for the first two; it rises by about 10 ns per packet so
+ * that clocks may drift. In units of 1.024 us, modulo 2^32 (73 minutes).
  *
  * After a pause of 55 to 73 minutes the minimum may be of another round, and too low. It
  * shows where the client acknowledges something new: it has not had that for longer than
@@ -127,7 +111,6 @@ CW_GLOBAL s64 wc_echo_lag(struct wc_state *s, u64 now_ns, const struct est_packe
 		s->tcp.clock_min = offset;
 		slow = !(lag >> 30);
 	} else if (!wc_is_too_short(s, now_ns, p->ack, lag)) {
-		s->tcp.clock_min += wc_drift(s, p->ack, lag);
 		return (s64)((u64)lag << 10);
 	}
 	if (slow && s->window == 1 && !((now_ns - s->last_ns) >> WC_SHORT_PAUSE_SHIFT))

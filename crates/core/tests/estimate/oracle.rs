@@ -91,9 +91,8 @@ pub(crate) struct Oracle {
     last_long: bool,
     /// The client has sent a request as soon as it could.
     prompt: bool,
-    /// The client has sent one more than a tick later than that, or one within it.
+    /// The client has sent one more than a tick later than that.
     tardy: bool,
-    timely: bool,
     /// Answers in a row that were as short as an interim one; 2: more than that.
     interim: u32,
     /// Bytes that the last burst of one request acknowledged, in eighths of an octave.
@@ -579,14 +578,8 @@ impl Oracle {
     fn lag(&mut self, p: &Packet) -> Option<i128> {
         let offset = i128::from(p.t_ns) - i128::from(p.tsecr) * i128::from(MS);
         let min = self.clock_min.map_or(offset, |min| (min + 10).min(offset));
-        let (us, lag) = (i128::from(US), offset - min);
-        // Of a client that sends at once: clocks drift apart.
-        let at_once = self.prompt || self.timely && !self.tardy;
-        let acknowledges = self.ack_max.is_some_and(|max| after(p.ack, max));
-        let drifts = at_once && acknowledges && (1280 * us..3000 * us).contains(&lag);
-        let drift = if drifts { (lag - 1280 * us) / 32 } else { 0 };
-        self.clock_min = Some(min + drift);
-        Some(lag)
+        self.clock_min = Some(min);
+        Some(offset - min)
     }
 
     /// 0: new, 1: fills a hole, 2: seen before.
@@ -790,7 +783,6 @@ impl Oracle {
                 let lag_us = lag / i128::from(US);
                 self.prompt |= lag_us < 256 || silence.is_some();
                 self.tardy |= lag_us > 1280;
-                self.timely = true;
             }
         }
         let acks = if !tcp && self.trusts_silence() {
