@@ -323,9 +323,8 @@ CW_INLINE int wc_is_narrow(const struct wc_state *s)
 
 /*
  * What speaks against the samples of the burst just closed, for wc_grade. What it said is a
- * bound where its request alone acknowledged the
- * response and no echo dates that: the client may have paused for as long as it delays
- * ACKs. One that was prompt before, or never late, is taken to be so again. It is one, too,
+ * bound where its request alone acknowledged the response and no echo dates that: the client
+ * may have paused for as long as it delays ACKs. One that was prompt before, or never late, is taken to be so again. It is one, too,
  * where the ACK of the response's last segment was late. Bounds are all that a client
  * tells that pauses before each request, beside responses too fast for the clock that dates
  * them; a connection of HTTP/2 with several streams: a packet carries many requests, and

@@ -106,7 +106,7 @@ impl Pool {
         servers.retain(|server| !fronts.contains(server));
         let kind = kind(recording, &fronts, &servers);
         if kind == Kind::Proxy {
-            // It connects to others than its servers, too; whoever connects to it, does not.
+            // It connects to other addresses than its servers, too; its clients connect to the front alone.
             let of_servers = servers.iter().filter_map(|server| endpoints.get(server));
             let own: BTreeSet<&IpAddr> = of_servers.flat_map(|of| &of.clients).collect();
             let is_own = |at: &SocketAddr| {
