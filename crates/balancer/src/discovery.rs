@@ -313,13 +313,14 @@ struct Asking {
     is_out: bool,
 }
 
-/// Asks for as long as it is polled; it never ends by itself.
+/// Asks for as long as it is polled; it ends by a panic alone.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let (done, mut answers) = mpsc::unbounded_channel();
     let mut asking: HashMap<String, Asking> = HashMap::new();
     let mut left: Vec<String> = Vec::new();
     loop {
-        let vips = shared.engine().asked_for();
+        let vips = shared.aside(|shared| shared.engine().asked_for());
+        let Ok(vips) = vips.await else { return };
         asking.retain(|known, _| vips.iter().any(|vip| vip.endpoint() == *known));
         let now = Instant::now();
         for vip in vips {
@@ -370,7 +371,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             }
         }
         let now_ns = Moment::now().monotonic_ns;
-        let errors = shared.engine().expire_found(now_ns);
+        let errors = shared.aside(move |shared| shared.engine().expire_found(now_ns));
+        let Ok(errors) = errors.await else { return };
         for error in errors.iter().filter(|error| !left.contains(*error)) {
             warn!("cannot remove reals that are no longer in the answers: {error}");
         }
@@ -385,9 +387,8 @@ async fn bring(
     asked: Discover,
     answer: Result<Vec<RealConfig>, String>,
 ) {
-    let (shared, of) = (Arc::clone(shared), vip.to_owned());
-    // It may wait for a gateway.
-    let brought = tokio::task::spawn_blocking(move || {
+    let of = vip.to_owned();
+    let brought = shared.aside(move |shared| {
         let answer = answer.and_then(|reals| {
             let addresses: Vec<_> = reals.iter().map(|real| real.address).collect();
             let way = shared.find_way(|| addresses, Route::of);

@@ -14,10 +14,11 @@ use causeway_dataplane::probe::aim_at;
 use causeway_dataplane::{DataPlaneError, RealId};
 use nix::errno::Errno;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
+use super::engine::Engine;
 use super::health::ProbeOrder;
 use super::shared::Shared;
 use crate::config::{ProbeConfig, ProbeTo};
@@ -49,18 +50,22 @@ struct Seen {
     weight: Option<u32>,
 }
 
-/// Probes for as long as it is polled; it never ends by itself.
+/// Of which real, by which probe.
+type Answered = (RealId, u64, Outcome);
+
+/// Probes for as long as it is polled; it ends by a panic alone.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let (done, mut outcomes) = mpsc::unbounded_channel();
-    let mut warned_ns = None;
+    let (done, outcomes) = mpsc::unbounded_channel();
+    let mut desk = Desk {
+        shared,
+        outcomes,
+        warned_ns: None,
+    };
     loop {
-        // What has come in counts before what is overdue: the task that waited for the
-        // engine was late, not the real.
-        while let Ok((real, number, outcome)) = outcomes.try_recv() {
-            take(&shared, &mut warned_ns, real, number, outcome);
-        }
-        let now_ns = Moment::now().monotonic_ns;
-        let (orders, next_ns) = shared.engine().poll_health(now_ns);
+        let Some((back, (orders, now_ns, next_ns))) = desk.at_work(Desk::poll).await else {
+            return;
+        };
+        desk = back;
         for order in orders {
             let done = done.clone();
             tokio::spawn(async move {
@@ -77,32 +82,84 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         loop {
             tokio::select! {
                 () = &mut nap => break,
-                Some((real, number, outcome)) = outcomes.recv() => {
-                    take(&shared, &mut warned_ns, real, number, outcome);
+                Some(answered) = desk.outcomes.recv() => {
+                    let taken = desk.at_work(|desk| desk.take(answered)).await;
+                    let Some((back, ())) = taken else { return };
+                    desk = back;
                 }
             }
         }
     }
 }
 
-fn take(shared: &Shared, warned_ns: &mut Option<u64>, real: RealId, number: u64, outcome: Outcome) {
-    let now_ns = Moment::now().monotonic_ns;
-    let outcome = match outcome {
-        Err(error) if is_of_this_host(&error) => {
-            let reason = format!("{error:#}");
-            if warned_ns.is_none_or(|warned| now_ns.saturating_sub(warned) >= WARN_EVERY_NS) {
-                warn!("a health probe could not be sent, and its real stays as it is: {reason}");
-                *warned_ns = Some(now_ns);
-            }
-            return shared.engine().probe_unsent(real, number, &reason);
-        }
-        outcome => outcome.map_err(|error| format!("{error:#}")),
-    };
-    let mut engine = shared.engine();
-    if let Ok(seen) = &outcome {
-        engine.handle_weight(real, seen.weight);
+/// Where probes begin and end, by the engine.
+struct Desk {
+    shared: Arc<Shared>,
+    outcomes: UnboundedReceiver<Answered>,
+    warned_ns: Option<u64>,
+}
+
+impl Desk {
+    /// Does what waits for the engine where it takes no thread from the probes that are out: they
+    /// would end at their deadlines. `None` if it has panicked.
+    async fn at_work<T: Send + 'static>(
+        mut self,
+        work: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> Option<(Self, T)> {
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work(&mut self);
+            (self, done)
+        });
+        done.await.ok()
     }
-    engine.health_outcome(now_ns, real, number, outcome.map(|seen| seen.reason));
+
+    /// What is to be sent, the time that it is, and when there is more to do.
+    fn poll(&mut self) -> (Vec<ProbeOrder>, u64, u64) {
+        let shared = Arc::clone(&self.shared);
+        let mut engine = shared.engine();
+        let now_ns = Moment::now().monotonic_ns;
+        // What has come in counts before what is overdue: who waited for the engine was late,
+        // not the real.
+        self.take_waiting(&mut engine);
+        let (orders, next_ns) = engine.poll_health(now_ns);
+        (orders, now_ns, next_ns)
+    }
+
+    /// Takes this outcome, and those that came meanwhile.
+    fn take(&mut self, answered: Answered) {
+        let shared = Arc::clone(&self.shared);
+        let mut engine = shared.engine();
+        self.take_one(&mut engine, answered);
+        self.take_waiting(&mut engine);
+    }
+
+    fn take_waiting(&mut self, engine: &mut Engine) {
+        while let Ok(answered) = self.outcomes.try_recv() {
+            self.take_one(engine, answered);
+        }
+    }
+
+    fn take_one(&mut self, engine: &mut Engine, (real, number, outcome): Answered) {
+        let now_ns = Moment::now().monotonic_ns;
+        let outcome = match outcome {
+            Err(error) if is_of_this_host(&error) => {
+                let reason = format!("{error:#}");
+                let is_due = |warned| now_ns.saturating_sub(warned) >= WARN_EVERY_NS;
+                if self.warned_ns.is_none_or(is_due) {
+                    warn!(
+                        "a health probe could not be sent, and its real stays as it is: {reason}"
+                    );
+                    self.warned_ns = Some(now_ns);
+                }
+                return engine.probe_unsent(real, number, &reason);
+            }
+            outcome => outcome.map_err(|error| format!("{error:#}")),
+        };
+        if let Ok(seen) = &outcome {
+            engine.handle_weight(real, seen.weight);
+        }
+        engine.health_outcome(now_ns, real, number, outcome.map(|seen| seen.reason));
+    }
 }
 
 /// Whether a probe has failed by what this host lacks: ports, descriptors, memory, a right. No

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -20,9 +21,9 @@ use nix::sys::signal::{Signal, raise};
 
 use super::engine::Engine;
 use super::fake::FakePlane;
-use super::serve;
 use super::shared::Shared;
 use super::tests::{MS, START, WEB, config};
+use super::{discovery, probe, serve};
 use crate::config::BalancerConfig;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -62,6 +63,49 @@ pub(super) fn shared_by(plane: &FakePlane, config: BalancerConfig) -> Arc<Shared
         held_vips: Vec::new(),
     };
     Arc::new(Shared::new(engine, status, "lb.toml".into()))
+}
+
+/// An engine that somebody holds, as a reload of many VIPs does.
+pub(super) struct HeldEngine {
+    let_go: mpsc::Sender<()>,
+    holder: thread::JoinHandle<bool>,
+}
+
+impl HeldEngine {
+    pub(super) fn of(shared: &Arc<Shared>) -> Self {
+        let (taken, is_taken) = mpsc::channel();
+        let (let_go, is_let_go) = mpsc::channel();
+        let shared = Arc::clone(shared);
+        let holder = thread::spawn(move || {
+            let _engine = shared.engine();
+            taken.send(()).unwrap();
+            is_let_go.recv_timeout(TIMEOUT).is_ok()
+        });
+        is_taken.recv().unwrap();
+        Self { let_go, holder }
+    }
+
+    /// Whether it came to this while the engine was held.
+    pub(super) fn let_go(self) -> bool {
+        let _ = self.let_go.send(());
+        self.holder.join().unwrap()
+    }
+}
+
+/// The runtime has two threads, which probes that are out, and requests, need.
+#[tokio::test]
+async fn probes_and_discovery_wait_for_the_engine_where_they_keep_nobody_waiting() {
+    let shared = shared(&FakePlane::default());
+    let probes: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(probe::run(shared.clone()));
+    let discovery = Box::pin(discovery::run(shared.clone()));
+    for (what, run) in [("probes", probes), ("discovery", discovery)] {
+        let held = HeldEngine::of(&shared);
+        let running = tokio::spawn(run);
+        // There is one thread here.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(held.let_go(), "{what}");
+        running.abort();
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use causeway_api::Moment;
 use causeway_api::balancer::{Difference, Status};
@@ -12,6 +12,7 @@ use causeway_api::fleet::{FleetPush, FleetPushed, FleetRollback};
 use causeway_service::config::{ConfigErrors, plural};
 use causeway_service::memory::give_back_memory;
 use causeway_service::process::Doors;
+use tokio::task::JoinError;
 use tracing::{info, warn};
 
 use super::engine::{Engine, EngineError, GATEWAY_TIMEOUT};
@@ -181,6 +182,16 @@ impl Shared {
     /// an interval half done; forwarding and serving go on.
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what waits for the engine, a gateway or a disk on a thread of its own. The runtime has
+    /// two, which requests and the probes that are out need. It fails if `work` panics.
+    pub(crate) async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let shared = Arc::clone(self);
+        tokio::task::spawn_blocking(move || work(&shared)).await
     }
 
     /// Reads the configuration file again. A bad one changes nothing, and the

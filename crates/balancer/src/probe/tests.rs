@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
+use causeway_api::Moment;
 use causeway_dataplane::DataPlaneError;
 use nix::errno::Errno;
 use quinn::crypto::rustls::QuicServerConfig;
@@ -15,11 +17,14 @@ use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-use super::{Outcome, ProbeOrder, is_of_this_host, send};
+use super::{Desk, Outcome, ProbeOrder, is_of_this_host, send};
 use crate::config::{Authorities, Beside, ProbeConfig, ProbeTo, Protocol, vip_from_json};
-use crate::serve_tests::address_of_its_own;
+use crate::fake::FakePlane;
+use crate::serve_tests::{HeldEngine, address_of_its_own, shared_by};
+use crate::tests::{WEB, config};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -151,6 +156,35 @@ async fn a_server_meets_no_reset_while_it_writes_its_page() {
     let http = keys(serde_json::json!({ "probe": "http" }));
     assert_eq!(probe(target, http).await, Ok("status 200".to_owned()));
     served.await.expect("no error");
+}
+
+/// One that is sent after a wait would else be overdue at once, and its real down.
+#[test]
+fn a_probe_has_its_whole_time_however_long_the_engine_was_held() {
+    let health = "port = 80\nhealth = { interval = \"2s\", timeout = \"1s\" }";
+    let shared = shared_by(
+        &FakePlane::default(),
+        config(&WEB.replace("port = 80", health)),
+    );
+    let (_done, outcomes) = mpsc::unbounded_channel();
+    let mut desk = Desk {
+        shared: Arc::clone(&shared),
+        outcomes,
+        warned_ns: None,
+    };
+    // By now each has been due for long.
+    shared.engine().poll_health(1);
+    let held = HeldEngine::of(&shared);
+    let polled = thread::spawn(move || desk.poll());
+    thread::sleep(Duration::from_millis(20));
+    let held_until_ns = Moment::now().monotonic_ns;
+    assert!(held.let_go());
+    let (orders, now_ns, _) = polled.join().expect("a poll");
+    assert_eq!(orders.len(), 4);
+    for order in orders {
+        assert!(order.deadline_ns >= held_until_ns + 1_000_000_000);
+        assert_eq!(order.deadline_ns, now_ns + 1_000_000_000);
+    }
 }
 
 #[test]
