@@ -15,7 +15,7 @@ use causeway_api::balancer::PartView;
 use hyper::body::Frame;
 use tokio::sync::mpsc;
 
-use super::api::blocking;
+use super::api::Daemon;
 use super::engine::{Engine, EngineError};
 use super::report::{self, Listed};
 use super::shared::Shared;
@@ -26,15 +26,15 @@ const WAITING: usize = 2;
 /// JSON that goes on with all VIPs, or with one part from a place on: `head` says what stands before
 /// them, and `tail` follows them.
 pub(crate) async fn vips(
-    shared: Arc<Shared>,
+    daemon: Daemon,
     (listed, from): (Listed, Option<usize>),
     head: impl FnOnce(&Engine) -> anyhow::Result<String> + Send + 'static,
     tail: &'static str,
 ) -> Result<Response, EngineError> {
     let (sender, receiver) = mpsc::channel(WAITING);
-    let begun = blocking(move || {
+    let begun = daemon.shared(move |shared| {
         let mut parts = Parts {
-            shared,
+            shared: Arc::clone(shared),
             listed,
             begin: from.unwrap_or(0),
             next: from.unwrap_or(0),

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers that every API gives.
 
+use std::future::{Ready, ready};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
@@ -34,6 +36,30 @@ pub async fn blocking<T: Send + 'static>(
 ) -> Result<T, Response> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+/// What answers where there is nothing: it names what there is, but not what is below a path that
+/// it names, and then says `also`.
+pub fn no_route(
+    document: &OpenApi,
+    also: &str,
+) -> impl Fn(Request) -> Ready<Response> + Clone + Send + Sync + 'static {
+    let mut paths: Vec<&str> = Vec::new();
+    for path in document.paths.paths.keys() {
+        let is_below = |above: &&str| {
+            let rest = path.strip_prefix(*above);
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        if !paths.iter().any(is_below) {
+            paths.push(path);
+        }
+    }
+    let there: Arc<str> = format!("{}{also}", paths.join(", ")).into();
+    move |request| {
+        let path = request.uri().path();
+        let sentence = format!("there is nothing at {path}; see {there}");
+        ready(problem(StatusCode::NOT_FOUND, sentence))
+    }
 }
 
 /// The same routes for a TCP address: a local user may read, not write.
