@@ -107,7 +107,7 @@ pub(super) fn limit(
 
 pub(super) fn sources(
     raw: &RawVip,
-    vip: IpAddr,
+    vip: Option<IpAddr>,
     scheduler: Scheduler,
     reals: &[RealConfig],
     faults: &mut Faults<'_>,
@@ -149,7 +149,7 @@ pub(super) fn sources(
 
 fn source(
     spanned: &Spanned<RawSource>,
-    vip: IpAddr,
+    vip: Option<IpAddr>,
     known: &[RealConfig],
     faults: &mut Faults<'_>,
 ) -> Source {
@@ -169,9 +169,9 @@ fn source(
     for place in &raw.from {
         from.extend(text(Some(place), faults, |text| {
             let (address, length) = network(text)?;
-            match address.is_ipv4() == vip.is_ipv4() {
-                true => Ok((address, length)),
-                false => Err(format!(
+            match vip.filter(|vip| vip.is_ipv4() != address.is_ipv4()) {
+                None => Ok((address, length)),
+                Some(vip) => Err(format!(
                     "`{text}` is of another family than {vip}; its clients cannot come to this vip"
                 )),
             }

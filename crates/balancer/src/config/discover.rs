@@ -66,7 +66,7 @@ pub enum RealsOrigin {
 
 pub(super) fn discover(
     raw: &Spanned<RawDiscover>,
-    vip: IpAddr,
+    vip: Option<IpAddr>,
     beside: Beside,
     faults: &mut Faults<'_>,
 ) -> Option<Discover> {
@@ -122,16 +122,15 @@ pub(super) fn discover(
 
 fn origin(
     raw: &RawDiscover,
-    vip: IpAddr,
+    vip: Option<IpAddr>,
     place: std::ops::Range<usize>,
     faults: &mut Faults<'_>,
 ) -> Option<RealsOrigin> {
     match (&raw.dns, &raw.file, &raw.http) {
         (Some(_), None, None) => {
-            let default = if vip.is_ipv4() {
-                RecordType::A
-            } else {
-                RecordType::Aaaa
+            let default = match vip {
+                Some(IpAddr::V6(_)) => RecordType::Aaaa,
+                _ => RecordType::A,
             };
             let record = text(raw.record.as_ref(), faults, |word| {
                 let record = RecordType::from_word(word)?;

@@ -38,7 +38,7 @@ pub struct Health {
 pub(super) fn health(
     raw: &Spanned<RawHealth>,
     protocol: Protocol,
-    vip_port: u16,
+    vip_port: Option<u16>,
     (measure, beside): (bool, Beside),
     faults: &mut Faults<'_>,
 ) -> Option<Health> {
@@ -66,20 +66,22 @@ pub(super) fn health(
     }
     let port = number(raw.port.as_ref(), 1..=65_535, "port", faults).map(|port| port as u16);
     let needs_port = !matches!(kind, Icmp | Script);
-    let port = port.or((vip_port != 0 || !needs_port).then_some(vip_port));
-    if port.is_none() {
+    let port = port.or(vip_port.filter(|port| *port != 0 || !needs_port));
+    if port.is_none() && vip_port.is_some() {
         faults.at(
             place.clone(),
             "the vip takes every port, so `health` needs one to probe; add for example port = 80",
         );
     }
     let params = params(raw, place.clone(), faults);
+    let probe = probe::probe(raw, kind, place, beside, faults);
+    let passive = passive(raw, protocol, measure, faults);
     Some(Health {
-        probe: probe::probe(raw, kind, place, beside, faults)?,
+        probe: probe?,
         to,
         port: port?,
         params,
-        passive: passive(raw, protocol, measure, faults),
+        passive,
         take_weight: raw.take_weight.as_ref().is_some_and(|take| *take.as_ref()),
     })
 }

@@ -483,6 +483,26 @@ fn a_vip_without_reals_is_refused() {
     );
 }
 
+/// What hangs on a key that is missing is not told; all else is, at once.
+#[test]
+fn a_vip_without_its_port_or_address_hides_nothing() {
+    let rest = "health = { rise = 0 }\nlimit = { rate = -1 }\nsource = [{ from = [\"2001:db8::/32\"], reals = [\"10.0.0.1\"] }]\n[[vip.real]]\naddress = \"x\"\n[[vip.real]]\naddress = \"10.0.0.1\"\n";
+    for (own, missing, other_family) in [
+        ("address = \"192.0.2.1\"", "the vip has no `port`", true),
+        ("port = 80", "the vip has no `address`", false),
+    ] {
+        let text = format!("interface = \"eth0\"\n[[vip]]\n{own}\n{rest}");
+        let errors = parse(&text).unwrap_err();
+        let told = errors.to_string();
+        assert!(told.contains(missing), "{told}");
+        assert!(told.contains("rise 0 is out of range"), "{told}");
+        assert!(told.contains("rate"), "{told}");
+        assert!(told.contains("`x` is not a valid IP address"), "{told}");
+        assert_eq!(told.contains("another family"), other_family, "{told}");
+        assert_eq!(errors.faults.len(), 4 + usize::from(other_family), "{told}");
+    }
+}
+
 #[test]
 fn broken_toml_names_its_line() {
     let errors = parse("interface = \"eth0\"\n[[vip]\n").unwrap_err();
@@ -549,7 +569,7 @@ fn other_balancers_schedulers_are_told_by_their_likes() {
 fn many_faults_are_listed_up_to_a_bound() {
     let mut text = "interface = \"eth0\"\n".to_owned();
     for _ in 0..50 {
-        text.push_str("[[vip]]\naddress = \"x\"\nport = 80\n");
+        text.push_str("[[vip]]\naddress = \"x\"\nport = 80\nreal = [{ address = \"10.0.0.1\" }]\n");
     }
     let shown = parse(&text).unwrap_err().to_string();
     assert_eq!(shown.lines().count(), 21);

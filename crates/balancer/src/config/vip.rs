@@ -125,25 +125,13 @@ pub(super) fn vip(
         .unwrap_or(ForwardingMode::Ipip);
     let fragments =
         text(raw.fragments.as_ref(), faults, Fragments::from_word).unwrap_or(Fragments::Drop);
-    if let (Some(place), Fragments::Forward) = (&raw.fragments, fragments)
-        && !scheduler.is_hash()
-        && scheduler != Scheduler::Latency
-    {
-        faults.at(
-            place.span(),
-            format!("fragments = \"forward\" goes by the client's address, which scheduler = \"{scheduler}\" does not; use maglev, hash or latency"),
-        );
+    if fragments == Fragments::Forward {
+        by_client("fragments", raw.fragments.as_ref(), scheduler, faults);
     }
     let affinity =
         text(raw.affinity.as_ref(), faults, Affinity::from_word).unwrap_or(Affinity::None);
-    if let (Some(place), Affinity::Client) = (&raw.affinity, affinity)
-        && !scheduler.is_hash()
-        && scheduler != Scheduler::Latency
-    {
-        faults.at(
-            place.span(),
-            format!("affinity = \"client\" goes by the client's address, which scheduler = \"{scheduler}\" does not; use maglev, hash or latency"),
-        );
+    if affinity == Affinity::Client {
+        by_client("affinity", raw.affinity.as_ref(), scheduler, faults);
     }
     let load = load_source(raw, scheduler, faults);
     let cookie = cookie::of_vip(raw, protocol, beside, faults);
@@ -159,7 +147,14 @@ pub(super) fn vip(
     }
     let quic = quic::of_vip(raw, protocol, faults);
     let second_chance = second_chance(raw, protocol, forwarding, first_tier, faults);
-    let (address, port) = (address?, port?);
+    // Without them there is no VIP; what else is wrong with it is told all the same.
+    let called = match (address, port) {
+        (Some(address), Some(port)) => Some(endpoint(address, port)),
+        _ => None,
+    };
+    let the_vip = called
+        .as_ref()
+        .map_or("the vip".to_owned(), |called| format!("vip {called}"));
     let health = raw.health.as_ref();
     let health =
         health.and_then(|raw| health::health(raw, protocol, port, (measured, beside), faults));
@@ -176,26 +171,25 @@ pub(super) fn vip(
         faults.at(
             spanned.span(),
             format!(
-                "vip {} has none but backup and sorry servers, which wait for others to fail; give one of them role = \"primary\"",
-                endpoint(address, port)
+                "{the_vip} has none but backup and sorry servers, which wait for others to fail; give one of them role = \"primary\""
             ),
         );
     }
     if raw.real.is_empty() && raw.discover.is_none() && !beside.may_be_empty {
         faults.at(
             spanned.span(),
-            format!(
-                "vip {} has no reals; add a [[vip.real]] with an address",
-                endpoint(address, port)
-            ),
+            format!("{the_vip} has no reals; add a [[vip.real]] with an address"),
         );
     }
-    let default = format!("{}/{protocol}", endpoint(address, port));
-    let name = text(raw.name.as_ref(), faults, |name| vip_name(name, &default));
+    let default = called.map(|called| format!("{called}/{protocol}"));
+    let name = text(raw.name.as_ref(), faults, |name| {
+        vip_name(name, default.as_deref())
+    });
+    let sampling = sampling(raw, measured, faults);
     Some(VipConfig {
-        name: name.unwrap_or(default),
-        address,
-        port,
+        name: name.or(default)?,
+        address: address?,
+        port: port?,
         protocol,
         scheduler,
         load,
@@ -210,7 +204,7 @@ pub(super) fn vip(
         second_chance,
         control,
         latency,
-        sampling: sampling(raw, measured, faults),
+        sampling,
         cookie,
         health,
         min_healthy,
@@ -221,6 +215,25 @@ pub(super) fn vip(
         discover,
         reals,
     })
+}
+
+/// What goes by the client's address wants a scheduler that does.
+fn by_client(
+    key: &str,
+    written: Option<&Spanned<String>>,
+    scheduler: Scheduler,
+    faults: &mut Faults<'_>,
+) {
+    if let (Some(place), false) = (
+        written,
+        scheduler.is_hash() || scheduler == Scheduler::Latency,
+    ) {
+        let word = place.as_ref();
+        faults.at(
+            place.span(),
+            format!("{key} = \"{word}\" goes by the client's address, which scheduler = \"{scheduler}\" does not; use maglev, hash or latency"),
+        );
+    }
 }
 
 /// Servers can be sent a slot's former owner, and can say which connections they know.
@@ -393,7 +406,7 @@ fn vip_control(
 
 fn reals(
     raw: &RawVip,
-    vip: IpAddr,
+    vip: Option<IpAddr>,
     forwarding: ForwardingMode,
     cookie: Option<&CookieLayout>,
     faults: &mut Faults<'_>,
@@ -421,7 +434,7 @@ fn reals(
 
 fn real(
     spanned: &Spanned<RawReal>,
-    vip: IpAddr,
+    vip: Option<IpAddr>,
     forwarding: ForwardingMode,
     cookie: Option<&CookieLayout>,
     faults: &mut Faults<'_>,
@@ -435,7 +448,7 @@ fn real(
         return None;
     };
     let address = text(Some(place), faults, host_address)?;
-    if address == vip {
+    if Some(address) == vip {
         faults.at(
             place.span(),
             format!("real {address} is the vip's own address; give the server's"),
@@ -469,10 +482,10 @@ fn real(
 }
 
 /// Tables, sentences, metrics and paths of the API have it.
-fn vip_name(name: &str, default: &str) -> Result<String, String> {
+fn vip_name(name: &str, default: Option<&str>) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-@/".contains(c);
     let fits = (1..=NAME_MAX).contains(&name.len()) && name.chars().all(is_plain);
-    match fits || name == default {
+    match fits || Some(name) == default {
         true => Ok(name.to_owned()),
         false => Err(format!(
             "`{}` is not a valid name; use up to {NAME_MAX} of letters, digits and ._:-@/",
