@@ -18,7 +18,7 @@ use hyper::Uri;
 
 use crate::client::{Credentials, Target};
 use crate::stats_cmd::{self, View};
-use crate::{clients_table, reload_cmd, status_cmd};
+use crate::{clients_table, reload_cmd, status};
 
 /// Run the agent of a server: decapsulation, cookies, reports to balancers
 ///
@@ -156,7 +156,7 @@ impl Args {
         }
         match self.action {
             Some(Action::Status { target, output }) => {
-                return status_cmd::run(&target.into(), output, status_cmd::of_agent);
+                return status::run(&target.into(), output, status::of_agent);
             }
             Some(Action::Stats {
                 target,

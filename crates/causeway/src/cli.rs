@@ -14,9 +14,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
-    fleet_cmd, generate_cmd, import_cmd, ipvs, lb_cmd, override_cmd, reload_cmd, stats_cmd,
-    status_cmd, token_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd, vip_cmd,
-    words_arg::value_of,
+    fleet_cmd, generate_cmd, import_cmd, ipvs, lb_cmd, override_cmd, reload_cmd, stats_cmd, status,
+    token_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd, vip_cmd, words_arg::value_of,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -53,7 +52,7 @@ enum Command {
     Shadow(Box<causeway_measure::ShadowArgs>),
     Rtt(Box<causeway_rtt::RttArgs>),
     #[command(after_help = examples::STATUS)]
-    Status(status_cmd::Args),
+    Status(status::Args),
     /// Show what a running balancer counts and measures
     #[command(after_help = examples::STATS)]
     Stats(stats_cmd::Args),

@@ -28,7 +28,7 @@ mod manual;
 mod override_cmd;
 mod reload_cmd;
 mod stats_cmd;
-mod status_cmd;
+mod status;
 mod token_cmd;
 mod top_cmd;
 mod trace_cmd;

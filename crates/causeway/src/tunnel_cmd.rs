@@ -13,7 +13,7 @@ use hyper::Uri;
 
 use crate::client::{Credentials, Target};
 use crate::stats_cmd::View;
-use crate::{reload_cmd, status_cmd};
+use crate::{reload_cmd, status};
 
 /// Run one end of a multipath tunnel that repairs loss below the guests' TCP
 ///
@@ -97,7 +97,7 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             Some(Action::Status { target, output }) => {
-                return status_cmd::run(&target.into(), output, status_cmd::of_tunnel);
+                return status::run(&target.into(), output, status::of_tunnel);
             }
             Some(Action::Stats { target, view }) => return stats(&target.into(), &view),
             Some(Action::Reload { target, output }) => {
@@ -141,7 +141,7 @@ fn text(status: &TunnelStatus, all: bool) -> String {
             key => format!("sealed with key {key}"),
         }
     );
-    for trouble in status_cmd::tunnel_troubles(status) {
+    for trouble in status::tunnel_troubles(status) {
         page += &format!("{}\n", trouble.text);
     }
     page += &format!("\n{}\n", paths(&status.paths).to_text());
