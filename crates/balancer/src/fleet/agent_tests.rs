@@ -14,6 +14,7 @@ use causeway_service::seal::SealKeys;
 
 use super::tests::{QUARANTINE_NS, World, keys_text};
 use super::*;
+use crate::engine::EngineError;
 
 const HEARS: &str = "agents = true\n[agent_reports]\nlisten = \"10.0.0.254:9472\"\n";
 

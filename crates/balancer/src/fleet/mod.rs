@@ -14,6 +14,7 @@ mod etcd_store;
 mod following;
 mod joining;
 mod kept;
+mod orders;
 #[cfg(test)]
 mod push_tests;
 mod pushing;
@@ -24,11 +25,12 @@ mod store;
 #[cfg(test)]
 mod store_tests;
 mod telling;
+mod tenure;
 #[cfg(test)]
 mod tests;
 mod view;
+mod watched;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -39,7 +41,7 @@ use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{
     Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, HandState, Hold,
-    KeyNumber, LeaseTerms, Position, Removal, Stored,
+    KeyNumber, Position, Removal, Stored,
 };
 use tracing::{info, warn};
 
@@ -51,8 +53,10 @@ use self::reading::{Reading, id_of, key_digest};
 use self::secrets::{Secrets, keeps_former_cid};
 use self::store::{Held, Store, StoreError};
 use self::telling::agents_at;
+use self::tenure::Tenure;
+use self::watched::Watched;
 use crate::config::{BalancerConfig, FleetConfig, cookie};
-use crate::engine::{Engine, EngineError};
+use crate::engine::Engine;
 use crate::state_dir::{SetByHand, StateDir};
 
 pub(crate) use self::following::{Following, Membership, Service};
@@ -74,7 +78,6 @@ const ROUNDS_MAX: usize = 100;
 /// A member of a fleet.
 pub(crate) struct Fleet {
     config: FleetConfig,
-    terms: LeaseTerms,
     id: BalancerId,
     boot: String,
     dir: StateDir,
@@ -85,17 +88,8 @@ pub(crate) struct Fleet {
     read: Reading,
     /// What the rules did last that is to be followed by another reading at once.
     progress: bool,
-    /// Until when the lease is held, by this machine's clock.
-    held_until_ns: u64,
-    renewed_ns: Option<u64>,
-    /// When it left, until it has said so.
-    left_ns: Option<u64>,
-    /// Whether it has left and is announced still, after all others.
-    prefers_others: bool,
-    /// Members whose leases have ended, with when that was seen.
-    absent: BTreeMap<(BalancerId, Position), u64>,
-    /// What rests, and since when it is watched.
-    watched: BTreeMap<FleetRest, u64>,
+    tenure: Tenure,
+    watched: Watched,
     /// What the book has by number or mark alone.
     secrets: Secrets,
     /// The same as it is on the disk.
@@ -179,7 +173,6 @@ impl Fleet {
         let (member, _) = FleetMember::start(id, READS, book.clone(), in_service);
         let names = kept.book.iter().map(|kept| kept.names.clone());
         let mut fleet = Self {
-            terms: config.terms(),
             id,
             boot,
             dir,
@@ -187,13 +180,9 @@ impl Fleet {
             member,
             read: Reading::before(names.flatten().collect()),
             progress: false,
-            held_until_ns: 0,
-            renewed_ns: None,
-            // When, only the former daemon knew: routers get the whole time again.
-            left_ns: kept.left.then_some(now_ns),
-            prefers_others: false,
-            absent: BTreeMap::new(),
-            watched: BTreeMap::new(),
+            // When it left, only the former daemon knew: routers get the whole time again.
+            tenure: Tenure::new(config.terms(), kept.left.then_some(now_ns)),
+            watched: Watched::new(config.terms()),
             secrets: secrets.clone(),
             kept_secrets: secrets,
             paths: AgentPaths::default(),
@@ -275,7 +264,9 @@ impl Fleet {
             engine.reports().follows()
         };
         let kept = self.keep_secrets();
-        let renewed = self.renew(now_ns);
+        let renewed = self.tenure.renew(now_ns, || {
+            self.store.renew(&self.config.member, self.config.lease)
+        });
         let steps_aside = self.steps_aside_ns();
         if let Some(fleet) = &mut engines.engine().fleet {
             fleet.steps_aside_ns = steps_aside;
@@ -299,29 +290,16 @@ impl Fleet {
             }
             Err(error) => self.faults.store(Some(error.to_string())),
         }
-        if now_ns >= self.held_until_ns {
+        if !self.tenure.is_held(now_ns) {
             let actions = self.member.handle(FleetEvent::LeaseOver);
             if let Err(fault) = self.perform(engines, actions) {
                 self.faults.hold(Some(fault));
             }
         }
         // With or without the store.
-        let settling = |left_ns: u64| now_ns < self.terms.gone_from(left_ns);
-        self.prefers_others &= self.left_ns.is_some_and(settling);
+        self.tenure.settle(now_ns);
         self.show(engines);
         self.progress
-    }
-
-    fn renew(&mut self, now_ns: u64) -> Result<(), StoreError> {
-        let every_ns = self.terms.ttl_ns / 3;
-        let due = |renewed: u64| now_ns.saturating_sub(renewed) >= every_ns;
-        if !self.renewed_ns.is_none_or(due) {
-            return Ok(());
-        }
-        self.store.renew(&self.config.member, self.config.lease)?;
-        self.renewed_ns = Some(now_ns);
-        self.held_until_ns = self.terms.held_until(now_ns);
-        Ok(())
     }
 
     fn tell_rules(
@@ -335,12 +313,15 @@ impl Fleet {
             Ok(book) => book,
             Err(fault) => return self.faults.hold(Some(fault)),
         };
-        if now_ns >= self.held_until_ns {
+        if !self.tenure.is_held(now_ns) {
             return;
         }
         self.read.found = book.as_ref().map(|book| book.position);
         if let Some(book) = &book {
-            self.see_absent(book, now_ns);
+            let (own, read) = (self.id, &self.read);
+            for event in self.watched.see_members(own, book, read, now_ns) {
+                self.member.handle(event);
+            }
         }
         self.read.acks.agents = agents_at(agents, self.secrets.keys(), self.read.found);
         let stored = Stored {
@@ -364,56 +345,29 @@ impl Fleet {
         self.faults.hold(outcome.err());
     }
 
-    /// Passes members that get no packets any more to the rules.
-    fn see_absent(&mut self, book: &FleetBook, now_ns: u64) {
-        let mut absent = BTreeMap::new();
-        for (id, record) in &book.members {
-            let of = (*id, record.since);
-            let has_left = self.read.has_left(*id, record.since);
-            let is_absent = book.absence == Absence::StepsAside
-                && *id != self.id
-                && !self.read.alive.contains(id);
-            if is_absent {
-                let seen_ns = self.absent.get(&of).copied().unwrap_or(now_ns);
-                absent.insert(of, seen_ns);
-            }
-            let is_over = absent.get(&of);
-            let is_over = is_over.is_some_and(|seen| now_ns >= self.terms.gone_from(*seen));
-            if *id != self.id && (has_left || is_over) {
-                let (member, since) = of;
-                self.member.handle(FleetEvent::Gone { member, since });
-            }
-        }
-        self.absent = absent;
-    }
-
     /// Passes what has rested for long enough to the rules.
     fn see_rests(&mut self, engines: &impl HasEngine, now_ns: u64) {
         let rests = self.member.evidence().rests.clone();
-        self.watched.retain(|rest, _| rests.contains_key(rest));
         let engine = engines.engine();
         let file = &engine.file;
         let cookies = file.cookies.as_ref();
         let rest = cookies.map_or(cookie::QUARANTINE, |cookies| cookies.quarantine);
-        let rest = rest.as_nanos() as u64;
         let book = self.member.book().cloned();
         let other = book.as_ref().and_then(|book| book.keys.other);
         let has = |number| cookies.is_some_and(|own| own.keys.numbered().any(|(n, _)| n == number));
-        for (what, over) in rests {
-            let since_ns = *self.watched.entry(what.clone()).or_insert(now_ns);
-            // By its file an operator says that connections of what was there before are gone.
-            let may_end = match &what {
-                FleetRest::Id { .. } => true,
-                FleetRest::Key { .. } => other.is_none_or(|other| !has(other)),
-                FleetRest::Cid { vip, .. } => {
-                    let mut book = book.iter();
-                    !book.any(|book| keeps_former_cid(file, book, vip))
-                }
-            };
-            if !over && may_end && now_ns >= self.terms.rested_from(since_ns, rest) {
-                self.member.handle(FleetEvent::Rested(what));
-                self.progress = true;
+        // By its file an operator says that connections of what was there before are gone.
+        let may_end = |what: &FleetRest| match what {
+            FleetRest::Id { .. } => true,
+            FleetRest::Key { .. } => other.is_none_or(|other| !has(other)),
+            FleetRest::Cid { vip, .. } => {
+                let mut book = book.iter();
+                !book.any(|book| keeps_former_cid(file, book, vip))
             }
+        };
+        let rest_ns = rest.as_nanos() as u64;
+        for event in self.watched.see_rests(&rests, rest_ns, may_end, now_ns) {
+            self.member.handle(event);
+            self.progress = true;
         }
     }
 
@@ -643,15 +597,8 @@ impl Fleet {
 
     /// Whether VIPs may be announced to routers.
     fn service(&self) -> Service {
-        match (
-            self.member.in_service(),
-            self.kept.is_new && !self.kept.left,
-        ) {
-            (true, _) => Service::In,
-            (false, _) if self.prefers_others => Service::Leaving,
-            (false, true) => Service::AsBefore,
-            (false, false) => Service::Out,
-        }
+        let is_new = self.kept.is_new && !self.kept.left;
+        self.tenure.service(self.member.in_service(), is_new)
     }
 
     fn show(&self, engines: &impl HasEngine) {
@@ -684,7 +631,7 @@ impl Fleet {
     fn steps_aside_ns(&self) -> Option<u64> {
         let book = self.member.book()?;
         let steps_aside = book.absence == Absence::StepsAside && self.member.in_service();
-        steps_aside.then_some(self.held_until_ns)
+        steps_aside.then_some(self.tenure.held_until_ns())
     }
 
     /// What agents are sent: nothing new while the data plane follows no whole book.
@@ -694,134 +641,6 @@ impl Fleet {
         let paths = self.read.agent_paths(book, &self.paths);
         let tells = follows && engine.file.agent_reports.is_some();
         tells.then(|| Telling::new(book.clone(), &self.secrets, &engine.file, paths))
-    }
-
-    // What operators say.
-
-    /// Puts the first book into the store, or the last good one back into a store that has lost it.
-    pub(crate) fn found(&mut self, engines: &impl HasEngine) -> Result<String, EngineError> {
-        let held = self
-            .store
-            .read()
-            .map_err(|error| EngineError::Conflict(error.to_string()))?;
-        self.read.take(&held, &self.config.member);
-        let stored = Stored {
-            book: self.read.book(&held).map_err(EngineError::Conflict)?,
-            acks: self.read.acks.clone(),
-        };
-        if stored.book.is_some() && !self.member.has_lost(&stored) {
-            return Err(EngineError::Conflict(format!(
-                "fleet {} has a book; this balancer joins by itself",
-                self.config.name
-            )));
-        }
-        self.read.found = stored.book.as_ref().map(|book| book.position);
-        let name = &self.config.name;
-        let (said, actions) = match self.member.book() {
-            Some(book) => (
-                format!(
-                    "book {} of fleet {name} is put back",
-                    view::position(book.position)
-                ),
-                self.member.handle(FleetEvent::PutBack(stored)),
-            ),
-            None => {
-                let engine = engines.engine();
-                let cookies = engine.file.cookies.as_ref();
-                let key = cookies.map_or(NO_KEY, |cookies| cookies.keys.number);
-                let mut book = FleetBook::new(self.config.absence, key, self.id);
-                book.format = READS;
-                let book = engine.first_book(book)?;
-                let said = format!(
-                    "fleet {name} is founded with {} ids, as they run here",
-                    book.ids.len()
-                );
-                (said, vec![FleetAction::Propose(None, Arc::new(book))])
-            }
-        };
-        self.perform(engines, actions)
-            .map_err(EngineError::Conflict)?;
-        self.show(engines);
-        Ok(said)
-    }
-
-    /// Withdraws, and has others go on without this balancer once routers have settled.
-    pub(crate) fn leave(
-        &mut self,
-        engines: &impl HasEngine,
-        now_ns: u64,
-    ) -> Result<String, EngineError> {
-        if self.kept.left {
-            return Err(EngineError::Conflict(
-                "this balancer has left; `causeway fleet join` brings it back".to_owned(),
-            ));
-        }
-        let was_in_service = self.member.in_service();
-        self.kept.left = true;
-        self.kept.in_service = false;
-        self.keep().map_err(EngineError::Conflict)?;
-        self.member = FleetMember::start(self.id, READS, self.member.book().cloned(), false).0;
-        self.left_ns = Some(now_ns);
-        self.prefers_others = was_in_service;
-        self.show(engines);
-        Ok(format!(
-            "this balancer has routers prefer others, withdraws its routes in {:?}, and as long after that reports to fleet {} that it gets no packets; it forwards on",
-            self.config.settle, self.config.name
-        ))
-    }
-
-    /// Comes back after it left.
-    pub(crate) fn join(&mut self, engines: &impl HasEngine) -> Result<String, EngineError> {
-        if !self.kept.left {
-            return Err(EngineError::Conflict(
-                "this balancer has not left: it joins by itself".to_owned(),
-            ));
-        }
-        self.kept.left = false;
-        self.keep().map_err(EngineError::Conflict)?;
-        self.left_ns = None;
-        self.prefers_others = false;
-        self.show(engines);
-        Ok(format!("this balancer joins fleet {}", self.config.name))
-    }
-
-    /// Goes on without a member of which an operator says that it gets no packets.
-    pub(crate) fn pass_by(&mut self, name: &str) -> Result<String, EngineError> {
-        let member = id_of(name);
-        let book = self.member.book();
-        let record = book.and_then(|book| book.members.get(&member));
-        let Some(record) = record.filter(|_| member != self.id) else {
-            return Err(EngineError::NotFound(format!(
-                "`{name}` is not another member of fleet {}; `causeway fleet status` names them",
-                self.config.name
-            )));
-        };
-        let since = record.since;
-        self.member.handle(FleetEvent::Gone { member, since });
-        Ok(format!(
-            "fleet {} goes on without {name} once its store has this",
-            self.config.name
-        ))
-    }
-
-    /// Announces in the store that this balancer gets no packets, once that is so.
-    fn tell_left(&mut self, now_ns: u64) {
-        let Some(left_ns) = self.left_ns.filter(|_| self.kept.left) else {
-            return;
-        };
-        // Routers have had the time to prefer others, and then to take the withdrawal.
-        let withdrawn_ns = self.terms.gone_from(left_ns);
-        if now_ns < self.terms.gone_from(withdrawn_ns) {
-            return;
-        }
-        let book = self.member.book();
-        let record = book.and_then(|book| book.members.get(&self.id));
-        let since = record.map(|record| record.since);
-        let position = self.read.acks.members.get(&self.id).copied();
-        match self.acknowledge(position, since) {
-            Ok(()) => self.left_ns = None,
-            Err(fault) => self.faults.hold(Some(fault)),
-        }
     }
 
     /// Waits until something may have changed.

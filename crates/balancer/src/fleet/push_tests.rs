@@ -10,6 +10,7 @@ use serde_json::json;
 use super::store_tests::in_time;
 use super::tests::{Member, START, World};
 use super::*;
+use crate::engine::EngineError;
 use crate::run::load;
 use crate::shared::Shared;
 use crate::state_dir::KeptState;

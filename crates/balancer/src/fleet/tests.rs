@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Members with engines over data planes in memory and a store in a directory, round by round.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
