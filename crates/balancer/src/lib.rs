@@ -27,6 +27,7 @@ pub mod engine;
 #[cfg(test)]
 mod fake;
 mod fleet;
+mod headcount;
 mod health;
 #[cfg(test)]
 mod health_tests;
@@ -57,6 +58,7 @@ mod probe;
 mod prometheus_tests;
 mod real_counters;
 mod report;
+mod ring_in_force;
 mod rings;
 mod run;
 mod serve;

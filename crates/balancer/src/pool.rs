@@ -9,11 +9,13 @@ use causeway_core::control::{
     ControlParams, Controller, Decision, Law, Member, Reading, RealDecision, Sampling,
 };
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
-use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
+use causeway_dataplane::{Picking, RealId, SourceRing, VipId, VipRings};
 
-use super::health::{is_counted, is_probed};
+use super::headcount::Headcount;
+use super::health::is_probed;
 use super::latency_source::InForce;
 use super::pool_member::{Past, PoolMember};
+use super::ring_in_force::{BuiltFrom, RingInForce, RingWeight};
 use super::rings;
 use super::visits::Visits;
 use crate::config::{
@@ -28,9 +30,6 @@ const PLAN_MAX: usize = 16_384;
 const WARM_PARTS: u32 = 10;
 /// Samples of an interval without a controller: ten seconds of them suffice for percentiles.
 const SAMPLES_TO_SHOW: f64 = 100.0;
-/// A ring is rebuilt when a weight is further from the one it was built with, relative to the
-/// configured weight.
-const RING_TOLERANCE: f64 = 0.01;
 
 /// A VIP in the data plane.
 #[derive(Debug)]
@@ -40,53 +39,21 @@ pub struct Pool {
     members: Vec<PoolMember>,
     controller: Option<Controller>,
     decision: Option<Decision>,
-    /// What the ring in the data plane was built from; `None` before the first.
-    in_ring: Option<InRing>,
+    ring: RingInForce,
     /// How the data plane was set to sample its connections; `None`: not yet.
     pub(super) sampling: Option<Sampling>,
-    /// Weights of the ring of configured ones that the data plane has for all clients.
-    in_plain: Option<Vec<(RealId, f64)>>,
-    /// The next picks of the least loaded real, with [`Scheduler::LeastLoaded`].
-    plan: Vec<RealId>,
-    plan_is_new: bool,
     /// What the controller goes by.
     in_force: InForce,
     /// When it was looked at.
     pub(super) visits: Visits,
     /// Whether its controller's last decision moved no weight.
     is_settled: bool,
-    /// Whether the ring in the data plane may be another than the wanted one.
-    ring_may_be_stale: bool,
-    /// Whether some that do not wait for their first probe may get new connections.
-    others_take: bool,
-    /// Members that are not fit or not known to be, those that wait for their whole weight, and
-    /// those that an operator does not want to get new connections.
-    unfit: usize,
-    warming: usize,
-    draining: usize,
-    /// Members that count for what the VIP needs, when they are up.
-    counted: usize,
+    headcount: Headcount,
     /// Settles who begins in rings of turns.
     seed: u64,
     /// The digest of the configured weights, once a request has asked for it: it looks at every
     /// real, and the VIP does not change as long as the pool is there.
     weights_digest: OnceCell<String>,
-}
-
-#[derive(Debug, Clone)]
-struct InRing {
-    scheduler: Scheduler,
-    pick: Pick,
-    members: Vec<InRingMember>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct InRingMember {
-    id: RealId,
-    configured: f64,
-    weight: f64,
-    /// Whether some clients have it for themselves.
-    reserved: bool,
 }
 
 impl Pool {
@@ -132,27 +99,18 @@ impl Pool {
         let mut pool = Self {
             weights_digest,
             in_force: former.map_or_else(|| InForce::of(&vip), |former| former.in_force),
+            headcount: Headcount::of(&vip, &members),
             vip,
             id,
             members,
             controller: None,
             decision: None,
-            in_ring: former.and_then(|former| former.in_ring.clone()),
+            ring: RingInForce::after(former.map(|former| &former.ring)),
             sampling: None,
-            in_plain: former.and_then(|former| former.in_plain.clone()),
-            plan: Vec::new(),
-            plan_is_new: false,
             visits: former.map_or_else(Visits::default, |former| former.visits),
             is_settled: true,
-            ring_may_be_stale: true,
-            others_take: false,
-            unfit: 0,
-            warming: 0,
-            draining: 0,
-            counted: 0,
             seed,
         };
-        pool.count();
         if pool.vip.control != Control::Off {
             let law = pool.vip.control.law().unwrap_or(observed);
             let known = former.and_then(|former| former.controller.clone());
@@ -168,49 +126,37 @@ impl Pool {
         pool
     }
 
-    /// Counts the members that are not as most are.
     fn count(&mut self) {
-        let count = |is: &dyn Fn(&RealConfig, &PoolMember) -> bool| {
-            let members = self.members();
-            members.filter(|(real, member)| is(real, member)).count()
-        };
-        let unfit = count(&|_, member| !member.fit || member.waits);
-        let reserved = |real: &RealConfig| self.vip.is_reserved(real);
-        let others_take = self.members().any(|(real, member)| {
-            member.fit && !member.waits && configured(real) > 0.0 && !reserved(real)
-        });
-        let warming = count(&|_, member| member.warms_ns > 0);
-        let draining = count(&|real, _| !real.is_wanted());
-        self.counted = count(&|real, _| is_counted(real));
-        self.others_take = others_take;
-        (self.unfit, self.warming, self.draining) = (unfit, warming, draining);
+        self.headcount = Headcount::of(&self.vip, &self.members);
     }
 
     /// How many members count for what the VIP needs, when they are up.
     pub(crate) fn counted(&self) -> usize {
-        self.counted
+        self.headcount.counted
     }
 
     /// Whether its health lets all members get new connections, and none waits for that.
     pub(crate) fn all_fit(&self) -> bool {
-        self.unfit == 0
+        self.headcount.unfit == 0
     }
 
     /// Whether an operator wants a member to get no new connections.
     pub(crate) fn has_draining(&self) -> bool {
-        self.draining > 0
+        self.headcount.draining > 0
     }
 
     /// Whether its weights may move though no packet comes: by time, or by what agents report.
     pub(crate) fn moves_without_packets(&self) -> bool {
         let told = matches!(self.vip.load, LoadSource::Cpu | LoadSource::InFlight);
-        self.warming > 0 || !self.is_settled || (told && self.vip.scheduler.follows_load())
+        self.headcount.warming > 0
+            || !self.is_settled
+            || (told && self.vip.scheduler.follows_load())
     }
 
     /// Gives every member the weight it is meant to have; a controller goes on from
     /// what it knows.
     fn reset_weights(&mut self) {
-        self.ring_may_be_stale = true;
+        self.ring.may_differ();
         let in_the_end = self.meant_in_the_end();
         self.let_most_be_whole(&in_the_end);
         let meant = self.meant();
@@ -284,7 +230,7 @@ impl Pool {
 
     /// Lets time pass for members that have returned recently; whether weights changed.
     pub(crate) fn warm(&mut self, interval_ns: u64) -> bool {
-        if self.warming == 0 {
+        if self.headcount.warming == 0 {
             return false;
         }
         let before = self.meant();
@@ -333,7 +279,7 @@ impl Pool {
             return false;
         };
         member.told = told;
-        self.plan.clear();
+        self.ring.drop_plan();
         self.reset_weights();
         true
     }
@@ -348,7 +294,7 @@ impl Pool {
     /// that waits for its first probe does so only while others take them.
     fn may_take(&self, at: usize) -> bool {
         let member = &self.members[at];
-        member.fit && !(member.waits && self.others_take)
+        member.fit && !(member.waits && self.headcount.others_take)
     }
 
     /// Whether a member of the pool after this one is to wait for its first probe, if `real` is that
@@ -397,7 +343,7 @@ impl Pool {
         }
         if changed {
             self.count();
-            self.plan.clear();
+            self.ring.drop_plan();
             self.reset_weights();
         }
         changed
@@ -523,7 +469,7 @@ impl Pool {
     /// Lets a scheduler that follows loads act on those of the members. A flow adds
     /// `rise`; `arrivals` flows came in the last interval.
     pub fn follow_loads(&mut self, rise: f64, arrivals: u64) {
-        self.ring_may_be_stale = true;
+        self.ring.may_differ();
         match self.vip.scheduler {
             Scheduler::Awrr => {
                 let awrr = Awrr::default();
@@ -537,8 +483,7 @@ impl Pool {
                 let flows = self.members.len().max(arrivals as usize);
                 let length = (PLAN_AHEAD * flows).min(PLAN_MAX);
                 let plan = select::least_loaded(&self.loaded(), rise, length);
-                self.plan_is_new |= arrivals > 0 || plan != self.plan;
-                self.plan = plan;
+                self.ring.set_plan(plan, arrivals > 0);
             }
             _ => {}
         }
@@ -608,7 +553,7 @@ impl Pool {
         let Some(controller) = &self.controller else {
             return;
         };
-        self.ring_may_be_stale = true;
+        self.ring.may_differ();
         if self.vip.control.law().is_some() {
             for (member, (_, weight)) in self.members.iter_mut().zip(controller.weights()) {
                 member.weight = weight;
@@ -618,52 +563,28 @@ impl Pool {
 
     /// Whether the data plane's ring is not that of the members and weights in force.
     pub fn ring_is_stale(&self) -> bool {
-        self.ring_may_be_stale && self.ring_differs()
+        self.ring.differs(|| self.wanted_ring())
     }
 
     /// Notes that the ring was compared, and is the wanted one.
     pub(super) fn ring_is_known(&mut self) {
-        self.ring_may_be_stale = false;
+        self.ring.is_known();
     }
 
-    fn ring_differs(&self) -> bool {
-        let Some(in_ring) = &self.in_ring else {
-            return true;
-        };
-        let wanted = self.wanted_ring();
-        self.plan_is_new
-            || self.plain_is_stale()
-            || (wanted.scheduler, wanted.pick) != (in_ring.scheduler, in_ring.pick)
-            || wanted.members.len() != in_ring.members.len()
-            || wanted
-                .members
-                .iter()
-                .zip(&in_ring.members)
-                .any(|(now, then)| {
-                    now.id != then.id
-                        || now.configured != then.configured
-                        || now.reserved != then.reserved
-                        || (now.weight - then.weight).abs() > RING_TOLERANCE * now.configured
-                })
-    }
-
-    fn wanted_ring(&self) -> InRing {
+    fn wanted_ring(&self) -> BuiltFrom {
         let members = self.members().zip(self.meant());
-        let members = members.map(|((real, member), configured)| InRingMember {
+        let members = members.map(|((real, member), configured)| RingWeight {
             id: member.id,
             configured,
             weight: member.weight,
             reserved: self.vip.is_reserved(real),
         });
-        InRing {
+        BuiltFrom {
             scheduler: self.vip.scheduler,
             pick: self.picking().pick,
             members: members.collect(),
+            plain: self.wanted_plain(),
         }
-    }
-
-    fn plain_is_stale(&self) -> bool {
-        self.in_plain.as_ref() != Some(&self.wanted_plain())
     }
 
     /// What the ring of such weights for all clients is built of.
@@ -687,14 +608,14 @@ impl Pool {
         VipRings {
             vip: self.id,
             ring: self.ring(),
-            plain: self.plain_is_stale().then(plain),
+            plain: self.ring.plain_differs(&self.wanted_plain()).then(plain),
         }
     }
 
     /// Builds the ring for the weights in force; empty if no real takes connections.
     pub fn ring(&self) -> Vec<RealId> {
-        if !self.plan.is_empty() {
-            return self.plan.clone();
+        if let Some(plan) = self.ring.plan() {
+            return plan.to_vec();
         }
         let members = self.members.iter();
         let members = members.map(|member| (member.id, member.weight));
@@ -737,12 +658,12 @@ impl Pool {
 
     /// Builds the rings that were set last once more.
     pub fn rings_set(&self) -> VipRings {
-        let Some((in_ring, in_plain)) = self.in_ring.as_ref().zip(self.in_plain.as_ref()) else {
+        let Some(built) = self.ring.built() else {
             return self.stale_rings();
         };
-        let members = in_ring.members.iter();
+        let members = built.members.iter();
         let members = members.map(|member| (member.id, member.weight));
-        let plain = rings::plain_of_vip(&self.vip, in_plain.iter().copied());
+        let plain = rings::plain_of_vip(&self.vip, built.plain.iter().copied());
         VipRings {
             vip: self.id,
             ring: rings::of_vip(&self.vip, members, self.seed),
@@ -752,17 +673,12 @@ impl Pool {
 
     /// Notes that the data plane has the ring of the weights in force.
     pub fn ring_is_set(&mut self) {
-        self.in_ring = Some(self.wanted_ring());
-        self.in_plain = Some(self.wanted_plain());
-        self.plan_is_new = false;
-        self.ring_may_be_stale = false;
+        self.ring.is_set(self.wanted_ring());
     }
 
     /// Notes that it is unknown which ring the data plane has.
     pub fn ring_is_unknown(&mut self) {
-        self.in_ring = None;
-        self.in_plain = None;
-        self.ring_may_be_stale = true;
+        self.ring.is_unknown();
     }
 }
 
