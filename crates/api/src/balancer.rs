@@ -490,6 +490,59 @@ pub struct RealHistory {
     pub epochs: Vec<EpochView>,
 }
 
+/// Whether a real gets new connections, or why not: what [`RealView::state`] says. That is a text,
+/// as a command may be older than the daemon that it asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RealState {
+    /// It gets some.
+    Active,
+    /// It waits for its first probe, among others that serve.
+    Waiting,
+    /// It waits for others to fail.
+    Standby,
+    /// An operator wants it to get none.
+    Drain,
+    /// An operator works on it.
+    Maintenance,
+    /// Its health forbids it.
+    Down,
+}
+
+impl RealState {
+    const ALL: [Self; 6] = [
+        Self::Active,
+        Self::Waiting,
+        Self::Standby,
+        Self::Drain,
+        Self::Maintenance,
+        Self::Down,
+    ];
+
+    /// Its word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Waiting => "waiting",
+            Self::Standby => "standby",
+            Self::Drain => "drain",
+            Self::Maintenance => "maintenance",
+            Self::Down => "down",
+        }
+    }
+
+    /// That of a word, if this build knows it.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.word() == word)
+    }
+}
+
+impl RealView {
+    /// Whether it is in one of these states.
+    pub fn is(&self, states: &[RealState]) -> bool {
+        RealState::of(&self.state).is_some_and(|state| states.contains(&state))
+    }
+}
+
 /// How far to trust an estimate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

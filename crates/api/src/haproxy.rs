@@ -4,7 +4,7 @@
 //! Columns are those of section 9.1 of HAProxy's management guide; what a balancer that sees requests
 //! alone cannot know is empty.
 
-use crate::balancer::{HealthView, RealView, Stats, VipView};
+use crate::balancer::{HealthView, RealState, RealView, Stats, VipView};
 
 /// The columns, in HAProxy's order.
 const COLUMNS: &str = "pxname,svname,qcur,qmax,scur,smax,slim,stot,bin,bout,dreq,dresp,ereq,econ,eresp,wretr,wredis,status,weight,act,bck,chkfail,chkdown,lastchg,downtime,qlimit,pid,iid,sid,throttle,lbtot,tracked,type,rate,rate_lim,rate_max,check_status,check_code,check_duration,hrsp_1xx,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,hrsp_other,hanafail,req_rate,req_rate_max,req_tot,cli_abrt,srv_abrt,comp_in,comp_out,comp_byp,comp_rsp,lastsess,last_chk,last_agt,qtime,ctime,rtime,ttime,agent_status,agent_code,agent_duration,check_desc,agent_desc,check_rise,check_fall,check_health,agent_rise,agent_fall,agent_health,addr,cookie,mode,algo,conn_rate,conn_rate_max,conn_tot,intercepted,dcon,dses,wrew,connect,reuse,cache_lookups,cache_hits,srv_icur,src_ilim,qtime_max,ctime_max,rtime_max,ttime_max,eint,idle_conn_cur,safe_conn_cur,used_conn_cur,need_conn_est,uweight";
@@ -83,7 +83,10 @@ fn frontend(vip: &VipView, iid: usize) -> Row {
 fn server(vip: &VipView, real: &RealView, (iid, sid): (usize, usize), now_ns: u64) -> Row {
     let mut row = Row::of(vip, iid, &real.address, 2);
     row.set("sid", sid);
-    row.set("status", status(&real.state, real.health.is_some()));
+    row.set(
+        "status",
+        status(RealState::of(&real.state), real.health.is_some()),
+    );
     row.set("scur", real.connections_active);
     row.set("stot", real.connections_opened);
     row.set("lbtot", real.connections_opened);
@@ -112,11 +115,11 @@ fn server(vip: &VipView, real: &RealView, (iid, sid): (usize, usize), now_ns: u6
 fn backend(vip: &VipView, iid: usize) -> Row {
     let mut row = Row::of(vip, iid, "BACKEND", 1);
     let opened = sum(vip, |real| real.connections_opened);
-    let gets_new = |real: &&RealView| real.state == "active";
+    let gets_new = |real: &&RealView| real.is(&[RealState::Active]);
     let (primary, other): (Vec<_>, Vec<_>) = vip
         .reals
         .iter()
-        .filter(|real| gets_new(real) || real.state == "standby")
+        .filter(|real| real.is(&[RealState::Active, RealState::Standby]))
         .partition(|real| real.role == "primary");
     let weights = vip.reals.iter().filter(gets_new);
     row.set("sid", 0);
@@ -140,11 +143,11 @@ fn backend(vip: &VipView, iid: usize) -> Row {
 
 /// HAProxy's words; what it calls `no check` gets connections unprobed. One that waits for its first
 /// probe gets none.
-fn status(state: &str, is_probed: bool) -> &'static str {
+fn status(state: Option<RealState>, is_probed: bool) -> &'static str {
     match state {
-        "maintenance" => "MAINT",
-        "drain" => "DRAIN",
-        "down" | "waiting" => "DOWN",
+        Some(RealState::Maintenance) => "MAINT",
+        Some(RealState::Drain) => "DRAIN",
+        Some(RealState::Down | RealState::Waiting) => "DOWN",
         _ if !is_probed => "no check",
         _ => "UP",
     }
@@ -183,10 +186,10 @@ mod tests {
             "maintenance",
         ];
         assert_eq!(
-            probed.map(|state| status(state, true)),
+            probed.map(|state| status(RealState::of(state), true)),
             ["UP", "UP", "DOWN", "DOWN", "DRAIN", "MAINT"]
         );
-        assert_eq!(status("active", false), "no check");
+        assert_eq!(status(Some(RealState::Active), false), "no check");
     }
 
     #[test]

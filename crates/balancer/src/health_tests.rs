@@ -774,7 +774,7 @@ fn share_of(bench: &Bench, real: RealId) -> f64 {
 
 fn state_of(bench: &Bench, real: usize) -> &'static str {
     let (config, member) = bench.engine.pools()[0].members().nth(real).unwrap();
-    super::pool::state(config, member)
+    super::pool::state(config, member).word()
 }
 
 #[test]

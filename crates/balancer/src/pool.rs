@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
 use causeway_api::Moment;
+use causeway_api::balancer::RealState;
 use causeway_core::control::{
     ControlParams, Controller, Decision, Law, Member, Reading, RealDecision, Sampling,
 };
@@ -722,14 +723,14 @@ pub(crate) fn meant(vip: &VipConfig, is_fit: impl Fn(usize) -> bool) -> Vec<f64>
     reals().map(weight).collect()
 }
 
-/// Whether a real gets new connections, or why not: a word of the API.
-pub(crate) fn state(real: &RealConfig, member: &PoolMember) -> &'static str {
+/// Whether a real gets new connections, or why not.
+pub(crate) fn state(real: &RealConfig, member: &PoolMember) -> RealState {
     match (real.is_wanted(), member.fit) {
-        (false, _) if real.maintenance => "maintenance",
-        (false, _) => "drain",
-        (true, true) if member.is_held_back() => "waiting",
-        (true, true) if member.standby => "standby",
-        (true, true) => "active",
-        (true, false) => "down",
+        (false, _) if real.maintenance => RealState::Maintenance,
+        (false, _) => RealState::Drain,
+        (true, true) if member.is_held_back() => RealState::Waiting,
+        (true, true) if member.standby => RealState::Standby,
+        (true, true) => RealState::Active,
+        (true, false) => RealState::Down,
     }
 }

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use causeway_api::balancer::{
     AgentReportView, CookieView, Drops, FlowTableView, HealthView, History, LatencyView, Moves,
-    PartView, RealHistory, RealTimeline, RealView, SourceView, Stats, Timeline, VipReal, VipView,
+    PartView, RealHistory, RealState, RealTimeline, RealView, SourceView, Stats, Timeline, VipReal,
+    VipView,
 };
 use causeway_api::{Moment, VerdictView};
 use causeway_core::health::Check;
@@ -136,8 +137,9 @@ fn vip(
     (listed, ids): (Listed, &Ids),
 ) -> VipView {
     let vip = pool.vip();
-    let is_active =
-        |(config, member): (&RealConfig, &PoolMember)| pool::state(config, member) == "active";
+    let is_active = |(config, member): (&RealConfig, &PoolMember)| {
+        pool::state(config, member) == RealState::Active
+    };
     let is_unsent = |member: &PoolMember| engine.check(member.id).is_some_and(Check::is_unsent);
     let reals_up = engine.reals_up(pool);
     let ready = reals_up >= vip.min_healthy;
@@ -206,7 +208,7 @@ fn real(
         cookie_ids: Vec::new(),
         role: config.role.to_string(),
         found: config.found,
-        state: pool::state(config, member).to_owned(),
+        state: pool::state(config, member).word().to_owned(),
         health: health(engine, pool, config, member),
         weight: config.weight,
         meant_weight: member.meant,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use causeway_api::Moment;
-use causeway_api::balancer::{DropStep, StepView};
+use causeway_api::balancer::{DropStep, RealState, StepView};
 use causeway_core::estimate::Tally;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
@@ -32,8 +32,8 @@ pub(crate) struct Standing {
     pub(crate) configured: f64,
     /// Weight in force.
     pub(crate) weight: f64,
-    /// Its state, a word of the API.
-    pub(crate) state: &'static str,
+    /// Its state.
+    pub(crate) state: RealState,
     /// Estimate of open connections.
     pub(crate) active: u64,
 }
@@ -119,7 +119,7 @@ impl Step {
             active: self.standing.active,
             configured: self.standing.configured,
             weight: self.standing.weight,
-            state: self.standing.state.to_owned(),
+            state: self.standing.state.word().to_owned(),
         }
     }
 }
@@ -184,7 +184,7 @@ mod tests {
     const STANDING: Standing = Standing {
         configured: 1.0,
         weight: 0.5,
-        state: "active",
+        state: RealState::Active,
         active: 3,
     };
 

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
-use causeway_api::balancer::{RealView, VipReal, VipView};
+use causeway_api::balancer::{RealState, RealView, VipReal, VipView};
 use causeway_service::config::plural;
 
 use crate::client::Target;
@@ -63,12 +63,12 @@ fn last(vip: &VipView, real: &str) -> Option<String> {
     let exclusive = vip.sources.iter().filter(|source| source.exclusive);
     let reserved: Vec<&String> = exclusive.flat_map(|source| &source.reals).collect();
     let takes = |of: &&RealView| {
-        let state = ["active", "standby", "waiting"].contains(&of.state.as_str());
-        state && of.weight > 0 && !reserved.contains(&&of.address)
+        use RealState::{Active, Standby, Waiting};
+        of.is(&[Active, Standby, Waiting]) && of.weight > 0 && !reserved.contains(&&of.address)
     };
     let mut taking = vip.reals.iter().filter(takes);
     let is_last = taking.next().is_some_and(|of| is_at(of, real)) && taking.next().is_none();
-    let is_down = |of: &RealView| of.state == "down" && of.weight > 0;
+    let is_down = |of: &RealView| of.is(&[RealState::Down]) && of.weight > 0;
     is_last.then(|| {
         let others = match vip.reals.iter().any(is_down) {
             true => "new ones would go to reals that are down",

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use causeway_api::balancer::{FlowTableView, LatencyView, RealView, Stats, VipView};
+use causeway_api::balancer::{FlowTableView, LatencyView, RealState, RealView, Stats, VipView};
 use causeway_api::{VerdictView, haproxy};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 use causeway_service::config::units;
@@ -245,9 +245,11 @@ fn address(vip: &VipView) -> String {
 
 /// Why the real is as it is: its health first, if that keeps it out.
 fn reason(real: &RealView, text: &str) -> String {
-    match (real.state.as_str(), &real.health) {
-        ("down", Some(health)) => health.reason.clone(),
-        ("waiting", Some(health)) => format!("waits for its first probe; {}", health.reason),
+    match (RealState::of(&real.state), &real.health) {
+        (Some(RealState::Down), Some(health)) => health.reason.clone(),
+        (Some(RealState::Waiting), Some(health)) => {
+            format!("waits for its first probe; {}", health.reason)
+        }
         _ => match real.slow_start_s {
             Some(left_s) => format!("slow start, {left_s:.0} s left; {text}"),
             None => text.to_owned(),

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use causeway_api::balancer::{RealView, VipView};
+use causeway_api::balancer::{RealState, RealView, VipView};
 
 /// The version of IPVS that the lists are of.
 const TITLE: &str = "IP Virtual Server version 1.2.1 (size=4096)\n";
@@ -179,9 +179,10 @@ fn forward(forwarding: &str) -> &'static str {
 
 /// A real that drains has none, as `-w 0` has it.
 fn weight(real: &RealView) -> u32 {
-    match real.state.as_str() {
-        "drain" | "maintenance" | "standby" | "waiting" => 0,
-        _ => real.weight,
+    use RealState::{Drain, Maintenance, Standby, Waiting};
+    match real.is(&[Drain, Maintenance, Standby, Waiting]) {
+        true => 0,
+        false => real.weight,
     }
 }
 

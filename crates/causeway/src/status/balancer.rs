@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use causeway_api::balancer::{NextHopView, RealView, Stats, Status, VipView};
+use causeway_api::balancer::{NextHopView, RealState, RealView, Stats, Status, VipView};
 use causeway_api::fleet::FleetView;
 use causeway_core::health::{FIRST_PROBE_OUT, PROBE_UNSENT};
 use causeway_service::config::plural;
@@ -11,12 +11,6 @@ use serde_json::json;
 
 use super::{Condition, Daemon, Trouble, mode, refused, seconds, told};
 use crate::client::Target;
-
-/// Of a real that is new among others that serve.
-const WAITING: &str = "waiting";
-
-/// Of a real that gets new connections.
-const ACTIVE: &str = "active";
 
 /// Asks a balancer how it is.
 pub(super) fn ask(target: &Target) -> anyhow::Result<Condition> {
@@ -97,18 +91,24 @@ fn condition(status: &Status, stats: &Stats) -> Condition {
     let ready = stats.vips.iter().filter(|vip| vip.ready).count();
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for vip in &stats.vips {
-        for real in vip.reals.iter().filter(|real| real.state != ACTIVE) {
+        for real in vip
+            .reals
+            .iter()
+            .filter(|real| !real.is(&[RealState::Active]))
+        {
             *states.entry(&real.state).or_default() += 1;
         }
         if vip.reals_active > 0 {
-            *states.entry(ACTIVE).or_default() += vip.reals_active;
+            *states.entry(RealState::Active.word()).or_default() += vip.reals_active;
         }
     }
     let figures = json!({ "vips": stats.vips.len(), "vips_ready": ready, "reals": states });
     let states: Vec<String> = states
         .iter()
         .map(|(state, count)| match *state {
-            WAITING => format!("{count} waiting for a first probe"),
+            state if RealState::of(state) == Some(RealState::Waiting) => {
+                format!("{count} waiting for a first probe")
+            }
             state => format!("{count} {state}"),
         })
         .collect();
@@ -175,7 +175,7 @@ fn of_vip(vip: &VipView, next_hops: &[NextHopView]) -> Vec<Trouble> {
     let mut troubles: Vec<Trouble> = not_ready(vip).into_iter().collect();
     troubles.extend(discovery(vip));
     troubles.extend(unsent(vip));
-    let are_down = vip.reals.iter().filter(|real| real.state == "down");
+    let are_down = vip.reals.iter().filter(|real| real.is(&[RealState::Down]));
     troubles.extend(are_down.map(|real| down(&vip.name, real, next_hops)));
     troubles
 }
@@ -186,7 +186,10 @@ fn not_ready(vip: &VipView) -> Option<Trouble> {
         return None;
     }
     let name = &vip.name;
-    let reals = vip.reals.iter().filter(|real| real.state != ACTIVE);
+    let reals = vip
+        .reals
+        .iter()
+        .filter(|real| !real.is(&[RealState::Active]));
     let health = vip.reals.iter().filter_map(|real| real.health.as_ref());
     let unknown = health.filter(|health| health.state == "unknown");
     let (unprobed, probed): (Vec<_>, Vec<_>) =
@@ -194,7 +197,7 @@ fn not_ready(vip: &VipView) -> Option<Trouble> {
     let (waits, unprobed): (Vec<_>, Vec<_>) = unprobed
         .into_iter()
         .partition(|health| health.reason == FIRST_PROBE_OUT);
-    let is_drained = |real: &&RealView| real.state == "drain" || real.state == "maintenance";
+    let is_drained = |real: &&RealView| real.is(&[RealState::Drain, RealState::Maintenance]);
     let drained = vip.reals.iter().filter(is_drained).count();
     let weightless = vip
         .reals
@@ -299,7 +302,10 @@ mod tests {
         stats.at.monotonic_ns = 90_061_000_000_000;
         change(&mut stats);
         for vip in &mut stats.vips {
-            let active = vip.reals.iter().filter(|real| real.state == ACTIVE);
+            let active = vip
+                .reals
+                .iter()
+                .filter(|real| real.is(&[RealState::Active]));
             vip.reals_active = active.count();
         }
         stats
