@@ -102,13 +102,13 @@ follow(const struct packet *pkt, const int family, const struct flow *flow, stru
  * none is measured from the middle because the rate has changed.
  */
 static __always_inline struct flow *
-measured_flow(struct packet *pkt, const int family, const struct route *route)
+measured_flow(struct packet *pkt, const int family, const struct ctl *control, const struct real *real,
+	      const struct route *route)
 {
-	struct real *real = find_real(route->real_id);
 	struct flow *flow;
 
-	hash_key(pkt, family);
-	if (!real || !is_sampled(pkt, real->sampling.least))
+	hash_key(pkt, family, control);
+	if (!is_sampled(pkt, real->sampling.least))
 		return NULL;
 	flow = find_flow(pkt, family);
 	if ((flow && is_on(flow, route)) || is_closing(pkt))
@@ -121,12 +121,13 @@ measured_flow(struct packet *pkt, const int family, const struct route *route)
  * VIP is asked for the clock alone, if its flow is measured.
  */
 static __always_inline struct real *
-follow_slot(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **conn, struct route *route)
+follow_slot(struct xdp_md *ctx, struct packet *pkt, const int family, const struct ctl *control, struct flow **conn,
+	    struct route *route)
 {
 	struct real *real;
 	struct vip *vip;
 
-	*conn = find_conn(ctx, pkt, family);
+	*conn = find_conn(ctx, pkt, family, control);
 	real = *conn ? follow(pkt, family, *conn, route) : NULL;
 	if (!real || !is_own(pkt, family))
 		return real;
@@ -134,7 +135,7 @@ follow_slot(struct xdp_md *ctx, struct packet *pkt, const int family, struct flo
 	if (is_closing(pkt) && !((*conn)->bits & FLOW_CLOSED) && !cfg_dry)
 		family == IPV4 ? end_entry4(pkt) : end_entry6(pkt);
 	pkt->marks |= PKT_COOKIE;
-	vip = cfg_measure && may_have_cookie(pkt, family) ? known_vip(pkt, family) : NULL;
+	vip = cfg_measure && may_have_cookie(pkt, family, control) ? known_vip(pkt, family, control) : NULL;
 	if (has_cookies(vip))
 		mark_clock(pkt, vip);
 	return real;
@@ -146,26 +147,28 @@ follow_slot(struct xdp_md *ctx, struct packet *pkt, const int family, struct flo
  * nowhere, and the route's verdict says why.
  */
 static __always_inline struct real *
-find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
+find_route(struct xdp_md *ctx, struct packet *pkt, const int family, const struct ctl *control, struct flow **flow,
+	   struct route *route)
 {
 	enum cookie_result found = CR_PLAIN;
 	struct vip *vip = NULL; /* as long as it is asked for cookies: one that has them */
 	struct real *real;
 
-	real = cfg_conn_partitions ? follow_slot(ctx, pkt, family, flow, route) : NULL;
+	real = cfg_conn_partitions ? follow_slot(ctx, pkt, family, control, flow, route) : NULL;
 	if (real)
 		return real;
-	if (may_have_cookie(pkt, family))
-		vip = known_vip(pkt, family);
+	if (may_have_cookie(pkt, family, control))
+		vip = known_vip(pkt, family, control);
 	if (!has_cookies(vip))
 		vip = NULL;
 	if (vip)
-		found = read_cookie(ctx, pkt, family, vip, route);
+		found = read_cookie(ctx, pkt, family, vip, route, &real);
 	if (is_valid(found)) {
-		*flow = is_kept(vip) && is_own(pkt, family) ? measured_flow(pkt, family, route) : NULL;
+		if (is_kept(vip) && is_own(pkt, family))
+			*flow = measured_flow(pkt, family, control, real, route);
 	} else {
 		if (!vip || !gets_cookie(pkt, vip) || is_kept(vip))
-			hash_key(pkt, family);
+			hash_key(pkt, family, control);
 		*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
 		if (vip && *flow && (*flow)->bits & FLOW_CLOSED &&
 		    (family == IPV4 ? was_opened_anew4(pkt, vip, *flow, route)
@@ -176,7 +179,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 			count_cookie(vip, followed_as(pkt, found));
 		if (real)
 			return real;
-		vip = vip ?: known_vip(pkt, family);
+		vip = vip ?: known_vip(pkt, family, control);
 		if (!vip) {
 			route->verdict = unserved(pkt, family);
 			return NULL;
@@ -186,10 +189,10 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 	routed:
 		if (route->keep)
 			*flow = remember(pkt, family, route);
+		real = find_real(route->real_id);
+		if (!real)
+			route->verdict = V_NO_REAL; /* it has been removed meanwhile */
 	}
-	real = find_real(route->real_id);
-	if (!real)
-		route->verdict = V_NO_REAL; /* it has been removed meanwhile */
 	return real;
 }
 
@@ -209,13 +212,16 @@ static __always_inline void prepare_measurement(struct xdp_md *ctx, struct packe
 static __always_inline MUST_USE enum verdict
 balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 {
+	struct ctl *control = get_ctl();
 	struct real_stats *stats;
 	struct route route = {};
 	enum verdict verdict;
 	struct real *real;
 	struct flow *flow = NULL;
 
-	real = find_route(ctx, pkt, family, &flow, &route);
+	if (!control)
+		return V_NO_NEXT_HOP;
+	real = find_route(ctx, pkt, family, control, &flow, &route);
 	if (!real)
 		return route.verdict;
 	if (is_measured(flow))
@@ -224,7 +230,7 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 		verdict = family == IPV4 ? forward_former4(ctx, pkt, real, &route)
 					 : forward_former6(ctx, pkt, real, &route);
 	else
-		verdict = forward(ctx, pkt, family, real, &route, route.token, 0);
+		verdict = forward(ctx, pkt, family, control, real, &route, route.token, 0);
 	if (verdict != route.verdict) {
 		/* The estimator was to begin with this packet. */
 		if (flow && route.verdict == V_OPENED && !cfg_dry)
@@ -232,13 +238,15 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 		return verdict;
 	}
 	stats = count_route(&route, pkt->frame_len);
-	if (stats && flow && is_measurable(pkt, family) && is_on_real(flow, &route, real)) {
+	if (!stats || !is_own(pkt, family))
+		return verdict;
+	if (!flow) {
+		count_unremembered(stats, &route, pkt, family);
+	} else if (!(pkt->marks & PKT_FRAGMENT) && is_on_real(flow, &route, real)) {
 		count_connection(stats, flow, pkt);
 		if (is_measured(flow))
 			measure(stats, flow, pkt);
 	}
-	if (stats && !flow && is_own(pkt, family))
-		count_unremembered(stats, &route, pkt, family);
 	return verdict;
 }
 
@@ -290,7 +298,6 @@ static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct p
 			      .end = (void *)(long)ctx->data_end,
 			      .xdp = ctx };
 
-	pkt->frame_len = (u32)(cur.end - cur.pos);
 	if (parse_link(&cur, pkt) != PARSED)
 		return V_MALFORMED;
 	if (pkt->ethertype_be == bpf_htons(ETH_P_IP))
@@ -350,6 +357,7 @@ int causeway_lb(struct xdp_md *ctx)
 {
 	struct packet pkt = {};
 	enum verdict verdict;
+	bool mirrored;
 
 	if (cfg_tunnel_end) {
 		int ended = open_first_tier(ctx);
@@ -357,11 +365,14 @@ int causeway_lb(struct xdp_md *ctx)
 		if (ended != GOES_ON)
 			return leave(ended, (u32)bpf_xdp_get_buff_len(ctx));
 	}
-	if (!cfg_dry && is_mirrored())
+	pkt.frame_len = (u32)((void *)(long)ctx->data_end - (void *)(long)ctx->data);
+	mirrored = !cfg_dry && is_mirrored();
+	if (mirrored)
 		mirror_before(ctx);
+	/* Or every path would be verified twice. */
+	mirrored = CW_FORGET(mirrored, pkt.frame_len);
 	verdict = handle(ctx, &pkt);
-	/* Asked again: to remember it would have every path verified twice. */
-	if (!cfg_dry && is_mirrored())
+	if (mirrored)
 		mirror_after(ctx, verdict);
 	return leave(verdict, pkt.frame_len);
 }

@@ -73,14 +73,14 @@ static __always_inline u32 own_token_mask(const struct packet *pkt, const int fa
  * The connection whose slot the packet's timestamp names, also the one that an ICMP error
  * quotes; NULL if that is not its own.
  */
-static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet *pkt, const int family)
+static __always_inline struct flow *
+find_conn(struct xdp_md *ctx, struct packet *pkt, const int family, const struct ctl *control)
 {
 	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
 	u32 bits = conn_index_bits(), token, index;
-	struct ctl *control = get_ctl();
 	struct flow *conn;
 
-	if (!control || proto != IPPROTO_TCP)
+	if (proto != IPPROTO_TCP)
 		return NULL;
 	if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
 		find_timestamp(ctx, pkt);
@@ -107,9 +107,12 @@ static __always_inline void count_conn_packet(struct flow *conn)
  */
 static __always_inline void end_entry(struct packet *pkt, const int family)
 {
+	struct ctl *control = get_ctl();
 	struct flow *flow;
 
-	hash_key(pkt, family);
+	if (!control)
+		return;
+	hash_key(pkt, family, control);
 	flow = find_flow(pkt, family);
 	if (flow)
 		flow->bits |= FLOW_CLOSED;

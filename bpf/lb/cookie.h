@@ -15,12 +15,11 @@
 #include "../shared/cookie.h"
 
 /* Whether a VIP of the packet's protocol has cookies: else the packet's own is not looked up for one. */
-static __always_inline bool may_have_cookie(const struct packet *pkt, const int family)
+static __always_inline bool may_have_cookie(const struct packet *pkt, const int family, const struct ctl *control)
 {
 	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
-	struct ctl *control = get_ctl();
 
-	return control && control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP);
+	return control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP);
 }
 
 static __always_inline bool has_cookies(const struct vip *vip)
@@ -52,15 +51,15 @@ cookie_hash(const struct packet *pkt, const int family, const struct cookie_keys
  * What is no token, a cookie for one, leads to any of them, and each knows what to do.
  */
 static __always_inline MUST_USE enum cookie_result
-read_tier(const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id)
+read_tier(const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id, struct real **real)
 {
 	u32 token = (pkt->est.tsecr & CONN_TOKEN_MASK) ^ token_mask(pkt, family);
 	u32 index = vip->cookie_base + (cookie_tier(token, &vip->cookie) & (COOKIE_IDS - 1));
 	struct cookie_slot *slot = bpf_map_lookup_elem(&cookie_slots, &index);
 
-	if (!slot || !slot->real || !find_real(slot->real - 1))
+	*real = slot ? real_in(slot, real_id) : NULL;
+	if (!*real)
 		return CR_TIER_OTHER;
-	*real_id = slot->real - 1;
 	return CR_TIER;
 }
 
@@ -69,7 +68,8 @@ read_tier(const struct packet *pkt, const int family, const struct vip *vip, u32
  * or CR_UNKNOWN.
  */
 static __always_inline MUST_USE enum cookie_result
-read_timestamp_cookie(const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id)
+read_timestamp_cookie(const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id,
+		      struct real **real)
 {
 	u32 zero = 0, cookie = cookie_in(pkt->est.tsecr, &vip->cookie);
 	u32 epoch = cookie_epoch(cookie, &vip->cookie), id, index;
@@ -83,9 +83,9 @@ read_timestamp_cookie(const struct packet *pkt, const int family, const struct v
 		return CR_FORGED;
 	index = vip->cookie_base + (id & (COOKIE_IDS - 1));
 	slot = bpf_map_lookup_elem(&cookie_slots, &index);
-	if (!slot || !slot->real || !find_real(slot->real - 1))
+	*real = slot ? real_in(slot, real_id) : NULL;
+	if (!*real)
 		return CR_UNKNOWN;
-	*real_id = slot->real - 1;
 	return epoch ? CR_EPOCH1 : CR_EPOCH0;
 }
 
@@ -103,23 +103,25 @@ static __always_inline void mark_clock(struct packet *pkt, const struct vip *vip
 
 /*
  * What the packet's cookie says, in its timestamp or as a connection id. One that is valid
- * sets the route, and marks the packet. CR_PLAIN stands for none.
+ * sets the route and the real, and marks the packet. CR_PLAIN stands for none.
  */
 static __always_inline enum cookie_result
-read_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const struct vip *vip, struct route *route)
+read_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const struct vip *vip, struct route *route,
+	    struct real **real)
 {
 	enum cookie_result found;
 	bool own = is_own(pkt, family);
 
 	if (vip->cookie.mode == COOKIE_QUIC) {
-		found = read_cid(ctx, pkt, family, vip, &route->real_id);
+		found = read_cid(ctx, pkt, family, vip, &route->real_id, real);
 	} else {
 		if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
 			find_timestamp(ctx, pkt);
 		if (!pkt->est.has_ts || is_syn(pkt))
 			return CR_PLAIN;
-		found = vip->cookie.mode == COOKIE_TIER ? read_tier(pkt, family, vip, &route->real_id)
-							: read_timestamp_cookie(pkt, family, vip, &route->real_id);
+		found = vip->cookie.mode == COOKIE_TIER
+				? read_tier(pkt, family, vip, &route->real_id, real)
+				: read_timestamp_cookie(pkt, family, vip, &route->real_id, real);
 	}
 	if (!is_valid(found))
 		return found;

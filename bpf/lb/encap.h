@@ -92,7 +92,7 @@ write_outer4(struct iphdr *ip, const void *end, const struct packet *pkt, const 
 	words[3] = (control->outer4_be & ~mask) | (tunnel_entropy(pkt, family) & mask);
 	if (outer->token && !outer->gue && control->token4_be)
 		words[3] = control->token4_be | bpf_htonl(outer->token & 0xffff);
-	__builtin_memcpy(&words[4], &real->addr[12], 4);
+	words[4] = *(const u32 *)&real->addr[12];
 	ip->check = csum_fold(csum_words(words, sizeof(*ip) / 4));
 	return true;
 }
@@ -201,16 +201,13 @@ CW_GLOBAL int too_big6(struct xdp_md *ctx, const struct packet *pkt, u32 mtu)
  * the outer header stay `former` bytes for one to the slot's former owner.
  */
 static __always_inline MUST_USE enum verdict
-forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
-	const struct route *route, u32 token, u32 former)
+forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct ctl *control,
+	const struct real *real, const struct route *route, u32 token, u32 former)
 {
-	struct ctl *control = get_ctl();
 	void *data, *end, *ip;
 	struct outer outer;
 	u32 mtu;
 
-	if (!control)
-		return V_NO_NEXT_HOP;
 	if (real->flags & REAL_L2)
 		return forward_l2(ctx, real, control, route->verdict);
 	outer = tunnel_of(real, token, former);
@@ -244,10 +241,14 @@ forward_former(struct xdp_md *ctx, const struct packet *pkt, const int family, c
 	       const struct route *route)
 {
 	struct ctl *control = get_ctl();
-	u32 former = control ? former_len(control, route->token) : 0, added;
 	u64 before = bpf_xdp_get_buff_len(ctx);
-	enum verdict verdict = forward(ctx, pkt, family, real, route, 0, former);
+	enum verdict verdict;
+	u32 former, added;
 
+	if (!control)
+		return V_NO_NEXT_HOP;
+	former = former_len(control, route->token);
+	verdict = forward(ctx, pkt, family, control, real, route, 0, former);
 	added = (u32)(bpf_xdp_get_buff_len(ctx) - before);
 	if (verdict != route->verdict || !former || !added)
 		return verdict;

@@ -115,12 +115,10 @@ static __always_inline u64 key_hash(const struct packet *pkt, const int family, 
 }
 
 /* Hashes the packet's key for all that goes by it: the flow table, and who is measured. */
-static __always_inline void hash_key(struct packet *pkt, const int family)
+static __always_inline void hash_key(struct packet *pkt, const int family, const struct ctl *control)
 {
-	struct ctl *control = get_ctl();
-
 	_Static_assert(offsetof(struct est_packet, t_ns) == 0, "table_hash is in its place");
-	pkt->table_hash = control ? key_hash(pkt, family, control->table_seed) : 0;
+	pkt->table_hash = key_hash(pkt, family, control->table_seed);
 }
 
 /*

@@ -282,4 +282,11 @@ static __always_inline struct real *find_real(u32 id)
 	return real && real->flags & REAL_PRESENT ? real : NULL;
 }
 
+/* The real that a cookie's id stands for; NULL if it stands for none that is there. */
+static __always_inline struct real *real_in(const struct cookie_slot *slot, u32 *real_id)
+{
+	*real_id = slot->real - 1;
+	return slot->real ? find_real(*real_id) : NULL;
+}
+
 #endif

@@ -90,7 +90,8 @@ CW_GLOBAL s64 quic_server(struct xdp_md *ctx, u32 at, u32 configs)
  * one that names no real.
  */
 static __always_inline MUST_USE enum cookie_result
-read_cid(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id)
+read_cid(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id,
+	 struct real **real)
 {
 	u32 payload = pkt->l2_len + pkt->l3_len + sizeof(struct udphdr), index;
 	struct cookie_slot *slot;
@@ -105,9 +106,9 @@ read_cid(struct xdp_md *ctx, const struct packet *pkt, const int family, const s
 		return CR_CID_OTHER;
 	index = vip->cookie_base + (u32)server;
 	slot = (u32)server < COOKIE_IDS ? bpf_map_lookup_elem(&cookie_slots, &index) : NULL;
-	if (!slot || !slot->real || !find_real(slot->real - 1))
+	*real = slot ? real_in(slot, real_id) : NULL;
+	if (!*real)
 		return server & QUIC_OPENING_ID ? CR_CID_NEW : CR_UNKNOWN;
-	*real_id = slot->real - 1;
 	return CR_CID;
 }
 

@@ -116,11 +116,10 @@ CW_GLOBAL int learn_vip6(const struct packet *pkt, u32 index)
 }
 
 /* As find_vip; the copy of a VIP that this CPU has met is good until the VIPs change. */
-static __always_inline struct vip *known_vip(const struct packet *pkt, const int family)
+static __always_inline struct vip *known_vip(const struct packet *pkt, const int family, const struct ctl *control)
 {
 	struct vip_tuple tuple = vip_tuple(pkt, family);
 	u64 mixed = (tuple.part[0] ^ tuple.part[1] ^ tuple.part[2]) * 0x9e3779b97f4a7c15ull;
-	struct ctl *control = get_ctl();
 	u32 index = mixed >> 56;
 	struct vip_seen *seen;
 	u64 differ;
@@ -129,7 +128,7 @@ static __always_inline struct vip *known_vip(const struct packet *pkt, const int
 	if (cfg_dry)
 		return find_vip(pkt, family);
 	seen = bpf_map_lookup_elem(&vips_seen, &index);
-	if (!seen || !control)
+	if (!seen)
 		return NULL;
 	differ = (tuple.part[0] ^ seen->tuple[0]) | (tuple.part[1] ^ seen->tuple[1]) |
 		 (tuple.part[2] ^ seen->tuple[2]) | (seen->stamp ^ (control->vips_version + 1));

@@ -146,7 +146,7 @@ static __always_inline MUST_USE enum parsed parse_quote4(struct cursor *cur, str
 	pkt->key4.daddr_be = ip->saddr;
 	pkt->key4.saddr_be = ip->daddr;
 	pkt->key4.proto = ip->protocol;
-	set_ports(pkt, IPV4, ports->dest_be, ports->source_be);
+	set_ports(pkt, IPV4, (u32)ports->source_be << 16 | ports->dest_be);
 	return PARSED;
 }
 
@@ -170,7 +170,7 @@ static __always_inline MUST_USE enum parsed parse_quote6(struct cursor *cur, str
 		return PARSED_OTHER;
 	__builtin_memcpy(pkt->key6.saddr_be, &ip->daddr, sizeof(ip->daddr));
 	pkt->key6.proto = ip->nexthdr;
-	set_ports(pkt, IPV6, ports->dest_be, ports->source_be);
+	set_ports(pkt, IPV6, (u32)ports->source_be << 16 | ports->dest_be);
 	return PARSED;
 }
 

@@ -466,7 +466,7 @@ struct real {
 	u16 vip;   /* whose real it is; for user space alone */
 	struct sampling sampling;
 	u8 pad;
-	u8 addr[16];
+	u8 addr[16] __attribute__((aligned(4))); /* read by words */
 };
 ABI_SIZE(struct real, 32);
 

@@ -61,11 +61,12 @@ static __always_inline MUST_USE bool read_tuple(struct xdp_md *ctx, struct packe
 static __always_inline int finish(struct xdp_md *ctx, const struct packet *pkt, struct route *route)
 {
 	struct real *real = find_real(route->real_id);
+	struct ctl *control = get_ctl();
 	enum verdict verdict = V_NO_REAL;
 
 	route->verdict = V_ESTABLISHED;
-	if (real)
-		verdict = forward(ctx, pkt, IPV4, real, route, route->token, 0);
+	if (real && control)
+		verdict = forward(ctx, pkt, IPV4, control, real, route, route->token, 0);
 	if (verdict == V_ESTABLISHED)
 		count_route(route, pkt->frame_len);
 	return leave(verdict, pkt->frame_len);
