@@ -330,7 +330,8 @@ CW_INLINE int wc_is_narrow(const struct wc_state *s)
  * them; a connection of HTTP/2 with several streams: a packet carries many requests, and
  * the order of responses is not theirs; and one whose window may be one or two. All samples of
  * such flows are off alike, and so are those of clients without timestamps: of these the path
- * may bound how far.
+ * may bound how far. Of two requests that are out a response comes in about half the time that each
+ * takes; that this is just the path's again and again is no matter of chance.
  */
 CW_GLOBAL u32 wc_doubt(struct wc_state *s)
 {
@@ -338,9 +339,10 @@ CW_GLOBAL u32 wc_doubt(struct wc_state *s)
 
 	if (!s)
 		return 0;
-	if (wc_is_multiplexed(s) || wc_window_is_ambiguous(s) ||
-	    (wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS))
+	if (wc_is_multiplexed(s) || (wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS))
 		return EST_SYSTEMATIC;
+	if (wc_window_is_ambiguous(s))
+		return wc_is_narrow(s) ? EST_NARROW : EST_SYSTEMATIC;
 	pauses = s->pace == WC_PACE_UNKNOWN || s->pace == WC_PACE_TARDY;
 	undated = s->flags & WC_TCP && s->cur_lead == 1 && pauses && !s->cur_idle &&
 		  s->cur_acked <= WC_ALONE;

@@ -104,6 +104,32 @@ fn a_burst_of_two_is_not_yet_a_window_of_two() {
     assert!(off_pct(&tally, SERVICE_NS).abs() < 0.2);
 }
 
+/// A client over a path of 20 ms whose first request goes in two packets, of which the second is
+/// answered `server_ns` later than the path is long.
+fn opens_with_two(server_ns: u64) -> Tally {
+    let mut client = Client::new(true);
+    client.packets.clear();
+    client.packets.push(tcp_syn(client.now, 0));
+    client.receives(20 * MS, 0);
+    client.acknowledges();
+    client.sends(REQUEST);
+    client.sends(REQUEST);
+    for _ in 0..50 {
+        client.receives(20 * MS + server_ns, RESPONSE);
+        client.sends(REQUEST);
+    }
+    client.measured()
+}
+
+#[test]
+fn where_responses_take_what_the_path_does_one_request_is_out() {
+    let tally = opens_with_two(MS / 2);
+    assert!(off_pct(&tally, 20 * MS + MS / 2).abs() < 2.0, "{tally:?}");
+    assert_eq!(tally.confidence().quality, Quality::Medium, "{tally:?}");
+    // Two requests of a server that answers one every 40 ms look the same.
+    assert_eq!(opens_with_two(20 * MS).confidence().quality, Quality::Low);
+}
+
 #[test]
 fn a_window_of_two_is_found_where_it_shows() {
     let mut rng = Rng(11);
