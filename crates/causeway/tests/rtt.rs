@@ -320,6 +320,72 @@ fn answers_that_do_not_come_in_time_are_waited_for_and_counted() {
     assert!(rr["p50_us"].as_f64() >= Some(4_000_000.0), "{rr}");
 }
 
+/// What a connection was that another has taken the place of is in the figures, and what
+/// the interface shows of the other one counts. Needs root.
+#[test]
+fn a_connection_in_the_place_of_another_is_measured_like_it() {
+    let server = Server::start("127.0.0.1", &[]);
+    let arguments = [
+        "-m",
+        "rr,tcp,synack",
+        "-i",
+        "lo",
+        "-l",
+        "-30",
+        "--timeout",
+        "2s",
+        "-w",
+        "5ms",
+        "-o",
+        "json",
+        "-r",
+        "1,1",
+    ];
+    // Behind its answer to the opening and twenty responses.
+    let report = json(&client(broken(&server, Breaks::Silent(23)), &arguments));
+    assert_eq!(report["timeouts"], 1, "{report}");
+    assert_eq!(row(&report, "rr", "client")["count"], 30);
+    // A line that opens each, and the requests.
+    let segments = report["tcp"]["client"]["data_segs_out"].as_u64();
+    assert!(segments >= Some(32), "{report}");
+    assert_eq!(row(&report, "synack", "client")["count"], 2, "{report}");
+}
+
+/// A stream that loses its answer opens another: only those that are open count.
+#[test]
+fn streams_that_have_ended_make_room_for_others() {
+    let server = Server::start("127.0.0.1", &[]);
+    let mut control = server.stranger();
+    let hello = b"{\"causeway_rtt\":1,\"request\":1,\"response\":1,\"udp_ports\":[]}\n";
+    control.write_all(hello).expect("it listens");
+    let mut welcome = String::new();
+    let mut lines = BufReader::new(&control);
+    lines.read_line(&mut welcome).expect("a welcome");
+    let welcome: Value = serde_json::from_str(&welcome).expect("JSON");
+    let token = welcome["token"].as_str().expect("a token");
+    for n in 0..1001 {
+        let mut stream = server.stranger();
+        let opening = format!("rr {token}\nr");
+        stream.write_all(opening.as_bytes()).expect("it listens");
+        let mut answer = [0; 4];
+        let read = stream.read_exact(&mut answer);
+        assert!(read.is_ok() && answer.starts_with(b"ok\n"), "{n}: {read:?}");
+    }
+    // Its sums are those of all.
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        (&control).write_all(b"\"report\"\n").expect("it is there");
+        let mut report = String::new();
+        lines.read_line(&mut report).expect("a report");
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        assert_eq!(report["transactions"], 1001, "{report}");
+        if report["tcp"]["data_segs_out"].as_u64() >= Some(2002) {
+            break;
+        }
+        assert!(Instant::now() < end, "{report}");
+    }
+}
+
 /// Any listener will do for its handshakes, and each interval is printed as it ends.
 #[test]
 fn handshakes_need_no_server_of_ours() {
@@ -356,6 +422,8 @@ enum Breaks {
     Report,
     /// Streams, behind so many bytes of the server.
     Streams(u64),
+    /// The first stream, which stays open and gets nothing more behind so many bytes.
+    Silent(u64),
 }
 
 /// Stands between a client and the server, and breaks what is on its way.
@@ -368,6 +436,7 @@ fn broken(server: &Server, breaks: Breaks) -> SocketAddr {
             let mut server = TcpStream::connect(there).expect("connect");
             let most = match breaks {
                 Breaks::Streams(bytes) if n > 0 => bytes,
+                Breaks::Silent(bytes) if n == 1 => bytes,
                 _ => u64::MAX,
             };
             let mut lines = (
@@ -393,7 +462,10 @@ fn broken(server: &Server, breaks: Breaks) -> SocketAddr {
             });
             thread::spawn(move || {
                 let (to, from) = &mut lines;
-                let _ = io::copy(&mut from.take(most), to);
+                let _ = io::copy(&mut (&mut *from).take(most), to);
+                if matches!(breaks, Breaks::Silent(_)) {
+                    let _ = io::copy(from, &mut io::sink());
+                }
                 let _ = to.shutdown(Shutdown::Both);
             });
         }

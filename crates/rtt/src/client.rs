@@ -2,16 +2,15 @@
 //! A client's run: opens the session and its streams, lets every method measure
 //! at once, asks the server what it has seen, and prints.
 
-use std::collections::HashSet;
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use causeway_core::rtt::{Limit, RttLatencies, RttMethod, Value};
+use causeway_core::rtt::{Limit, RttLatencies, RttMethod};
 use causeway_dataplane::interface_of;
 use causeway_netio::rtt::{Pinger, clock, connect, set_timeouts};
 use causeway_service::stop;
@@ -21,6 +20,7 @@ use super::echoes::{self, Echoes};
 use super::hdr_log::HdrLog;
 use super::knocks::{self, Knocks};
 use super::observing::Observing;
+use super::own::{Own, OwnValues};
 use super::protocol::{self, Ask, Hello, LINE_MAX, ServerReport, VERSION, Welcome};
 use super::records::Records;
 use super::result::{Conditions, Point, RttResult};
@@ -84,7 +84,7 @@ pub fn measure(args: &ClientArgs) -> Result<RttResult> {
         .iter()
         .any(|m| !matches!(m, RttMethod::Ping | RttMethod::Synack));
     // Before the streams: it sees them being opened.
-    let own = Arc::new(OnceLock::new());
+    let own = Arc::new(Own::default());
     let observing = match needs_server {
         true => observe(args, address, &records, own.clone())?,
         false => None,
@@ -93,8 +93,7 @@ pub fn measure(args: &ClientArgs) -> Result<RttResult> {
     let (control, streams) = if needs_server {
         let sockets = streams::udp_sockets(args, address)?;
         let control = open(args, host, address, &sockets)?;
-        let streams = Streams::open(args, address, &control.welcome, sockets)?;
-        let _ = own.set(streams.addresses());
+        let streams = Streams::open(args, address, &control.welcome, sockets, own)?;
         (Some(control), Some(streams))
     } else {
         (None, None)
@@ -293,12 +292,12 @@ fn resolve(args: &ClientArgs, host: &str) -> Result<SocketAddr> {
 }
 
 /// Starts the sampler if a method needs it. It sees all connections to the server's
-/// port; only those in `own` count. Until that is set, values wait.
+/// port; only those in `own` count.
 fn observe(
     args: &ClientArgs,
     address: SocketAddr,
     records: &Arc<Records>,
-    own: Arc<OnceLock<HashSet<SocketAddr>>>,
+    own: Arc<Own>,
 ) -> Result<Option<Observing>> {
     let Some(mut options) = args.sampler(String::new()) else {
         return Ok(None);
@@ -308,17 +307,11 @@ fn observe(
         None => leads_to(address)?,
     };
     let records = records.clone();
-    let mut early: Vec<Value> = Vec::new();
-    let tell = move |value: Value| {
-        let Some(own) = own.get() else {
-            early.push(value);
-            return;
-        };
-        for value in early.drain(..).chain([value]) {
-            if own.contains(&value.flow.local) {
-                records.record(value.method, value.ns, value.count);
-            }
-        }
+    let mut values = OwnValues::new(own);
+    let tell = move |value| {
+        values.tell(value, |value| {
+            records.record(value.method, value.ns, value.count);
+        });
     };
     Observing::start(options, args.sample_memory.as_nanos() as u64, tell).map(Some)
 }

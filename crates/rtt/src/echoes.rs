@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use causeway_core::rtt::RttMethod;
+use causeway_core::rtt::explain::EchoHole;
 use causeway_netio::rtt::{Pinger, clock};
 use causeway_service::stop;
 
@@ -17,6 +18,8 @@ use super::records::Records;
 const LATE_NS: u64 = 5_000_000_000;
 /// How long the last replies are waited for.
 const LAST_NS: u64 = 1_000_000_000;
+/// A sender that is this late leaves out what it has missed.
+const BEHIND_NS: u64 = 1_000_000_000;
 /// Requests without a reply that are remembered.
 const OPEN: usize = 8192;
 
@@ -32,6 +35,19 @@ pub(crate) struct Plan {
     pub done: Arc<AtomicBool>,
 }
 
+impl Plan {
+    /// When the next is due behind the one of `due_ns`. What a long stall has left out is not
+    /// made up for all at once.
+    pub(crate) fn after(&self, due_ns: u64, now_ns: u64) -> u64 {
+        let behind_ns = now_ns.saturating_sub(due_ns);
+        let missed = match behind_ns < BEHIND_NS {
+            true => 0,
+            false => behind_ns / self.interval_ns.max(1),
+        };
+        due_ns + (missed + 1) * self.interval_ns
+    }
+}
+
 /// What became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echoes {
@@ -43,6 +59,33 @@ pub struct Echoes {
     pub unsent: u64,
     /// From the first request to the last reply.
     pub elapsed_ns: u64,
+    /// The longest time in which none came back.
+    pub hole: EchoHole,
+}
+
+/// Looks for the longest run of requests without a reply.
+#[derive(Debug)]
+struct Holes {
+    /// Number and time of the last request that was answered.
+    last: (u16, u64),
+    longest: EchoHole,
+}
+
+impl Holes {
+    fn answered(&mut self, sequence: u16, sent_ns: u64) {
+        let lost = sequence.wrapping_sub(self.last.0).wrapping_sub(1);
+        // A reply that a later one has overtaken ends no hole.
+        if sent_ns < self.last.1 {
+            return;
+        }
+        let (_, last_ns) = std::mem::replace(&mut self.last, (sequence, sent_ns));
+        if u64::from(lost) > self.longest.lost {
+            self.longest = EchoHole {
+                lost: lost.into(),
+                ns: sent_ns - last_ns,
+            };
+        }
+    }
 }
 
 /// Sends until the plan's end; round-trip times go to `records`.
@@ -55,10 +98,18 @@ pub(crate) fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHa
             open: VecDeque::new(),
             echoes: Echoes::default(),
             sequence: 0,
+            holes: Holes {
+                last: (0, plan.start_ns),
+                longest: EchoHole::default(),
+            },
         };
         if let Err(error) = sender.run(&plan) {
             tracing::warn!("ping ends: {error}");
         }
+        // Up to the request that comes no more.
+        let next = sender.sequence.wrapping_add(1);
+        sender.holes.answered(next, clock::now_ns());
+        sender.echoes.hole = sender.holes.longest;
         sender.echoes.elapsed_ns = clock::now_ns() - plan.start_ns;
         sender.echoes
     })
@@ -71,6 +122,7 @@ struct Sender {
     open: VecDeque<(u16, u64)>,
     echoes: Echoes,
     sequence: u16,
+    holes: Holes,
 }
 
 impl Sender {
@@ -78,7 +130,7 @@ impl Sender {
         let mut due_ns = plan.start_ns;
         while due_ns < plan.end_ns && !plan.done.load(Ordering::Relaxed) && !stop::stopped() {
             self.send();
-            due_ns += plan.interval_ns;
+            due_ns = plan.after(due_ns, clock::now_ns());
             self.receive_until(due_ns, &plan.done)?;
         }
         let last_ns = clock::now_ns() + LAST_NS;
@@ -129,8 +181,42 @@ impl Sender {
         let rtt_ns = received_ns - sent_ns;
         if rtt_ns <= LATE_NS {
             self.echoes.received += 1;
+            self.holes.answered(sequence, sent_ns);
             self.records.record(RttMethod::Ping, rtt_ns, 1);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_that_a_stall_has_missed_are_left_out() {
+        let plan = Plan {
+            start_ns: 0,
+            interval_ns: 100_000_000,
+            end_ns: u64::MAX,
+            done: Arc::default(),
+        };
+        assert_eq!(plan.after(0, 10_000_000), 100_000_000);
+        assert_eq!(plan.after(100_000_000, 990_000_000), 200_000_000);
+        assert_eq!(plan.after(200_000_000, 10_240_000_000), 10_300_000_000);
+    }
+
+    #[test]
+    fn the_longest_hole_is_known_across_the_end_of_the_numbers() {
+        let mut holes = Holes {
+            last: (0, 1_000),
+            longest: EchoHole::default(),
+        };
+        for (sequence, sent_ns) in [(1, 1_000), (2, 1_100), (6, 1_500), (4, 1_300), (7, 1_600)] {
+            holes.answered(sequence, sent_ns);
+        }
+        assert_eq!(holes.longest, EchoHole { lost: 3, ns: 400 });
+        holes.last = (65_534, 9_000);
+        holes.answered(3, 9_500);
+        assert_eq!(holes.longest, EchoHole { lost: 4, ns: 500 });
     }
 }

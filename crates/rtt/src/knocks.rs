@@ -44,7 +44,7 @@ pub(crate) fn start(
         let ends = || plan.done.load(Ordering::Relaxed) || stop::stopped();
         while due_ns < plan.end_ns && !ends() {
             knock(to, timeout, &mut knocks, &records);
-            due_ns += plan.interval_ns;
+            due_ns = plan.after(due_ns, clock::now_ns());
             while clock::now_ns() < due_ns && !ends() {
                 clock::sleep_until(due_ns.min(clock::now_ns() + LOOK_NS));
             }

@@ -9,6 +9,7 @@ mod hdr_log;
 mod knocks;
 mod observing;
 mod output;
+mod own;
 pub mod page;
 mod protocol;
 mod records;

@@ -191,24 +191,43 @@ pub struct TcpFigures {
 
 impl TcpFigures {
     /// Sums up streams; `None` without any.
-    pub fn sum(streams: &[TcpInfo]) -> Option<Self> {
-        let last = streams.last()?;
-        let sum = |of: fn(&TcpInfo) -> u64| streams.iter().map(of).sum();
-        let least = streams.iter().map(TcpInfo::min_rtt_ns).filter(|ns| *ns > 0);
-        Some(Self {
-            rtt_us: last.rtt_us,
-            rttvar_us: last.rttvar_us,
-            minrtt_us: least.min().unwrap_or(0) as f64 / 1e3,
-            rto_us: last.rto_us,
-            ato_us: last.ato_us,
-            mss: last.snd_mss,
-            cwnd: last.snd_cwnd,
-            data_segs_out: sum(|i| i.data_segs_out.into()),
-            retrans: sum(|i| i.total_retrans.into()),
-            delivered: sum(|i| i.delivered.into()),
-            bytes_retrans: sum(|i| i.bytes_retrans),
-            dsack_dups: sum(|i| i.dsack_dups.into()),
-        })
+    pub fn sum(streams: impl IntoIterator<Item = TcpInfo>) -> Option<Self> {
+        streams.into_iter().map(Self::of).reduce(Self::and)
+    }
+
+    /// Those of one stream.
+    pub(crate) fn of(stream: TcpInfo) -> Self {
+        Self {
+            rtt_us: stream.rtt_us,
+            rttvar_us: stream.rttvar_us,
+            minrtt_us: stream.min_rtt_ns() as f64 / 1e3,
+            rto_us: stream.rto_us,
+            ato_us: stream.ato_us,
+            mss: stream.snd_mss,
+            cwnd: stream.snd_cwnd,
+            data_segs_out: stream.data_segs_out.into(),
+            retrans: stream.total_retrans.into(),
+            delivered: stream.delivered.into(),
+            bytes_retrans: stream.bytes_retrans,
+            dsack_dups: stream.dsack_dups.into(),
+        }
+    }
+
+    /// Both, with the state of `last`.
+    pub(crate) fn and(self, last: Self) -> Self {
+        let minrtt_us = match (self.minrtt_us, last.minrtt_us) {
+            (known, 0.0) | (0.0, known) => known,
+            (a, b) => a.min(b),
+        };
+        Self {
+            minrtt_us,
+            data_segs_out: self.data_segs_out + last.data_segs_out,
+            retrans: self.retrans + last.retrans,
+            delivered: self.delivered + last.delivered,
+            bytes_retrans: self.bytes_retrans + last.bytes_retrans,
+            dsack_dups: self.dsack_dups + last.dsack_dups,
+            ..last
+        }
     }
 }
 

@@ -268,6 +268,7 @@ impl RttResult {
                 sent: echoes.transmitted,
                 rtt: self.summary(RttMethod::Ping).unwrap_or_default(),
             }),
+            echo_hole: self.echoes.map(|echoes| echoes.hole).unwrap_or_default(),
             client: tcp(
                 ended.and_then(|e| e.tcp.as_ref()),
                 self.summary(RttMethod::Tcp),
@@ -287,12 +288,13 @@ impl RttResult {
     }
 
     /// The segments that the requests fill if each is written at once, with the line
-    /// that opens a stream; `None` where TCP was not asked.
+    /// that opens a connection; `None` where TCP was not asked.
     fn request_segments(&self) -> Option<u64> {
-        let mss = u64::from(self.ended.as_ref()?.tcp.as_ref()?.mss);
+        let ended = self.ended.as_ref()?;
+        let mss = u64::from(ended.tcp.as_ref()?.mss);
         let requests = self.summary(RttMethod::Rr)?.count;
         let each = u64::from(self.conditions.request_bytes).div_ceil(mss.max(1));
-        Some(requests * each + u64::from(self.conditions.streams))
+        Some(requests * each + ended.connections)
     }
 
     /// The verdicts, with the sentences that go with them.

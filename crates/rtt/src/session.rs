@@ -2,7 +2,7 @@
 //! A client's stay at the server: its streams of requests, and what the server
 //! learns from them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -98,10 +98,36 @@ struct Seen {
     /// Of the interface.
     observed: Vec<(RttMethod, RttLatencies)>,
     app: RttLatencies,
-    /// The last reading of each stream, by its number.
-    streams: Vec<TcpInfo>,
-    /// Handles to end the streams with.
-    handles: Vec<TcpStream>,
+    /// Streams that are open, in the order in which they came.
+    streams: BTreeMap<usize, Open>,
+    /// How many have been.
+    joined: usize,
+    /// Those that have ended.
+    ended: Option<TcpFigures>,
+}
+
+/// A stream that is open.
+#[derive(Debug)]
+struct Open {
+    /// To end it with.
+    handle: TcpStream,
+    /// The last reading.
+    info: TcpInfo,
+}
+
+/// Takes a stream out of where it stands, however it ends.
+struct Leaves<'a> {
+    sessions: &'a Sessions,
+    session: Arc<Session>,
+    index: usize,
+    peer: SocketAddr,
+}
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        lock(&self.sessions.peers).sessions.remove(&self.peer);
+        self.session.leave(self.index);
+    }
 }
 
 impl Sessions {
@@ -247,17 +273,21 @@ impl Sessions {
     pub(crate) fn stream(&self, token: &str, stream: &mut TcpStream) -> Result<()> {
         let found = lock(&self.open).get(token).cloned();
         let session = found.context("no such session: it has ended, or the token is wrong")?;
-        let index = session.join(stream)?;
         let peer = canonical(stream.peer_addr()?);
+        let index = session.join(stream)?;
+        let _leaves = Leaves {
+            sessions: self,
+            session: session.clone(),
+            index,
+            peer,
+        };
         if !self.watched.is_empty() {
             lock(&self.peers).join(peer, &session);
         }
         stream.write_all(b"ok\n")?;
         // A client may wait for an hour between requests. The session's end ends its streams.
         set_timeouts(stream, None)?;
-        let answered = session.answer(stream, index);
-        lock(&self.peers).sessions.remove(&peer);
-        answered
+        session.answer(stream, index)
     }
 
     /// A value from the interface.
@@ -300,15 +330,30 @@ impl Session {
         let mut seen = lock(&self.measured);
         ensure!(
             seen.streams.len() < STREAMS,
-            "a client has at most {STREAMS} streams"
+            "a client has at most {STREAMS} streams at once"
         );
         ensure!(
             !self.closed.load(Ordering::Acquire),
             "the session has ended"
         );
-        seen.handles.push(stream.try_clone()?);
-        seen.streams.push(TcpInfo::default());
-        Ok(seen.streams.len() - 1)
+        let open = Open {
+            handle: stream.try_clone()?,
+            info: TcpInfo::default(),
+        };
+        let index = seen.joined;
+        seen.joined += 1;
+        seen.streams.insert(index, open);
+        Ok(index)
+    }
+
+    /// What a stream was stays in the sums, its socket does not.
+    fn leave(&self, index: usize) {
+        let mut seen = lock(&self.measured);
+        if let Some(open) = seen.streams.remove(&index) {
+            let figures = TcpFigures::of(open.info);
+            let ended = seen.ended.take();
+            seen.ended = ended.into_iter().chain([figures]).reduce(TcpFigures::and);
+        }
     }
 
     /// Requests in, responses out, until the client closes.
@@ -381,7 +426,9 @@ impl Session {
     fn read_tcp(&self, stream: &TcpStream, index: usize) -> Result<()> {
         let info = TcpInfo::of(stream)?;
         let mut seen = lock(&self.measured);
-        seen.streams[index] = info;
+        if let Some(open) = seen.streams.get_mut(&index) {
+            open.info = info;
+        }
         if info.rtt_us > 0 {
             seen.tcp.record(u64::from(info.rtt_us) * 1_000);
         }
@@ -424,7 +471,9 @@ impl Session {
         let measured = methods.filter(|(_, l)| l.count() > 0);
         ServerReport {
             transactions: self.transactions.load(Ordering::Relaxed),
-            tcp: TcpFigures::sum(&seen.streams),
+            tcp: (seen.ended.iter().cloned())
+                .chain(seen.streams.values().map(|open| TcpFigures::of(open.info)))
+                .reduce(TcpFigures::and),
             app_p50_ns: seen.app.quantile(0.5),
             methods: measured
                 .clone()
@@ -438,9 +487,9 @@ impl Session {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        for stream in lock(&self.measured).handles.drain(..) {
+        for open in lock(&self.measured).streams.values() {
             // It may have ended by itself.
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+            let _ = open.handle.shutdown(std::net::Shutdown::Both);
         }
     }
 }

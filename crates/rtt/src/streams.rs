@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The streams of requests: one thread each, timed at the system calls.
 
-use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use causeway_core::rtt::{Pace, RttMethod};
 use causeway_netio::rtt::{Channel, Exchange, TcpInfo, clock, connect, read_exactly, set_timeouts};
 
 use super::args::{ClientArgs, TransportArg};
+use super::own::Own;
 use super::protocol::{TcpFigures, Welcome};
 use super::records::Records;
 use super::session::TCP_EVERY_NS;
@@ -35,12 +35,15 @@ struct Opening {
     args: ClientArgs,
     server: SocketAddr,
     token: String,
+    own: Arc<Own>,
 }
 
 impl Opening {
     /// Opens a connection and joins the session with it.
     fn tcp(&self) -> Result<Channel> {
-        tcp(&self.args, self.server, &self.token)
+        let channel = tcp(&self.args, self.server, &self.token)?;
+        self.own.add(channel.stream());
+        Ok(channel)
     }
 }
 
@@ -55,6 +58,8 @@ pub struct Ended {
     pub late: u64,
     /// The kernel's view of the connections.
     pub tcp: Option<TcpFigures>,
+    /// How many there were, also those that a stream opened in the place of another.
+    pub connections: u64,
     /// The first stream's own address.
     pub source: Option<SocketAddr>,
     /// Congestion control of the connections.
@@ -82,7 +87,8 @@ impl Ended {
 struct Tally {
     timeouts: u64,
     late: u64,
-    tcp: Option<TcpInfo>,
+    /// The last reading of each of its connections.
+    tcp: Vec<TcpInfo>,
     end_ns: u64,
     /// What ended it early.
     broken: Option<anyhow::Error>,
@@ -111,11 +117,13 @@ impl Streams {
         server: SocketAddr,
         welcome: &Welcome,
         sockets: Vec<UdpSocket>,
+        own: Arc<Own>,
     ) -> Result<Self> {
         let opening = Opening {
             args: args.clone(),
             server,
             token: welcome.token.clone(),
+            own,
         };
         let channels: Result<Vec<Channel>> = match args.transport {
             TransportArg::Tcp => (0..args.streams).map(|_| opening.tcp()).collect(),
@@ -140,12 +148,6 @@ impl Streams {
         })
     }
 
-    /// Their own addresses.
-    pub(crate) fn addresses(&self) -> HashSet<SocketAddr> {
-        let streams = self.channels.iter().filter_map(Channel::stream);
-        streams.filter_map(|s| s.local_addr().ok()).collect()
-    }
-
     /// Starts one thread a stream. Streams with a wait begin spread over it.
     pub(crate) fn start(self, args: &ClientArgs, start_ns: u64, records: &Arc<Records>) -> Running {
         let first = self.channels.first().and_then(Channel::stream);
@@ -168,6 +170,7 @@ impl Streams {
                 records: records.clone(),
                 tally: Tally::default(),
                 read_ns: 0,
+                is_read: false,
             };
             thread::Builder::new()
                 .name("rtt-stream".to_owned())
@@ -248,7 +251,8 @@ impl Running {
                 .max(tally.end_ns.saturating_sub(self.start_ns));
             infos.extend(tally.tcp);
         }
-        ended.tcp = TcpFigures::sum(&infos);
+        ended.connections = infos.len() as u64;
+        ended.tcp = TcpFigures::sum(infos);
         Ok(ended)
     }
 }
@@ -266,6 +270,8 @@ struct Stream {
     tally: Tally,
     /// When tcp_info was last read.
     read_ns: u64,
+    /// It has been of this connection.
+    is_read: bool,
 }
 
 impl Stream {
@@ -315,7 +321,10 @@ impl Stream {
     fn exchange(&mut self) -> Result<Option<Exchange>> {
         if self.is_lost {
             match self.opening.tcp() {
-                Ok(channel) => (self.channel, self.is_lost) = (channel, false),
+                Ok(channel) => {
+                    (self.channel, self.is_lost) = (channel, false);
+                    self.is_read = false;
+                }
                 Err(error) if is_timeout(&error) => return Ok(None),
                 Err(error) => return Err(error.context("behind a request without an answer")),
             }
@@ -340,7 +349,11 @@ impl Stream {
         if let Some(Ok(info)) = info {
             self.records
                 .record(RttMethod::Tcp, u64::from(info.rtt_us) * 1_000, 1);
-            self.tally.tcp = Some(info);
+            if self.is_read {
+                self.tally.tcp.pop();
+            }
+            self.is_read = true;
+            self.tally.tcp.push(info);
         }
     }
 }

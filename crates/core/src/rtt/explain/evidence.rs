@@ -16,6 +16,15 @@ pub struct Ping {
     pub rtt: LatencySummary,
 }
 
+/// The longest run of echo requests without a reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EchoHole {
+    /// How many.
+    pub lost: u64,
+    /// Time between those around it that were answered, or to the end of the run.
+    pub ns: u64,
+}
+
 /// What one end's kernel says of its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TcpEvidence {
@@ -49,6 +58,8 @@ pub struct Evidence {
     pub one_segment: bool,
     /// ICMP echo, if it was tried.
     pub ping: Option<Ping>,
+    /// The longest time in which no echo came back.
+    pub echo_hole: EchoHole,
     /// This end's kernel: its segments are requests, acknowledged by the server.
     pub client: Option<TcpEvidence>,
     /// The server's kernel: its segments are responses, acknowledged by us.

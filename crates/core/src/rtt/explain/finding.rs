@@ -52,6 +52,15 @@ pub enum Finding {
         /// Where.
         taken: Taken,
     },
+    /// For a while nothing came through.
+    Outage {
+        /// How long, by echoes.
+        ns: u64,
+        /// Echo requests without a reply.
+        lost: u64,
+        /// The slowest request.
+        rr_max_ns: u64,
+    },
     /// Segments were lost and retransmitted.
     Loss {
         /// How many were retransmitted.
@@ -107,6 +116,7 @@ impl Finding {
             Self::DelayedAck { .. } => "delayed-ack",
             Self::Nagle { .. } => "nagle",
             Self::SlowApplication { .. } => "slow-application",
+            Self::Outage { .. } => "outage",
             Self::Loss { .. } => "loss",
             Self::IcmpLimited { .. } => "icmp-rate-limit",
             Self::Bufferbloat { .. } => "bufferbloat",
@@ -120,7 +130,8 @@ impl Finding {
     pub fn blames_network(&self) -> bool {
         matches!(
             self,
-            Self::Loss { .. }
+            Self::Outage { .. }
+                | Self::Loss { .. }
                 | Self::Bufferbloat { .. }
                 | Self::PingLoss { .. }
                 | Self::OtherPath { .. }
@@ -140,6 +151,15 @@ impl Finding {
                 time(held_ns)
             ),
             Self::SlowApplication { app_ns, taken } => slow_application(app_ns, taken),
+            Self::Outage {
+                ns,
+                lost,
+                rr_max_ns,
+            } => format!(
+                "For {} nothing came through: {lost} echoes were lost, and the slowest request took {}. Look for a link that was down, a route that changed or a failover.",
+                time(ns),
+                time(rr_max_ns)
+            ),
             Self::Loss {
                 retransmitted,
                 segments,

@@ -7,14 +7,30 @@ use super::finding::Finding;
 /// Fewer lost echoes than this are chance.
 const LOST_PINGS: u64 = 3;
 
-/// Segments that were lost and retransmitted, or requests that never came back.
-pub(super) fn loss(evidence: &Evidence) -> Option<Finding> {
+/// A time in which neither echoes nor requests came through. A closed loop sends nothing
+/// meanwhile, so that TCP retransmits a few segments, however long it takes.
+pub(super) fn outage(evidence: &Evidence) -> Option<Finding> {
+    let (ping, rr, hole) = (evidence.ping?, evidence.rr?, evidence.echo_hole);
+    let lost = ping.sent.saturating_sub(ping.rtt.count);
+    let (retransmitted, _) = sent(evidence);
+    let stood_still = (retransmitted > 0 || evidence.timeouts > 0) && rr.max_ns >= hole.ns / 2;
+    // Where most are lost one by one, this hole is one of many.
+    (hole.lost >= LOST_PINGS && hole.lost * 2 >= lost && stood_still).then_some(Finding::Outage {
+        ns: hole.ns,
+        lost,
+        rr_max_ns: rr.max_ns,
+    })
+}
+
+/// Segments that were lost and retransmitted, or requests that never came back without an
+/// `outage` that tells why.
+pub(super) fn loss(evidence: &Evidence, outage: bool) -> Option<Finding> {
     let client = evidence.client?;
     let (retransmitted, segments) = sent(evidence);
     let rr = evidence.rr?;
     // One in a thousand is what an idle machine's tail-loss probes come to.
     let enough = retransmitted > 0 && retransmitted * 1000 >= segments;
-    (enough || evidence.timeouts > 0).then_some(Finding::Loss {
+    (enough || (evidence.timeouts > 0 && !outage)).then_some(Finding::Loss {
         retransmitted,
         segments,
         rr_max_ns: rr.max_ns,

@@ -15,21 +15,25 @@ mod queue;
 mod tests;
 
 pub use ack::{ACK_TIMERS, Ack};
-pub use evidence::{Evidence, Ping, TcpEvidence};
+pub use evidence::{EchoHole, Evidence, Ping, TcpEvidence};
 pub use finding::{End, Finding, Taken, time};
 
 /// What the numbers show, the network's own faults first. Never empty.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let loss = loss::loss(evidence);
+    let outage = loss::outage(evidence);
+    findings.extend(outage);
+    let loss = loss::loss(evidence, outage.is_some());
     findings.extend(loss);
     let queue = queue::bufferbloat(evidence);
     findings.extend(queue);
-    findings.extend(loss::icmp(evidence));
+    if outage.is_none() {
+        findings.extend(loss::icmp(evidence));
+    }
     // Behind a full queue every round-trip time is long.
     if queue.is_none() {
         let nagle = ack::nagle(evidence);
-        findings.extend(ack::delayed(evidence, nagle, loss.is_some()));
+        findings.extend(ack::delayed(evidence, nagle, loss.or(outage).is_some()));
         findings.extend(nagle);
     }
     findings.extend(application::application(evidence, &findings));

@@ -305,6 +305,56 @@ fn lost_echoes_with_clean_tcp_are_a_rate_limit() {
     assert_eq!(words(&evidence), ["loss"]);
 }
 
+/// A link that is down for 3 s of 10: a closed loop sends nothing meanwhile.
+#[test]
+fn an_outage_is_no_rate_limit() {
+    let mut evidence = fine();
+    evidence.rr = Some(LatencySummary {
+        max_ns: 3_000 * MS,
+        ..around(7_000, MS)
+    });
+    evidence.client = Some(TcpEvidence {
+        segments: 7_004,
+        retransmitted: 4,
+        ..tcp(MS)
+    });
+    evidence.ping = Some(Ping {
+        sent: 100,
+        rtt: around(70, MS),
+    });
+    evidence.echo_hole = EchoHole {
+        lost: 30,
+        ns: 3_100 * MS,
+    };
+    assert_eq!(words(&evidence), ["outage"]);
+    let findings = explain(&evidence);
+    let said = findings[0].sentence();
+    assert!(said.contains("For 3.10 s nothing came through"), "{said}");
+    assert_eq!(closing(&evidence, &findings), None);
+    // The connection was given up, and the next one has lost nothing.
+    evidence.timeouts = 1;
+    evidence.client = Some(tcp(MS));
+    assert_eq!(words(&evidence), ["outage"]);
+    evidence.timeouts = 0;
+    // ICMP alone is held up, while requests go on.
+    evidence.rr = Some(around(7_000, MS));
+    evidence.client = Some(TcpEvidence {
+        retransmitted: 1,
+        ..tcp(MS)
+    });
+    assert_eq!(words(&evidence), ["icmp-rate-limit"]);
+    // Echoes lost one by one are no hole, however slow a request was.
+    evidence.rr = Some(LatencySummary {
+        max_ns: 3_000 * MS,
+        ..around(7_000, MS)
+    });
+    evidence.echo_hole = EchoHole {
+        lost: 4,
+        ns: 500 * MS,
+    };
+    assert_eq!(words(&evidence), ["icmp-rate-limit"]);
+}
+
 #[test]
 fn a_queue_is_seen_by_echo_and_requests_alike() {
     let mut evidence = fine();
