@@ -341,7 +341,7 @@ static __always_inline bool is_client(const u32 *addr_be)
 static __always_inline bool from_client(struct flow_key6 *key, const struct packet *pkt)
 {
 	u8 handshake = pkt->est.tcp_flags & (EST_TCP_SYN | EST_TCP_ACK);
-	bool answered, higher = bpf_ntohs(key->sport_be) > bpf_ntohs(key->dport_be);
+	bool answered, higher = bpf_ntohs(key->sport_be) >= bpf_ntohs(key->dport_be);
 
 	if (key->proto == IPPROTO_TCP && handshake & EST_TCP_SYN)
 		return handshake == EST_TCP_SYN;

@@ -80,6 +80,18 @@ struct est_samples {
 };
 _Static_assert(sizeof(struct est_samples) == 176, "est_samples");
 
+/*
+ * Two CPUs may take packets of one flow out of their order, by less than this. Where a packet is
+ * older than that, the clock has been put back: by a step of NTP, a leap second, or as a machine
+ * goes on that was halted. What is known of times before it says nothing of those behind it.
+ */
+#define EST_REORDERED_NS (10ull * CW_MS_NS)
+
+CW_INLINE int est_put_back(u64 last_ns, u64 t_ns)
+{
+	return t_ns < last_ns && last_ns - t_ns >= EST_REORDERED_NS;
+}
+
 /* No samples. */
 CW_INLINE void est_clear(struct est_sample *sample)
 {

@@ -26,6 +26,10 @@ CW_INLINE u64 fixed_gap_request(struct fixed_gap_state *s,
 {
 	u64 now = CW_MAX(t_ns, s->last_ns), gap, batch = 0;
 
+	if (est_put_back(s->last_ns, t_ns)) {
+		now = t_ns;
+		s->last_ns = 0;
+	}
 	if (!s->last_ns) {
 		s->last_ns = now;
 		s->batch_ns = now;

@@ -174,6 +174,10 @@ CW_INLINE void modes_request(struct modes_state *s, const struct modes_config *c
 {
 	u64 now = CW_MAX(p->t_ns, s->last_ns);
 
+	if (est_put_back(s->last_ns, p->t_ns)) {
+		now = p->t_ns;
+		s->last_ns = 0;
+	}
 	if (s->last_ns) {
 		/* Second heuristic: a client that waits sends less than an MTU. */
 		u32 candidate = s->last_len < config->mtu;

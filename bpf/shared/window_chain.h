@@ -582,15 +582,13 @@ CW_INLINE int wc_data(struct wc_state *s, const struct est_packet *p, struct wc_
 }
 
 /*
- * The packet's time, or the last one where the clock went back a little (packets
- * of one flow on two CPUs). After a large step back everything starts anew.
+ * The packet's time, or the last one where it is a little older (packets of one flow on
+ * two CPUs). Where the clock has been put back everything starts anew.
  */
 CW_INLINE u64 wc_now(struct wc_state *s, u64 t_ns)
 {
-	if (t_ns >= s->last_ns)
-		return t_ns;
-	if (s->last_ns - t_ns < WC_FORGET_NS)
-		return s->last_ns;
+	if (!est_put_back(s->last_ns, t_ns))
+		return CW_MAX(t_ns, s->last_ns);
 	__builtin_memset(s, 0, sizeof(*s));
 	return t_ns;
 }

@@ -15,7 +15,18 @@ use super::technique::{Segment, Side, after, known};
 use super::{Packet, Samples};
 
 /// Segments kept that await an acknowledgement; older ones are forgotten.
-pub(super) const MAX_OUTSTANDING: usize = 1024;
+const MAX_OUTSTANDING: usize = 1024;
+/// The same while nothing has come from the side that acknowledges: of a capture of one
+/// direction nothing will.
+const MAX_UNHEARD: usize = 32;
+
+/// How many are kept.
+pub(super) fn most(heard: bool) -> usize {
+    match heard {
+        true => MAX_OUTSTANDING,
+        false => MAX_UNHEARD,
+    }
+}
 
 /// One flow, timed towards one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +37,8 @@ pub struct SeqAck {
     outstanding: VecDeque<Sent>,
     /// End of all data sent so far.
     sent_to: Option<u32>,
+    /// A packet of that side has come.
+    heard: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +57,7 @@ impl SeqAck {
             side,
             outstanding: VecDeque::new(),
             sent_to: None,
+            heard: false,
         }
     }
 
@@ -53,6 +67,7 @@ impl SeqAck {
             return Samples::default();
         }
         if segment.from == self.side {
+            self.heard = true;
             return self.acknowledged(segment);
         }
         if segment.seq_len() > 0 {
@@ -75,15 +90,15 @@ impl SeqAck {
         }
         if self.sent_to.is_none_or(|to| after(end, to)) {
             self.sent_to = Some(end);
+            if self.outstanding.len() >= most(self.heard) {
+                self.outstanding.pop_front();
+            }
             self.outstanding.push_back(Sent {
                 seq,
                 end,
                 t_ns: segment.packet.t_ns,
                 again: overlaps,
             });
-            if self.outstanding.len() > MAX_OUTSTANDING {
-                self.outstanding.pop_front();
-            }
         }
     }
 
@@ -110,5 +125,43 @@ impl SeqAck {
             }
             _ => Samples::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients' packets alone, as most captures beside a balancer have.
+    #[test]
+    fn what_nobody_acknowledges_takes_little_room() {
+        let mut flow = SeqAck::new(Side::Server);
+        let mut segment = Segment {
+            from: Side::Client,
+            packet: Packet {
+                ip_len: 152,
+                payload_len: 100,
+                tcp_flags: Packet::ACK,
+                proto: Packet::TCP,
+                has_ts: true,
+                ..Packet::default()
+            },
+            tsval: 0,
+            first_byte: None,
+        };
+        for n in 0..5_000u32 {
+            segment.packet.t_ns = u64::from(n) * 1_000_000;
+            segment.packet.seq = n * 100;
+            segment.tsval = n;
+            flow.packet(&segment);
+        }
+        assert!(flow.outstanding.capacity() <= 64);
+        // The newest are known all the same.
+        segment.from = Side::Server;
+        segment.packet.t_ns += 1_000_000;
+        (segment.packet.ack, segment.packet.tsecr) = (500_000, 4_999);
+        let samples = flow.packet(&segment);
+        let sums = samples.iter().map(|sample| sample.sum_halves_ns);
+        assert_eq!(sums.collect::<Vec<_>>(), [2_000_000]);
     }
 }

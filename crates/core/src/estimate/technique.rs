@@ -39,7 +39,7 @@ pub struct Segment {
 
 impl Segment {
     /// Whether this is a TCP segment whose header may be read.
-    pub(super) fn is_tcp(&self) -> bool {
+    pub(crate) fn is_tcp(&self) -> bool {
         self.packet.proto == Packet::TCP && !self.packet.opaque
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::seq_ack::MAX_OUTSTANDING;
+use super::seq_ack::most;
 use super::technique::{Segment, Side, after, known};
 use super::{Packet, Samples};
 
@@ -23,6 +23,8 @@ pub struct Timestamps {
     under_way: VecDeque<(u32, u64)>,
     /// The newest value seen.
     newest: Option<u32>,
+    /// A packet of that side has come.
+    heard: bool,
 }
 
 impl Timestamps {
@@ -32,6 +34,7 @@ impl Timestamps {
             side,
             under_way: VecDeque::new(),
             newest: None,
+            heard: false,
         }
     }
 
@@ -42,6 +45,7 @@ impl Timestamps {
             return Samples::default();
         }
         if segment.from == self.side {
+            self.heard = true;
             return match segment.has(Packet::ACK) {
                 true => self.echoed(packet.tsecr, packet.t_ns),
                 false => Samples::default(),
@@ -57,10 +61,10 @@ impl Timestamps {
         {
             self.newest = Some(segment.tsval);
             if segment.seq_len() > 0 {
-                self.under_way.push_back((segment.tsval, packet.t_ns));
-                if self.under_way.len() > MAX_OUTSTANDING {
+                if self.under_way.len() >= most(self.heard) {
                     self.under_way.pop_front();
                 }
+                self.under_way.push_back((segment.tsval, packet.t_ns));
             }
         }
         Samples::default()
@@ -77,5 +81,43 @@ impl Timestamps {
             }
         }
         Samples::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients' packets alone, as most captures beside a balancer have.
+    #[test]
+    fn what_nobody_acknowledges_takes_little_room() {
+        let mut flow = Timestamps::new(Side::Server);
+        let mut segment = Segment {
+            from: Side::Client,
+            packet: Packet {
+                ip_len: 152,
+                payload_len: 100,
+                tcp_flags: Packet::ACK,
+                proto: Packet::TCP,
+                has_ts: true,
+                ..Packet::default()
+            },
+            tsval: 0,
+            first_byte: None,
+        };
+        for n in 0..5_000u32 {
+            segment.packet.t_ns = u64::from(n) * 1_000_000;
+            segment.packet.seq = n * 100;
+            segment.tsval = n;
+            flow.packet(&segment);
+        }
+        assert!(flow.under_way.capacity() <= 64);
+        // The newest are known all the same.
+        segment.from = Side::Server;
+        segment.packet.t_ns += 1_000_000;
+        (segment.packet.ack, segment.packet.tsecr) = (500_000, 4_999);
+        let samples = flow.packet(&segment);
+        let sums = samples.iter().map(|sample| sample.sum_halves_ns);
+        assert_eq!(sums.collect::<Vec<_>>(), [2_000_000]);
     }
 }

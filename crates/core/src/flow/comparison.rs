@@ -10,7 +10,7 @@ use super::meter::{Epochs, put_row};
 use super::{
     Batch, Evicted, FlowKey, FlowMeterCounts, FlowTable, MeterSettings, Observation, Sender, Sink,
 };
-use crate::estimate::{Follower, Lineup, Samples, Segment, Side, Technique};
+use crate::estimate::{Follower, Lineup, Packet, Samples, Segment, Side, Technique};
 
 /// What feeds on observations and gives rows: [`FlowMeter`](super::FlowMeter) or
 /// [`Comparison`]. The order of calls is that of the meter.
@@ -54,6 +54,8 @@ pub struct Comparison {
 #[derive(Debug)]
 struct Flow {
     lanes: Vec<(Follower, Epochs)>,
+    /// The last packet of the client, and of the server.
+    last: [Option<Segment>; 2],
     /// Start of the epoch of the last packet.
     epoch_ns: u64,
     /// Index of the first packet.
@@ -160,6 +162,7 @@ impl Flow {
         let lane = |technique| (Follower::new(technique, seed ^ born), Epochs::default());
         Self {
             lanes: techniques.iter().map(lane).collect(),
+            last: [None; 2],
             epoch_ns,
             born,
         }
@@ -172,9 +175,17 @@ impl Flow {
         // Estimators of the request direction have their epochs end with its
         // packets, as when they run alone.
         let ends = segment.from == Side::Client && since >= epoch_ns.saturating_mul(2);
+        let last = &mut self.last[usize::from(segment.from == Side::Server)];
+        let copied = last
+            .replace(*segment)
+            .is_some_and(|last| is_copy(segment, &last));
         for (method, (follower, epochs)) in self.lanes.iter_mut().enumerate() {
             if ends {
                 add(flow, method, epochs, &follower.end_epoch(), epoch_ns, sink);
+            }
+            // The others tell by themselves what was sent before.
+            if copied && !matches!(follower, Follower::Request(_)) {
+                continue;
             }
             let samples = follower.packet(segment);
             add(flow, method, epochs, &samples, epoch_ns, sink);
@@ -199,6 +210,23 @@ impl Flow {
             epochs.hand_out(flow, method, u64::MAX, sink);
         }
     }
+}
+
+/// A packet is in a capture twice where it passed twice: before and behind a balancer, or on a
+/// bridge and its ports.
+const COPIED_NS: u64 = 1_000_000;
+
+/// Whether a segment of TCP is the `last` one of its side once more, and was not sent again.
+fn is_copy(segment: &Segment, last: &Segment) -> bool {
+    let (new, old) = (&segment.packet, &last.packet);
+    let same = Segment {
+        packet: Packet {
+            t_ns: old.t_ns,
+            ..*new
+        },
+        ..*segment
+    };
+    segment.is_tcp() && same == *last && new.t_ns.saturating_sub(old.t_ns) < COPIED_NS
 }
 
 fn add(

@@ -51,17 +51,30 @@ impl Hint {
 }
 
 /// The rule that names the client where no SYN was seen: the side inside one of
-/// the client networks if only one side is; else the side with the higher port;
-/// else, with equal ports, the sender of the first packet.
+/// the client networks if only one side is; else the one whose port is not a server's, if
+/// the other's is; else the side with the higher port; else, with equal ports, the sender of
+/// the first packet.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
     client_nets: Vec<Cidr>,
+    server_ports: Vec<u16>,
 }
 
 impl Direction {
     /// The rule with these client networks, of which there may be none.
     pub fn new(client_nets: Vec<Cidr>) -> Self {
-        Self { client_nets }
+        Self {
+            client_nets,
+            server_ports: Vec::new(),
+        }
+    }
+
+    /// The same, with these ports of servers, of which there may be none.
+    pub fn with_server_ports(self, server_ports: Vec<u16>) -> Self {
+        Self {
+            server_ports,
+            ..self
+        }
     }
 
     /// Whether the sender of a flow's first packet is the client.
@@ -75,7 +88,16 @@ impl Direction {
         match (inside(packet.src()), inside(packet.dst())) {
             (true, false) => true,
             (false, true) => false,
-            _ => packet.sport() >= packet.dport(),
+            _ => self.is_client_by_port(packet.sport(), packet.dport()),
+        }
+    }
+
+    fn is_client_by_port(&self, own: u16, other: u16) -> bool {
+        let is_servers = |port| self.server_ports.contains(&port);
+        match (is_servers(own), is_servers(other)) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => own >= other,
         }
     }
 }

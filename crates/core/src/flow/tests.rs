@@ -106,6 +106,20 @@ fn client_networks_overrule_the_ports() {
     assert_eq!(see(&mut table, elsewhere, Hint::None, 1).0, Sender::Client);
 }
 
+/// As gRPC's port and Linux' clients have them.
+#[test]
+fn a_servers_port_overrules_the_higher_one() {
+    let key = key("10.0.0.1", 40_000, "10.0.0.2", 50_051);
+    let direction = |ports: &[u16]| Direction::default().with_server_ports(ports.to_vec());
+    let is_client = |ports, key: &FlowKey| direction(ports).sender_is_client(key, Hint::None);
+    assert!(!is_client(&[], &key));
+    assert!(is_client(&[50_051, 443], &key));
+    assert!(!is_client(&[50_051, 443], &key.reversed()));
+    // Both: as without.
+    assert!(!is_client(&[50_051, 40_000], &key));
+    assert!(!direction(&[50_051]).sender_is_client(&key, Hint::Answers));
+}
+
 #[test]
 fn equal_ports_leave_it_to_the_first_packet() {
     for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")] {

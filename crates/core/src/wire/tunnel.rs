@@ -122,7 +122,11 @@ pub(super) fn in_udp(port: u16, payload: &[u8]) -> Result<Option<Network<'_>>, S
         }
         VXLAN_GPE_PORT => vxlan_gpe(payload),
         GENEVE_PORT => geneve(payload),
-        MPLS_PORT => carried(payload, 0, Layer::Mpls),
+        // Labels have nothing else that others could not have, too.
+        MPLS_PORT => match carried(payload, 0, Layer::Mpls) {
+            Err(Skip::NotIp | Skip::LinkDepth) => Err(Skip::BadTunnel),
+            carried => carried,
+        },
         GTP_PORT => gtp(payload),
         _ if GUE_PORTS.contains(&port) => gue(payload),
         _ => return Ok(None),

@@ -237,3 +237,68 @@ fn an_opaque_packet_is_judged_by_time_and_size_alone() {
     let mean = tally.mean_ns().expect("an estimate");
     assert!((mean - 5e6).abs() < 5e3, "{mean} ns");
 }
+
+/// NTP's step, a leap second, a machine that goes on: one request at a time, and 5 ms each.
+#[test]
+fn a_clock_that_is_put_back_makes_no_latency_shorter() {
+    const LATENCY_NS: u64 = 5 * MS;
+    let gap = Method::FixedGap(FixedGapConfig::default());
+    let modes = Method::Modes(ModesConfig::default());
+    for (method, timed) in [
+        (Method::WindowChain, true),
+        (gap, true),
+        (modes.clone(), true),
+        (modes, false),
+    ] {
+        for back_ns in [20 * MS, 1_000 * MS, 30_000 * MS, 3_600_000 * MS] {
+            let mut t_ns = 2 * 3_600_000 * MS;
+            let mut packets = vec![tcp_syn(t_ns, 0), tcp_ack(t_ns + 30 * US, 1, 1)];
+            for i in 0..400u32 {
+                t_ns += LATENCY_NS;
+                if i == 200 {
+                    t_ns -= back_ns;
+                }
+                packets.push(match timed {
+                    true => tcp_request(t_ns, 1 + i * 100, 100, 1 + i * 5000),
+                    false => datagram(t_ns, 200),
+                });
+            }
+            let mut flow = Estimator::new(&method);
+            let (mut samples, mut before) = (0, 0);
+            let mut look = |found: Vec<Sample>| {
+                for sample in found {
+                    samples += sample.weight_halves / 2;
+                    let mean_ns = sample.mean_ns().expect("a mean");
+                    assert!(
+                        (mean_ns - LATENCY_NS as f64).abs() < 50e3,
+                        "{method:?}, back by {back_ns}: {mean_ns} ns"
+                    );
+                }
+            };
+            for packet in &packets {
+                if packet.t_ns / (200 * MS) != before {
+                    before = packet.t_ns / (200 * MS);
+                    look(flow.end_epoch().iter().copied().collect());
+                }
+                look(flow.packet(packet).iter().copied().collect());
+            }
+            look(flow.end_epoch().iter().copied().collect());
+            assert!(samples > 380, "{method:?}, back by {back_ns}: {samples}");
+        }
+    }
+}
+
+#[test]
+fn packets_of_two_cpus_are_of_one_time() {
+    let mut packets = vec![tcp_syn(MS, 0), tcp_ack(MS + 30 * US, 1, 1)];
+    for i in 0..100u32 {
+        let t_ns = 10 * MS + u64::from(i) * 10 * MS;
+        packets.push(tcp_request(t_ns, 1 + i * 100, 100, 1 + i * 5000));
+        // An ACK that another CPU has had for 3 ms.
+        packets.push(tcp_ack(t_ns - 3 * MS, 101 + i * 100, 1 + i * 5000));
+    }
+    let tally = tally(&mut Estimator::new(&Method::WindowChain), packets);
+    assert_eq!(tally.samples(), 99);
+    let mean = tally.mean_ns().expect("an estimate");
+    assert!((mean - 10e6).abs() < 5e3, "{mean} ns");
+}
