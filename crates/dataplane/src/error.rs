@@ -192,6 +192,16 @@ pub enum DataPlaneError {
         /// The driver's answer.
         cause: io::Error,
     },
+    /// The same, of a program that only measures.
+    #[error(
+        "the driver of {interface} refuses native XDP: {cause}. Usual causes: an MTU too large for XDP, large receive offload, too few queues; measure with `--attach tc`, or `--no-bpf`"
+    )]
+    MeterRefused {
+        /// The interface.
+        interface: String,
+        /// The driver's answer.
+        cause: io::Error,
+    },
     /// The running data plane has another mode.
     #[error(
         "the data plane on {interface} runs in {running} mode; the mode cannot change under traffic: take it down first (`causeway lb unload --yes`, `causeway agent unload --yes`)"

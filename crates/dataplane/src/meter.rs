@@ -10,6 +10,7 @@ mod load;
 mod options;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
@@ -65,7 +66,8 @@ pub struct MeterSample {
     pub flow: MeteredFlow,
     /// Which estimator: 0 is [`MeterOptions::method`], then [`MeterOptions::more`].
     pub slot: u8,
-    /// Start of the epoch, nanoseconds since the Unix epoch.
+    /// Start of the epoch, nanoseconds since the Unix epoch, as that was when the meter began
+    /// ([`KernelMeter::clock_step_ns`]).
     pub epoch_start_ns: u64,
     /// The latencies.
     pub tally: Tally,
@@ -127,6 +129,8 @@ pub struct KernelMeter {
     /// The flows of each estimator, with its slot.
     flows: Vec<(u8, MapHandle)>,
     verdicts: PerCpu<PacketsBytes>,
+    /// Why the program does not run as XDP, where the driver would not have it.
+    refused: Option<DataPlaneError>,
     // The link before the program that it holds.
     hold: Option<Hold>,
     skel: MeterSkel<'static>,
@@ -149,16 +153,19 @@ impl KernelMeter {
         plane::check_kernel()?;
         let interface = Interface::find(&options.interface)?;
         let tc = choose(options, &interface)?;
-        let skel = load::load(options, tc)?;
-        let (hold, place) = if tc {
-            let program = skel.progs.causeway_meter_tc.as_fd();
-            let link = TcLink::attach(program, &interface, TcDirection::In)?;
-            (Hold::Tc { _link: link }, MeterHook::Tc)
-        } else {
-            let program = skel.progs.causeway_meter.as_fd();
-            let (link, mode) = Link::attach(program, &interface, options.xdp_mode)?;
-            (Hold::Xdp { _link: link }, MeterHook::Xdp(mode))
+        let mut skel = load::load(options, tc)?;
+        let (attached, refused) = match attach(&skel, options, &interface, tc) {
+            Err(refused @ DataPlaneError::MeterRefused { .. })
+                if options.attach == Attach::Auto && options.next.is_none() =>
+            {
+                // Before the other program has maps of its own.
+                drop(skel);
+                skel = load::load(options, true)?;
+                (attach(&skel, options, &interface, true)?, Some(refused))
+            }
+            attached => (attached?, None),
         };
+        let (hold, place) = attached;
         let handle = |map| MapHandle::try_from(map).map_err(|e| failed("open a map", &e));
         let mut flows = Vec::new();
         for (place, (slot, method)) in load::in_order(options).into_iter().enumerate() {
@@ -177,6 +184,7 @@ impl KernelMeter {
             records,
             flows,
             verdicts: PerCpu::new(handle(&skel.maps.verdicts)?)?,
+            refused,
             hold: Some(hold),
             skel,
         })
@@ -185,6 +193,22 @@ impl KernelMeter {
     /// How the program runs.
     pub fn place(&self) -> MeterHook {
         self.place
+    }
+
+    /// Why it does not run as XDP, where the driver would not have it: at TC ingress any MTU will
+    /// do.
+    pub fn refused(&self) -> Option<&DataPlaneError> {
+        self.refused.as_ref()
+    }
+
+    /// How far Unix time has moved against the clock of [`MeterSample::epoch_start_ns`] since
+    /// the meter began: it was set, or the machine was asleep.
+    pub fn clock_step_ns(&self) -> i64 {
+        let rodata = self.skel.maps.rodata_data;
+        let began = rodata.map(|rodata| rodata.cfg_clock_offset_ns);
+        began.map_or(0, |began| {
+            load::clock_offset_ns().wrapping_sub(began) as i64
+        })
     }
 
     /// Waits at most `timeout` for latencies of epochs that have ended, and gives
@@ -262,7 +286,7 @@ impl KernelMeter {
     pub fn servers(&self) -> Result<Vec<ServerLatencies>> {
         let map = &self.skel.maps.servers;
         let mut servers = Vec::new();
-        for key in map.keys() {
+        for key in each_once(map.keys(), map.max_entries()) {
             let value = map.lookup(&key, MapFlags::ANY);
             let value = value.map_err(|e| failed("read the histograms", &e))?;
             let (Some(key), Some(value)) = (MeterServer::from_bytes(&key), value) else {
@@ -301,6 +325,34 @@ impl KernelMeter {
     }
 }
 
+/// Keys of a map from which the kernel evicts meanwhile: behind one that is gone it begins anew.
+fn each_once(keys: impl Iterator<Item = Vec<u8>>, entries: u32) -> BTreeSet<Vec<u8>> {
+    keys.take(2 * entries as usize).collect()
+}
+
+/// Puts the program on the interface.
+fn attach(
+    skel: &MeterSkel<'static>,
+    options: &MeterOptions,
+    interface: &Interface,
+    tc: bool,
+) -> Result<(Hold, MeterHook)> {
+    if tc {
+        let program = skel.progs.causeway_meter_tc.as_fd();
+        let link = TcLink::attach(program, interface, TcDirection::In)?;
+        return Ok((Hold::Tc { _link: link }, MeterHook::Tc));
+    }
+    let program = skel.progs.causeway_meter.as_fd();
+    match Link::attach(program, interface, options.xdp_mode) {
+        Ok((link, mode)) => Ok((Hold::Xdp { _link: link }, MeterHook::Xdp(mode))),
+        // Nothing of the balancer's settings is a remedy here.
+        Err(DataPlaneError::NativeRefused { interface, cause }) => {
+            Err(DataPlaneError::MeterRefused { interface, cause })
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether to run at TC ingress.
 fn choose(options: &MeterOptions, interface: &Interface) -> Result<bool> {
     match (options.attach, xdp::occupant(interface)?) {
@@ -327,4 +379,18 @@ fn ring_buffer(map: MapHandle, sink: Rc<RefCell<Vec<MeterRecord>>>) -> Result<Ri
 
 fn failed(doing: impl Into<String>, error: &libbpf_rs::Error) -> DataPlaneError {
     DataPlaneError::bpf(doing, io_error(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_comes_again_is_one() {
+        let keys = [1, 2, 3, 1, 2, 4].map(|n| vec![n]);
+        let found = each_once(keys.clone().into_iter(), 4);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [[1], [2], [3], [4]]);
+        let endless = keys.into_iter().cycle();
+        assert_eq!(each_once(endless, 4).len(), 4);
+    }
 }

@@ -415,6 +415,23 @@ fn with_both_sides_inside_a_client_network_ports_decide() {
     Sandbox::run(|_| assert_eq!(measured_with("10.3.0.0", 24), u64::from(REQUESTS)));
 }
 
+/// As WireGuard, NAT traversal and NTP have them.
+#[test]
+fn equal_ports_leave_it_to_the_first_packet() {
+    Sandbox::run(|_| {
+        let client = client();
+        let meter = KernelMeter::start(&MeterOptions::new("m0")).expect("meter");
+        client.run(|| {
+            let socket = UdpSocket::bind("10.3.0.2:443").expect("socket");
+            for _ in 0..10 {
+                // No socket listens; the ICMP error may come back here.
+                let _ = socket.send_to(&[7; 200], SERVER);
+            }
+        });
+        wait_for("the packets", || measured(&meter) == 10);
+    });
+}
+
 #[test]
 fn client_networks_overrule_the_ports() {
     Sandbox::run(|_| {

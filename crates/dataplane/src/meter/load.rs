@@ -202,7 +202,7 @@ fn is_xdp(program: &OwnedFd) -> bool {
 }
 
 /// From the kernel's monotonic clock to Unix time, as it is now.
-fn clock_offset_ns() -> u64 {
+pub(super) fn clock_offset_ns() -> u64 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH);
     let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     match (unix, monotonic.map(Duration::from)) {

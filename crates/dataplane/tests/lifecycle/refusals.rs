@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Starts that are refused, each with what is wrong.
 
+use causeway_dataplane::{Attach, KernelMeter, MeterHook, MeterOptions};
+
 use super::*;
 
 #[test]
@@ -157,6 +159,17 @@ fn a_driver_that_refuses_is_named_and_not_worked_around() {
             "{error:?}"
         );
         assert!(error.to_string().contains("MTU"), "{error}");
+        // What only measures does so elsewhere.
+        let meter = KernelMeter::start(&MeterOptions::new("big0")).expect("a meter");
+        assert_eq!(meter.place(), MeterHook::Tc);
+        assert!(meter.refused().is_some());
+        drop(meter);
+        let error = KernelMeter::start(&MeterOptions {
+            attach: Attach::Xdp,
+            ..MeterOptions::new("big0")
+        });
+        let error = error.expect_err("a refusal");
+        assert!(error.to_string().contains("--attach tc"), "{error}");
         wanted.xdp_mode = XdpMode::Generic;
         let (_lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
         assert_eq!(started.mode, AttachedMode::Generic);

@@ -57,6 +57,30 @@ impl Epochs {
     }
 }
 
+/// How far Unix time has moved against the meter's clock, which keeps its own: whole epochs,
+/// so that theirs begin where all do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step(i64);
+
+impl Step {
+    fn new(moved_ns: i64, epoch_ns: u64) -> Self {
+        let epoch_ns = i64::try_from(epoch_ns).unwrap_or(i64::MAX).max(1);
+        let half = epoch_ns / 2 * moved_ns.signum();
+        Self(moved_ns.saturating_add(half) / epoch_ns * epoch_ns)
+    }
+
+    /// A time of the meter's clock.
+    fn unix_ns(self, meter_ns: u64) -> u64 {
+        meter_ns.saturating_add_signed(self.0)
+    }
+
+    /// Epochs that began before this time of the meter's clock are over at a Unix time.
+    fn over_ns(self, unix_ns: u64, epoch_ns: u64) -> u64 {
+        let meter_ns = unix_ns.saturating_sub_signed(self.0);
+        meter_ns.saturating_sub(epoch_ns.saturating_add(GRACE_NS))
+    }
+}
+
 impl Kernel {
     /// Loads the meter and puts it on the interface.
     pub(super) fn start(
@@ -75,7 +99,7 @@ impl Kernel {
             more: more.to_vec(),
             opaque: args.headers() == Headers::Opaque,
             epoch: args.epoch,
-            max_flows: args.max_flows,
+            max_flows: args.max_flows_in_kernel(),
             max_servers: if servers { MAX_SERVERS } else { 0 },
             client_nets: args
                 .client_net
@@ -91,6 +115,15 @@ impl Kernel {
             filter: args.filter(),
             open: Epochs::default(),
             evicted: None,
+        })
+    }
+
+    /// Why it does not run as XDP, where a driver would not have it.
+    pub(super) fn refused(&self) -> Option<String> {
+        let refused = self.meter.refused()?;
+        Some(match std::error::Error::source(refused) {
+            Some(cause) => cause.to_string(),
+            None => refused.to_string(),
         })
     }
 
@@ -115,8 +148,14 @@ impl Kernel {
         }
     }
 
-    fn write_before(&mut self, until_ns: u64, state: &mut State) -> io::Result<()> {
+    /// Writes the epochs that began before `until_ns` of the meter's clock, `step` behind
+    /// which Unix time is.
+    fn write_before(&mut self, until_ns: u64, step: Step, state: &mut State) -> io::Result<()> {
         self.open.take_before(until_ns).try_for_each(|row| {
+            let row = FlowEstimate {
+                epoch_ns: step.unix_ns(row.epoch_ns),
+                ..row
+            };
             state.line(Line {
                 row,
                 latencies: Latencies::default(),
@@ -129,8 +168,9 @@ impl Source for Kernel {
     fn poll(&mut self, timeout: Duration, state: &mut State) -> anyhow::Result<()> {
         let samples = self.meter.poll(timeout)?;
         self.add(&samples);
-        let until_ns = now_ns().saturating_sub(self.epoch_ns.saturating_add(GRACE_NS));
-        Ok(self.write_before(until_ns, state)?)
+        let step = Step::new(self.meter.clock_step_ns(), self.epoch_ns);
+        let until_ns = step.over_ns(now_ns(), self.epoch_ns);
+        Ok(self.write_before(until_ns, step, state)?)
     }
 
     fn distributions(&mut self, totals: &mut Totals) -> anyhow::Result<()> {
@@ -157,7 +197,8 @@ impl Source for Kernel {
         samples.extend(open.samples);
         self.evicted = Some(open.evicted);
         self.add(&samples);
-        Ok(self.write_before(u64::MAX, state)?)
+        let step = Step::new(self.meter.clock_step_ns(), self.epoch_ns);
+        Ok(self.write_before(u64::MAX, step, state)?)
     }
 
     fn counters(&mut self) -> anyhow::Result<Counters> {
@@ -186,6 +227,25 @@ mod tests {
     use causeway_dataplane::MeteredFlow;
 
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_moves_rows_and_holds_up_none() {
+        const HOUR_NS: i64 = 3_600_000_000_000;
+        let (epoch_ns, start_ns) = (200_000_000, 10 * HOUR_NS as u64);
+        for moved_ns in [0, HOUR_NS, -HOUR_NS, HOUR_NS + 90_000_000, 50_000_000] {
+            let step = Step::new(moved_ns, epoch_ns);
+            // Three seconds of the meter's clock later.
+            let meter_ns = start_ns + 3_000_000_000;
+            let unix_ns = meter_ns.saturating_add_signed(moved_ns);
+            let over_ns = step.over_ns(unix_ns, epoch_ns);
+            let expected_ns = meter_ns - epoch_ns - GRACE_NS;
+            assert!(over_ns.abs_diff(expected_ns) <= epoch_ns / 2, "{moved_ns}");
+            let label_ns = step.unix_ns(start_ns);
+            let expected_ns = start_ns.saturating_add_signed(moved_ns);
+            assert!(label_ns.abs_diff(expected_ns) <= epoch_ns / 2, "{moved_ns}");
+            assert_eq!(label_ns % epoch_ns, 0);
+        }
+    }
 
     /// A day of records from flows that come and go: what is kept is what is open.
     #[test]

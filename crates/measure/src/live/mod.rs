@@ -139,13 +139,17 @@ pub(crate) fn run(
         args.serve.is_none() || style.grouping.per != Per::Flow,
         "a time series for each flow would flood Prometheus: --serve goes with --per server, prefix or vip"
     );
-    let target = Target::new(args.out.as_deref(), style.format)?;
+    anyhow::ensure!(
+        interface != "any",
+        "name one interface; what tcpdump takes from all of them can be measured by `tcpdump -i any -s 128 -w - | causeway measure -r -`"
+    );
+    let target = Target::new(args.out.as_deref(), style.format, None)?;
     let server = args.serve.map(Server::start).transpose()?;
     // Before the source says that it measures: who reads that may end it at once.
     stop::catch_signals().context("cannot catch signals")?;
     let interface = Interface::find(interface)?;
     let mut source = source(args, &interface, techniques, &style)?;
-    let Found { totals, .. } = Found::new(&with_totals(&style), args.max_flows as usize, 0);
+    let Found { totals, .. } = Found::new(&with_totals(&style), args.max_flows() as usize, 0);
     let mut state = State {
         rows: Rows::new(style.clone(), target.writer()?)?,
         totals: totals.context("a table has totals")?,
@@ -258,6 +262,9 @@ fn source(
         })
         .collect();
     let kernel = Kernel::start(args, interface, &methods, style)?;
+    if let Some(refused) = kernel.refused() {
+        eprintln!("the driver of {interface} refuses XDP as things are ({refused})");
+    }
     eprintln!("measuring on {interface} ({}); Ctrl-C ends", kernel.place());
     Ok(Box::new(kernel))
 }

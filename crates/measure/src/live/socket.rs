@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use causeway_core::estimate::{Sample, Technique};
 use causeway_core::flow::{
-    Comparison, Direction, FlowEstimate, FlowKey, Headers, Measuring, MeterSettings, Observation,
-    Sink,
+    Comparison, FlowEstimate, FlowKey, Headers, Measuring, MeterSettings, Observation, Sink,
 };
 use causeway_core::wire::{self, SkipCounts};
 use causeway_netio::{Capture, Frame, SNAP_LEN, filter};
@@ -65,8 +64,8 @@ impl Socket {
         let settings = MeterSettings {
             epoch_ns: args.epoch_ns(),
             methods: [],
-            direction: Direction::new(args.client_net.clone()),
-            max_flows: args.max_flows,
+            direction: args.direction(),
+            max_flows: args.max_flows(),
             seed,
             early: true,
         };
@@ -74,7 +73,7 @@ impl Socket {
         Ok(Self {
             capture,
             meter: Comparison::new(settings, techniques.to_vec(), seed),
-            found: Found::lines_alone(style, args.max_flows as usize, seed),
+            found: Found::lines_alone(style, args.max_flows() as usize, seed),
             epoch_ns: args.epoch_ns(),
             looked_ns: 0,
             headers: args.headers(),
