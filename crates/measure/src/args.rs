@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, ModesIbg, Side, Technique};
-use causeway_core::flow::{Cidr, FlowKey, Headers};
+use causeway_core::flow::{Cidr, Direction, FlowKey, Headers};
 use causeway_service::config::{socket_address as endpoint, units};
 use clap::ValueEnum as _;
 
@@ -89,7 +89,8 @@ pub struct MeasureArgs {
 
     /// Where no SYN was seen, the client is the side inside this network; may be repeated
     ///
-    /// Without it the client is then the side with the higher port.
+    /// Without it the client is then the side whose port is not one of --port, else the one
+    /// with the higher port.
     #[arg(long, value_name = "CIDR")]
     pub(crate) client_net: Vec<Cidr>,
 
@@ -125,8 +126,10 @@ pub struct MeasureArgs {
     pub(crate) serve: Option<SocketAddr>,
 
     /// Flows held at once; beyond that, those silent for long are ended early
-    #[arg(long, value_name = "COUNT", default_value = "1Mi", value_parser = flows)]
-    pub(crate) max_flows: u32,
+    ///
+    /// [default: 1Mi; in the kernel, which takes the memory at once, 128Ki]
+    #[arg(long, value_name = "COUNT", value_parser = flows)]
+    max_flows: Option<u32>,
 
     /// Threads that estimate, beside the one that reads; 0 for one thread in all
     #[arg(long, value_name = "COUNT")]
@@ -273,12 +276,28 @@ impl MeasureArgs {
         }
     }
 
+    /// Which side is the client where no SYN tells. The ports that are looked at are
+    /// servers' mostly: where both sides have one of them it tells nothing.
+    pub fn direction(&self) -> Direction {
+        Direction::new(self.client_net.clone()).with_server_ports(self.port.clone())
+    }
+
     /// The packets to look at.
     pub fn filter(&self) -> Filter {
         Filter {
             ports: self.port.clone(),
             hosts: self.host.clone(),
         }
+    }
+
+    /// Flows held at once.
+    pub fn max_flows(&self) -> u32 {
+        self.max_flows.unwrap_or(1 << 20)
+    }
+
+    /// The same of the meter in the kernel, some 300 bytes each for each estimator.
+    pub fn max_flows_in_kernel(&self) -> u32 {
+        self.max_flows.unwrap_or(1 << 17)
     }
 
     /// Estimating threads beside the reading one.

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +43,8 @@ pub(crate) struct Input {
     pub position: Arc<AtomicU64>,
     /// Length of the file, standard input too; `None` for pipes.
     pub len: Option<u64>,
+    /// Device and inode of a file.
+    pub file: Option<(u64, u64)>,
 }
 
 impl Input {
@@ -62,7 +65,12 @@ impl Input {
             anyhow::bail!("{name}: is a directory");
         }
         let len = metadata.is_file().then_some(metadata.len());
-        Self::new(Awaited { file, until: None }, len, ahead).context(name)
+        let identity = metadata.is_file().then(|| (metadata.dev(), metadata.ino()));
+        let input = Self::new(Awaited { file, until: None }, len, ahead).context(name)?;
+        Ok(Self {
+            file: identity,
+            ..input
+        })
     }
 
     fn new(source: impl Read + Send + 'static, len: Option<u64>, ahead: bool) -> io::Result<Self> {
@@ -80,6 +88,7 @@ impl Input {
             bytes: decompress(&start, joined, ahead)?,
             position,
             len,
+            file: None,
         })
     }
 }
@@ -101,7 +110,7 @@ fn decompress(
             DICTIONARY_KIB,
         ))
     } else if start.starts_with(&LZ4) {
-        Box::new(lz4_flex::frame::FrameDecoder::new(source))
+        Box::new(Lz4Frames(lz4_flex::frame::FrameDecoder::new(source)))
     } else {
         return Ok(Box::new(source));
     };
@@ -109,6 +118,21 @@ fn decompress(
         Ok(Box::new(Ahead::new(plain)?))
     } else {
         Ok(plain)
+    }
+}
+
+/// All frames of a file of lz4, which may be several like a file of the others: their decoder
+/// ends at the end of each.
+struct Lz4Frames<R: Read>(lz4_flex::frame::FrameDecoder<R>);
+
+impl<R: BufRead> Read for Lz4Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let count = self.0.read(buffer)?;
+            if count > 0 || buffer.is_empty() || self.0.get_mut().fill_buf()?.is_empty() {
+                return Ok(count);
+            }
+        }
     }
 }
 

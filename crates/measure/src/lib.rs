@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use causeway_core::estimate::{Lineup, Method, Technique, Three};
-use causeway_core::flow::{Comparison, Direction, FlowMeter, Measuring, MeterSettings};
+use causeway_core::flow::{Comparison, FlowMeter, Measuring, MeterSettings};
 use causeway_service::stop;
 
 pub use args::MeasureArgs;
@@ -84,14 +84,14 @@ impl MeasureArgs {
             stop::catch_signals().context("cannot catch signals")?;
         }
         let style = self.style(techniques, input.len.is_none());
-        let target = Target::new(self.out.as_deref(), style.format)?;
+        let target = Target::new(self.out.as_deref(), style.format, input.file)?;
         let threads = self.workers();
         let shares = (threads * SHARES).max(1);
         let settings = MeterSettings {
             epoch_ns: self.epoch_ns(),
             methods: [],
-            direction: Direction::new(self.client_net.clone()),
-            max_flows: self.max_flows.div_ceil(shares as u32),
+            direction: self.direction(),
+            max_flows: self.max_flows().div_ceil(shares as u32),
             seed: RandomState::new().hash_one(0u8),
             early: style.endless,
         };
@@ -101,7 +101,7 @@ impl MeasureArgs {
             headers: self.headers(),
             filter: self.filter(),
             expression: Expression::new(&self.expression),
-            max_groups: self.max_flows as usize,
+            max_groups: self.max_flows() as usize,
             seed: settings.seed,
         };
         let mut rows = Rows::new(style.clone(), target.writer()?)?;

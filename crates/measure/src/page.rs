@@ -47,7 +47,14 @@ pub(crate) fn write(
 
 fn listing(totals: &Totals, style: &Style) -> Markup {
     let groups = totals.groups();
-    let listed = &groups[..groups.len().min(LISTED)];
+    let mut listed = groups.clone();
+    if listed.len() > LISTED {
+        listed.sort_by_key(|(_, _, total)| std::cmp::Reverse(total.tally.samples()));
+        listed.truncate(LISTED);
+        listed.sort_by_key(|(key, method, _)| (*key, *method));
+    }
+    let rest = totals.rest().map(|(_, total)| total.tally.samples());
+    let rest: u64 = rest.sum();
     html! {
         h2 { "Over the whole input" }
         @if groups.is_empty() {
@@ -61,10 +68,13 @@ fn listing(totals: &Totals, style: &Style) -> Markup {
                     @for (_, name, _) in PERCENTILES { th { (name.to_lowercase()) } }
                     th { "W" } th.l { "quality" }
                 }
-                @for (key, method, total) in listed { (line(style, key, *method, total)) }
+                @for (key, method, total) in &listed { (line(style, key, *method, total)) }
             } }
             @if groups.len() > LISTED {
-                p.note { "The first " (LISTED) " of " (groups.len()) " lines; `-o csv` has them all." }
+                p.note { "The " (LISTED) " of " (groups.len()) " lines with the most samples; `-o csv` has them all." }
+            }
+            @if rest > 0 {
+                p.note { (rest) " samples are of others, beyond `--max-flows`." }
             }
             p.note {
                 "A percentile needs one sample beyond it. W is the number of requests that a client keeps "

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where results go: standard output or a file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -21,11 +22,16 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The file at `path`, or standard output.
+    /// The file at `path`, or standard output. `input` has device and inode of the file that is
+    /// read.
     ///
     /// # Errors
-    /// A file that cannot be written; binary data for a terminal.
-    pub(crate) fn new(path: Option<&Path>, format: Format) -> anyhow::Result<Self> {
+    /// A file that cannot be written, or is the input; binary data for a terminal.
+    pub(crate) fn new(
+        path: Option<&Path>,
+        format: Format,
+        input: Option<(u64, u64)>,
+    ) -> anyhow::Result<Self> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             anyhow::ensure!(
                 format != Format::Parquet || !io::stdout().is_terminal(),
@@ -33,6 +39,12 @@ impl Target {
             );
             return Ok(Self { file: None });
         };
+        let there = fs::metadata(path).map(|there| (there.dev(), there.ino()));
+        anyhow::ensure!(
+            input.is_none() || there.ok() != input,
+            "{} is the capture itself: name another file with --out",
+            path.display()
+        );
         let file =
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {

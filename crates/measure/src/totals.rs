@@ -177,17 +177,20 @@ impl Totals {
     }
 
     fn total(&mut self, flow: &FlowKey, method: u8) -> &mut Total {
-        let key = (self.wanted.grouping.key(flow), method);
+        self.group((self.wanted.grouping.key(flow), method))
+    }
+
+    fn group(&mut self, key: (FlowKey, u8)) -> &mut Total {
         if self.groups.len() >= self.wanted.max_groups && !self.groups.contains_key(&key) {
-            return self.rest.entry(method).or_default();
+            return self.rest.entry(key.1).or_default();
         }
         self.groups.entry(key).or_default()
     }
 
-    /// Adds another thread's sums.
+    /// Adds another thread's sums, within the bound on groups.
     pub(crate) fn merge(&mut self, other: Totals) {
         for (key, total) in other.groups {
-            self.groups.entry(key).or_default().merge(&total);
+            self.group(key).merge(&total);
         }
         for (method, total) in other.rest {
             self.rest.entry(method).or_default().merge(&total);
@@ -301,6 +304,23 @@ mod tests {
             );
             assert!(points.iter().all(|&(_, mean_ns)| mean_ns == 100_000.0));
         }
+    }
+
+    #[test]
+    fn groups_of_all_parts_are_bounded_together() {
+        let mut all = totals(5);
+        for part in 0..4 {
+            let mut one = totals(5);
+            (0..10).for_each(|n| one.row(&row(part * 10 + n, 1, 100)));
+            all.merge(one);
+        }
+        let whole = all
+            .groups()
+            .iter()
+            .map(|(_, _, t)| t.tally.samples())
+            .sum::<u64>();
+        let rest = all.rest().map(|(_, t)| t.tally.samples()).sum::<u64>();
+        assert_eq!((all.groups().len(), whole, rest), (5, 50, 350));
     }
 
     #[test]

@@ -105,7 +105,12 @@ fn every_container_and_number_of_threads_gives_the_same() {
     assert!(stdout(&expected).lines().count() > 8);
 
     let ng = pcapng(&pcap);
-    let zst = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+    fn zst(bytes: &[u8]) -> Vec<u8> {
+        zstd::encode_all(bytes, 1).unwrap()
+    }
+    // As two programs have written it, or one that was told to flush.
+    let halves = pcap.split_at(pcap.len() / 2);
+    let twice = |pack: fn(&[u8]) -> Vec<u8>| [pack(halves.0), pack(halves.1)].concat();
     let files = [
         ("plain", pcap.clone()),
         ("gz", gzip(&pcap)),
@@ -114,6 +119,10 @@ fn every_container_and_number_of_threads_gives_the_same() {
         ("ng.gz", gzip(&ng)),
         ("xz", xz(&pcap)),
         ("lz4", lz4(&pcap)),
+        ("gz.twice", twice(gzip)),
+        ("zst.twice", twice(zst)),
+        ("xz.twice", twice(xz)),
+        ("lz4.twice", twice(lz4)),
     ];
     for (name, bytes) in &files {
         // No suffix: the content gives the format.
@@ -217,4 +226,37 @@ fn a_missing_file_and_a_directory_are_named() {
     let output = measure(dir.path(), &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("is a directory"));
+}
+
+#[test]
+fn results_do_not_take_the_captures_place() {
+    let dir = TempDir::new().unwrap();
+    let (path, link) = (dir.path().join("x.pcap"), dir.path().join("y.pcap"));
+    let pcap = unpacked("w4.pcap.zst");
+    fs::write(&path, &pcap).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for out in [&path, &link] {
+        let output = measure(&path, &["-o", "csv", "--out", out.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains("is the capture itself"));
+        assert!(fs::read(&path).unwrap() == pcap);
+    }
+}
+
+/// As tcpdump has packets that pass a bridge and its ports, or come to a balancer and leave it.
+#[test]
+fn packets_that_passed_twice_are_of_one() {
+    let pcap = unpacked("both.pcap.zst");
+    let mut copied = pcap[..24].to_vec();
+    let mut at = 24;
+    for (_, _, data) in records(&pcap) {
+        let record = &pcap[at..at + 16 + data.len()];
+        copied.extend([record, record].concat());
+        at += record.len();
+    }
+    let estimators = "window-chain,handshake,ts-echo,seq-ack,seq-ack-client,timestamps,timestamps-client,sampled,sampled-client";
+    let args = ["-o", "csv", "--estimator", estimators];
+    let (once, twice) = (measure_stdin(&pcap, &args), measure_stdin(&copied, &args));
+    assert!(stdout(&once).contains(",handshake,"));
+    assert_eq!(stdout(&twice), stdout(&once));
 }

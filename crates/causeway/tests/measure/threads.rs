@@ -90,3 +90,17 @@ fn a_reader_that_leaves_ends_all_threads() {
         assert!(status.success(), "{threads} threads");
     }
 }
+
+/// `--max-flows` bounds the table, too, whoever worked on its flows.
+#[test]
+fn a_table_has_no_more_flows_than_are_held() {
+    let (many, _) = repeated(100, 4);
+    for threads in ["0", "1", "8"] {
+        let output = measure_stdin(&many, &["--max-flows", "100", "--threads", threads]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        // With its head and the line of the others.
+        let lines = stdout(&output).lines().count();
+        assert!((30..=102).contains(&lines), "{threads} threads: {lines}");
+        assert!(stdout(&output).contains("(others)"), "{threads} threads");
+    }
+}
