@@ -46,8 +46,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     selection: LiveArgs,
     /// What the client sends
-    #[arg(long, value_enum, default_value_t = Kind::Ack)]
-    packet: Kind,
+    ///
+    /// [default: udp for the name of a VIP of UDP, else ack]
+    #[arg(long, value_enum)]
+    packet: Option<Kind>,
     /// Timestamp that the client echoes; without it the packet has none
     #[arg(long, value_name = "N", value_parser = number)]
     echo: Option<u32>,
@@ -107,8 +109,8 @@ impl Args {
         self.check_alone()?;
         ensure_named(&self.config)?;
         let config = in_force(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-        let vip = self.vip_in(&config)?;
-        let frame = self.frame(vip)?;
+        let (vip, kind) = self.vip_in(&config)?;
+        let frame = self.frame(vip, kind)?;
         let stateful = &config.stateful;
         let layout = ConnLayout {
             connections: stateful.connections,
@@ -123,7 +125,7 @@ impl Args {
         let vip = plane.vip_of(Vip {
             address: vip.ip(),
             port: vip.port(),
-            protocol: match self.packet {
+            protocol: match kind {
                 Kind::Udp => Protocol::Udp,
                 _ => Protocol::Tcp,
             },
@@ -165,24 +167,41 @@ impl Args {
         }
     }
 
-    /// Where the VIP is that is meant.
-    fn vip_in(&self, config: &BalancerConfig) -> Result<SocketAddr> {
+    /// Where the VIP is that is meant, and the packet to it.
+    fn vip_in(&self, config: &BalancerConfig) -> Result<(SocketAddr, Kind)> {
         let text = self.vip.as_deref().unwrap_or_default();
-        let mut vips = config.vips.iter();
-        let named = vips.find(|vip| vip.name == text && vip.port != 0);
-        match named {
-            Some(vip) => Ok(SocketAddr::new(vip.address, vip.port)),
-            None => endpoint(text).map_err(|wrong| {
+        let vips = config.vips.iter();
+        let named = vips.map(|vip| (vip.name.as_str(), vip.key()));
+        self.vip_among(named.filter(|(name, _)| *name == text).map(|(_, vip)| vip))
+    }
+
+    /// The same, of the VIPs that have the name, of which there is one at most.
+    fn vip_among(&self, mut named: impl Iterator<Item = Vip>) -> Result<(SocketAddr, Kind)> {
+        let text = self.vip.as_deref().unwrap_or_default();
+        let Some(vip) = named.next() else {
+            let address = endpoint(text).map_err(|wrong| {
                 anyhow::anyhow!(
                     "{wrong}; nor has {} a VIP of that name",
                     self.config.display()
                 )
-            }),
+            })?;
+            return Ok((address, self.packet.unwrap_or(Kind::Ack)));
+        };
+        if vip.port == 0 {
+            bail!(
+                "{text} takes every port: name the one that the packet goes to, as {}",
+                SocketAddr::new(vip.address, 80)
+            );
         }
+        let kind = self.packet.unwrap_or(match vip.protocol {
+            Protocol::Tcp => Kind::Ack,
+            Protocol::Udp => Kind::Udp,
+        });
+        Ok((SocketAddr::new(vip.address, vip.port), kind))
     }
 
     /// An Ethernet frame; the balancer looks at no address of it.
-    fn frame(&self, vip: SocketAddr) -> Result<Vec<u8>> {
+    fn frame(&self, vip: SocketAddr, kind: Kind) -> Result<Vec<u8>> {
         let Some(client) = self.client else {
             bail!("name the client with its port");
         };
@@ -199,12 +218,12 @@ impl Args {
         let payload = vec![0; self.payload.into()];
         let mut frame = Vec::new();
         let (from, to) = (client.port(), vip.port());
-        if self.packet == Kind::Udp {
+        if kind == Kind::Udp {
             ip.udp(from, to).write(&mut frame, &payload)?;
             return Ok(frame);
         }
         let tcp = ip.tcp(from, to, 1, 64_000);
-        let mut tcp = match self.packet {
+        let mut tcp = match kind {
             Kind::Syn => tcp.syn(),
             Kind::Fin => tcp.fin().ack(1),
             Kind::Rst => tcp.rst(),
@@ -247,10 +266,33 @@ mod tests {
     fn a_packet_has_one_family() {
         let frame = |vip: &str| {
             let line = format!("198.51.100.7:4000 {vip} --packet syn --echo 7");
-            parse(&line).unwrap().frame(vip.parse().unwrap())
+            parse(&line).unwrap().frame(vip.parse().unwrap(), Kind::Syn)
         };
         assert_eq!(frame("192.0.2.1:80").unwrap().len(), 14 + 20 + 32);
         assert!(frame("[2001:db8::1]:80").is_err());
+    }
+
+    #[test]
+    fn a_name_brings_its_port_and_protocol() {
+        let of = |line: &str, port, protocol| {
+            let vip = Vip {
+                address: "192.0.2.1".parse().unwrap(),
+                port,
+                protocol,
+            };
+            let args = parse(&format!("198.51.100.7:4000 {line}")).unwrap();
+            let found = args.vip_among([vip].into_iter());
+            found.map(|(address, kind)| (address.port(), kind))
+        };
+        assert_eq!(of("dns", 53, Protocol::Udp).unwrap(), (53, Kind::Udp));
+        assert_eq!(of("web", 80, Protocol::Tcp).unwrap(), (80, Kind::Ack));
+        let syn = of("dns --packet syn", 53, Protocol::Udp).unwrap();
+        assert_eq!(syn, (53, Kind::Syn));
+        let every = of("web", 0, Protocol::Tcp).unwrap_err().to_string();
+        assert!(every.contains("takes every port"), "{every}");
+        let none = parse("198.51.100.7:4000 web").unwrap();
+        let none = none.vip_among([].into_iter()).unwrap_err().to_string();
+        assert!(none.contains("nor has"), "{none}");
     }
 
     #[test]

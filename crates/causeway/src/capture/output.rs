@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where packets go: a pcapng file, or lines on standard output.
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -64,7 +64,14 @@ impl Output {
                     .truncate(true)
                     .mode(0o600)
                     .open(file);
-                Box::new(new.with_context(|| format!("cannot write {}", file.display()))?)
+                let what = || format!("cannot write {}", file.display());
+                let new = new.with_context(what)?;
+                // One that was there keeps the mode that it had.
+                if new.metadata().with_context(what)?.is_file() {
+                    let own = Permissions::from_mode(0o600);
+                    new.set_permissions(own).with_context(what)?;
+                }
+                Box::new(new)
             }
         };
         let mut output = Self {
@@ -155,5 +162,23 @@ impl Output {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(error).with_context(|| format!("cannot write {}", self.name)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_there_becomes_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.pcapng");
+        fs::write(&file, "of another program").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        Output::pcapng(&file, "eth0", 256).unwrap();
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 }

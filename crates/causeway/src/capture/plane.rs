@@ -151,12 +151,13 @@ impl Plane {
         self.real_of(&mirrored.after.as_ref()?.data, mirrored.vip)
     }
 
-    /// The VIP with this address, port and protocol.
+    /// The VIP with this address, port and protocol, or else that of all ports.
     pub(crate) fn vip_of(&self, vip: Vip) -> Option<VipId> {
         let Self::Balancer { pool, .. } = self else {
             return None;
         };
-        let found = pool.vips.iter().find(|(_, own)| *own == vip);
+        let of = |vip| pool.vips.iter().find(|(_, own)| *own == vip);
+        let found = of(vip).or_else(|| of(Vip { port: 0, ..vip }));
         found.map(|(id, _)| *id)
     }
 
@@ -256,7 +257,31 @@ pub(super) mod tests {
         assert_eq!(plane.sent_to(&mirrored(None)), None);
         let web = plane.names().next().map(|(_, vip)| vip);
         assert_eq!(web.and_then(|vip| plane.vip_of(vip)), Some(3));
+        assert_eq!(
+            web.and_then(|vip| plane.vip_of(Vip { port: 81, ..vip })),
+            None
+        );
         assert_eq!(plane.vip_name(3), "web");
         assert_eq!(plane.vip_name(4), "vip 4");
+    }
+
+    #[test]
+    fn a_vip_of_all_ports_has_those_that_no_other_has() {
+        let mut plane = balancer();
+        let Plane::Balancer { pool, .. } = &mut plane else {
+            panic!("a balancer");
+        };
+        let web = pool.vips[0].1;
+        pool.vips.push((4, Vip { port: 0, ..web }));
+        let of = |port, protocol| {
+            plane.vip_of(Vip {
+                port,
+                protocol,
+                ..web
+            })
+        };
+        assert_eq!(of(80, Protocol::Tcp), Some(3));
+        assert_eq!(of(8080, Protocol::Tcp), Some(4));
+        assert_eq!(of(8080, Protocol::Udp), None);
     }
 }
