@@ -107,6 +107,14 @@ impl Found {
         }
     }
 
+    /// What one of so many shares finds.
+    pub(crate) fn of_shares(self, shares: usize) -> Self {
+        Self {
+            totals: self.totals.map(|totals| totals.of_shares(shares)),
+            ..self
+        }
+    }
+
     /// Finds rows alone, whatever the format; sums are kept elsewhere.
     pub(crate) fn lines_alone(style: &Style, max_flows: usize, seed: u64) -> Self {
         Self {

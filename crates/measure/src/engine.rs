@@ -16,7 +16,6 @@ use super::args::Filter;
 use super::collect::{Found, write_lines};
 use super::expression::Expression;
 use super::input::Input;
-use super::names::Per;
 use super::pool::{Closing, Pool, Rounds, SHARES};
 use super::progress::Progress;
 use super::rows::Rows;
@@ -171,12 +170,8 @@ fn run_pool<M: Measuring>(
         seed,
     } = job;
     let style = rows.style().clone();
-    // Flows are in one share each, servers in many.
-    let of_share = match style.grouping.per {
-        Per::Flow => (max_groups / meters.len().max(1)).max(1),
-        _ => max_groups,
-    };
-    let found = || Found::new(&style, of_share, seed);
+    let shares = meters.len();
+    let found = || Found::new(&style, max_groups, seed).of_shares(shares);
     let pool = Pool::new(meters.into_iter().map(|meter| (meter, found())));
     let (summary, written) = thread::scope(|scope| {
         let pool = &pool;

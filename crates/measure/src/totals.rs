@@ -9,6 +9,7 @@ use causeway_core::flow::{FlowEstimate, FlowKey, FlowState};
 use causeway_core::hist::Latencies;
 
 use super::group::Grouping;
+use super::names::Per;
 
 /// Points of a time series; beyond that, neighbours become one.
 const MAX_POINTS: usize = 1024;
@@ -32,6 +33,8 @@ pub(crate) struct Wanted {
 #[derive(Debug)]
 pub(crate) struct Totals {
     wanted: Wanted,
+    /// Groups at most before they merge.
+    own_groups: usize,
     groups: HashMap<(FlowKey, u8), Total, FlowState>,
     /// Estimates of groups beyond the bound, by estimator.
     rest: BTreeMap<u8, Total>,
@@ -139,10 +142,19 @@ impl Totals {
     /// Nothing so far.
     pub(crate) fn new(wanted: Wanted) -> Self {
         Self {
+            own_groups: wanted.max_groups,
             wanted,
             groups: HashMap::with_hasher(FlowState::new(wanted.seed)),
             rest: BTreeMap::new(),
         }
+    }
+
+    /// The same, one of so many that will merge. Flows are in one of them each, servers in many.
+    pub(crate) fn of_shares(mut self, shares: usize) -> Self {
+        if self.wanted.grouping.per == Per::Flow {
+            self.own_groups = (self.wanted.max_groups / shares.max(1)).max(1);
+        }
+        self
     }
 
     /// Adds a sample to the distributions.
@@ -177,11 +189,11 @@ impl Totals {
     }
 
     fn total(&mut self, flow: &FlowKey, method: u8) -> &mut Total {
-        self.group((self.wanted.grouping.key(flow), method))
+        self.group((self.wanted.grouping.key(flow), method), self.own_groups)
     }
 
-    fn group(&mut self, key: (FlowKey, u8)) -> &mut Total {
-        if self.groups.len() >= self.wanted.max_groups && !self.groups.contains_key(&key) {
+    fn group(&mut self, key: (FlowKey, u8), most: usize) -> &mut Total {
+        if self.groups.len() >= most && !self.groups.contains_key(&key) {
             return self.rest.entry(key.1).or_default();
         }
         self.groups.entry(key).or_default()
@@ -190,7 +202,7 @@ impl Totals {
     /// Adds another thread's sums, within the bound on groups.
     pub(crate) fn merge(&mut self, other: Totals) {
         for (key, total) in other.groups {
-            self.group(key).merge(&total);
+            self.group(key, self.wanted.max_groups).merge(&total);
         }
         for (method, total) in other.rest {
             self.rest.entry(method).or_default().merge(&total);
@@ -219,7 +231,6 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::Per;
 
     fn totals(max_groups: usize) -> Totals {
         Totals::new(Wanted {

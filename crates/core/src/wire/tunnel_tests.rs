@@ -150,12 +150,21 @@ fn a_cut_tunnel_is_not_taken_for_plain_udp() {
 
 #[test]
 fn what_only_has_a_tunnels_port_is_plain_udp() {
-    for port in [4789, 8472, 4790, 6081, 6080, 9886, 19523, 2152, 6635] {
+    for port in [4789, 8472, 4790, 6081, 6080, 9886, 19523, 2152] {
         for payload in [&[0; 40][..], &[0x81; 40], &[0; 3]] {
             let packet = in_udp(port, payload, &[]);
             let got = whole(LinkType::Raw, &packet).map(|datagram| datagram.transport.ports());
             assert_eq!(got, Ok((50_000, port)), "{payload:x?}");
         }
+    }
+}
+
+#[test]
+fn what_has_no_labels_is_plain_udp() {
+    for payload in [&[0; 200][..], &[0x81; 40]] {
+        let packet = in_udp(6635, payload, &[]);
+        let got = whole(LinkType::Raw, &packet).map(|datagram| datagram.transport.ports());
+        assert_eq!(got, Ok((50_000, 6635)), "{payload:x?}");
     }
 }
 

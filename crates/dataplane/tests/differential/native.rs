@@ -8,6 +8,9 @@ use causeway_dataplane::abi::{MeterRecord, MeterSums};
 
 use crate::frames::Flow;
 
+/// A packet that is this much older than one before it shows a clock that was put back.
+const PUT_BACK_NS: u64 = 10_000_000;
+
 struct State {
     estimator: Estimator,
     sums: MeterSums,
@@ -47,7 +50,10 @@ impl Native {
                 ended = modes.end_epoch();
             }
             if counts(&packet) {
-                state.last_ns = state.last_ns.max(packet.t_ns);
+                state.last_ns = match state.last_ns.saturating_sub(packet.t_ns) < PUT_BACK_NS {
+                    true => state.last_ns.max(packet.t_ns),
+                    false => packet.t_ns,
+                };
             }
         }
         let given = state.estimator.packet(&packet);
