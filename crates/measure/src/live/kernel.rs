@@ -8,7 +8,7 @@ use std::time::Duration;
 use causeway_core::estimate::{Method, Tally};
 use causeway_core::flow::{FlowEstimate, FlowKey, Headers};
 use causeway_core::hist::Latencies;
-use causeway_dataplane::{KernelMeter, MeterHook, MeterOptions, MeterSample};
+use causeway_dataplane::{DataPlaneError, KernelMeter, MeterHook, MeterOptions, MeterSample};
 
 use super::super::args::{Filter, MeasureArgs};
 use super::super::names::Per;
@@ -120,10 +120,9 @@ impl Kernel {
 
     /// Why it does not run as XDP, where a driver would not have it.
     pub(super) fn refused(&self) -> Option<String> {
-        let refused = self.meter.refused()?;
-        Some(match std::error::Error::source(refused) {
-            Some(cause) => cause.to_string(),
-            None => refused.to_string(),
+        Some(match self.meter.refused()? {
+            DataPlaneError::MeterRefused { cause, .. } => cause.to_string(),
+            other => other.to_string(),
         })
     }
 
