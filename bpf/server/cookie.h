@@ -23,13 +23,20 @@ const volatile u64 cfg_netns_cookie = 0;
 const volatile u64 cfg_name_seed = 1;
 
 /* A connection with an event-driven clock. */
+/* Where an open connection's clock is. */
+enum cookie_lent {
+	CLOCK_IS_HERE = 0,
+	CLOCK_IS_LENT = 1,    /* in its line, which had the connection's name before this was written */
+	CLOCK_IS_LEAVING = 2, /* on its way there: here it is as new as there */
+};
+
 struct cookie_socket {
 	struct bpf_spin_lock lock; /* out and in may run on two CPUs */
 	u32 cookie;
 	u64 name; /* under which the clock is lent, see timestamp_cache.h */
 	struct cookie_clock clock; /* bits 0: opened by this server, not its VIP's client */
 	u32 lease_t; /* as far as the clock runs while it is lent */
-	u32 is_lent;
+	u32 is_lent; /* enum cookie_lent */
 	u32 pad;
 };
 _Static_assert(sizeof(struct cookie_socket) == 64, "no hidden padding");

@@ -38,7 +38,7 @@ adopt(const struct segment *seg, const struct server_vip *vip, struct bpf_sock *
 	empty_line(segment_name(seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = ours ? echoed : cookie;
-	state->is_lent = 0;
+	state->is_lent = CLOCK_IS_HERE;
 	cookie_clock_start(&state->clock, now_o, t, unit, bits);
 	state->clock.adopted = 1;
 	bpf_spin_unlock(&state->lock);

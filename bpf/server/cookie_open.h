@@ -154,7 +154,7 @@ static __always_inline void cookie_open(struct bpf_sock_ops *ops)
 	empty_line(segment_name(&seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = cookie;
-	state->is_lent = 0;
+	state->is_lent = CLOCK_IS_HERE;
 	state->clock = clock;
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);

@@ -101,7 +101,7 @@ begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct serve
 	empty_line(segment_name(seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = cookie;
-	state->is_lent = 0;
+	state->is_lent = CLOCK_IS_HERE;
 	state->clock = clock;
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);
@@ -137,27 +137,25 @@ static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const 
 static __noinline int
 clock_tsval(struct __sk_buff *skb, const struct segment *seg, struct cookie_socket *state, u32 *tsval)
 {
-	bool was_lent = state->is_lent;
+	bool was_lent = state->is_lent, is_here;
 	enum cookie_segment kind;
-	u32 t, bits, cookie;
+	u32 t = 0, bits, cookie;
 
-	if (was_lent && !take_clock_back(state, seg->tsval)) {
-		struct timestamp_clock *own = clock_at(state->name);
-
-		/* Another CPU has the clock: what it sends is as new as this. */
-		if (!own)
-			return 0;
-		*tsval = *(volatile u32 *)&own->clock.t << (state->clock.bits & 31) | state->cookie;
-		return 1;
-	}
+	if (was_lent)
+		take_clock_back(state, seg->tsval);
 	kind = segment_kind(skb, seg, &state->clock);
 	bpf_spin_lock(&state->lock);
-	t = cookie_clock_stamp_kind(&state->clock, seg->tsval, kind);
+	/* Another CPU may have it, or have lent it meanwhile. */
+	is_here = state->is_lent == CLOCK_IS_HERE;
+	if (is_here)
+		t = cookie_clock_stamp_kind(&state->clock, seg->tsval, kind);
 	bits = state->clock.bits;
 	cookie = state->cookie;
 	bpf_spin_unlock(&state->lock);
+	if (!is_here)
+		t = lent_t(state);
 	*tsval = t << (bits & 31) | cookie;
-	if (was_lent && !(seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)))
+	if (was_lent && is_here && !(seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)))
 		lend_clock(state, segment_name(seg));
 	return 1;
 }

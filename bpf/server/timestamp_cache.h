@@ -17,6 +17,10 @@
  * before the storage has to be told. A connection that finds its line taken goes on
  * behind the lease, which no segment has passed, and echoes from before count for none.
  *
+ * That a claim fails says nothing of whose line it is: who claims it may be about to give it another
+ * name. A clock that is lent is lost if its line has another name, and only then. Who evicts takes the
+ * name away before the clock.
+ *
  * A line whose connection is gone does no harm: without a socket the kernel answers
  * with a reset whatever the echo is, and what opens a connection empties the line.
  */
@@ -200,31 +204,36 @@ static __noinline int lend_clock(struct cookie_socket *state, u64 name)
 	}
 	state->name = name; /* an agent before this one may have named it otherwise */
 	state->lease_t = lease_t;
-	state->is_lent = 1;
+	state->is_lent = CLOCK_IS_LEAVING;
 	bpf_spin_unlock(&state->lock);
+	*(volatile u64 *)&line->name = 0;
+	begin_change(line);
 	own->clock = clock;
 	own->asked = 0;
-	begin_change(line);
-	line->name = name;
 	line->cookie = cookie;
 	line->echoed_t = clock.echoed_t;
 	line->lease_t = lease_t;
 	copy_anchors(line, &clock);
+	asm volatile("" ::: "memory");
+	*(volatile u64 *)&line->name = name;
 	end_change(line);
+	/* A connection that began anew meanwhile has another clock. */
+	if (__sync_val_compare_and_swap(&state->is_lent, CLOCK_IS_LEAVING, CLOCK_IS_LENT) != CLOCK_IS_LEAVING)
+		*(volatile u64 *)&line->name = 0;
 	release(own);
 	return 0;
 }
 
 /*
- * Brings a clock that was lent back into its socket's storage; false: the line is being
- * written, for longer than one can wait. `now_o`: the kernel's TSval now.
+ * Brings a clock that was lent back into its socket's storage; false: another CPU has it for
+ * longer than one can wait. `now_o`: the kernel's TSval now.
  */
 static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
 {
 	struct timestamp_cache_line *line = cache_line(state->name);
 	struct timestamp_clock *own = clock_at(state->name);
-	u32 lease_t = *(volatile u32 *)&state->lease_t;
 	struct cookie_clock clock;
+	bool is_here;
 
 	if (!line || !own)
 		return 0;
@@ -233,21 +242,39 @@ static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
 		clock = own->clock;
 		bpf_spin_lock(&state->lock);
 		state->clock = clock;
-		state->is_lent = 0;
+		state->is_lent = CLOCK_IS_HERE;
 		bpf_spin_unlock(&state->lock);
 		*(volatile u64 *)&line->name = 0;
 		release(own);
 		return 1;
 	}
-	if (*(volatile u64 *)&line->name == state->name)
-		return 0;
 	bpf_spin_lock(&state->lock);
-	if (state->is_lent && state->lease_t == lease_t) { /* else another CPU was faster */
-		cookie_clock_resume(&state->clock, now_o, lease_t);
-		state->is_lent = 0;
+	if (*(volatile u32 *)&state->is_lent == CLOCK_IS_LENT && *(volatile u64 *)&line->name != state->name) {
+		cookie_clock_resume(&state->clock, now_o, state->lease_t);
+		state->is_lent = CLOCK_IS_HERE;
 	}
+	is_here = state->is_lent == CLOCK_IS_HERE;
 	bpf_spin_unlock(&state->lock);
-	return 1;
+	return is_here;
+}
+
+/* T of a clock that another CPU has: what that sends is as new. */
+static __noinline u32 lent_t(struct cookie_socket *state)
+{
+	struct timestamp_cache_line *line = cache_line(state->name);
+	struct timestamp_clock *own = clock_at(state->name);
+	u64 name = state->name;
+
+	for (u32 i = 0; line && own && i < CLAIM_TRIES; i++) {
+		u32 change = *(volatile u32 *)&line->change, t;
+
+		if (*(volatile u64 *)&line->name != name)
+			continue;
+		t = *(volatile u32 *)&own->clock.t;
+		if (*(volatile u64 *)&line->name == name && *(volatile u32 *)&line->change == change)
+			return t;
+	}
+	return *(volatile u32 *)&state->clock.t;
 }
 
 /* A connection begins, or there is none: what the line holds is of an earlier one. */

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use causeway_sim::races::{FlowTableRace, Race, RingSwap, SlotHandOut, explore};
+use causeway_sim::races::{FlowTableRace, LentClock, Race, RingSwap, SlotHandOut, explore};
 use serde::Serialize;
 
 use super::planted;
@@ -79,6 +79,7 @@ impl RacesArgs {
         }
         rows.push(row(&SlotHandOut::default(), ""));
         rows.push(row(&RingSwap::default(), ""));
+        rows.push(row(&LentClock::default(), ""));
         if self.planted {
             let race = FlowTableRace {
                 resets: true,
@@ -96,6 +97,11 @@ impl RacesArgs {
                 ..RingSwap::default()
             };
             rows.push(row(&race, "does not wait"));
+            let race = LentClock {
+                evicted_unclaimed: true,
+                ..LentClock::default()
+            };
+            rows.push(row(&race, "takes a failed claim for an eviction"));
         }
         planted::tell(&rows, self.json.as_deref())
     }

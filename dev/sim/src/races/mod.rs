@@ -7,6 +7,7 @@
 //! by all that come later. What a model leaves out stands in its file.
 
 mod flow_table;
+mod lent_clock;
 mod ring_swap;
 mod slot_hand_out;
 
@@ -15,6 +16,7 @@ use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub use flow_table::FlowTableRace;
+pub use lent_clock::LentClock;
 pub use ring_swap::RingSwap;
 pub use slot_hand_out::SlotHandOut;
 
