@@ -27,6 +27,10 @@
  * pipeline. Streams of HTTP/2 on a short path may never show that way; within TLS they show by
  * requests shorter than any of HTTP/1.1 beside packets that hold many.
  *
+ * What is short may ask for nothing: a window update, an alert, QUIT. On an open connection a
+ * transaction of such packets alone counts if the server answers them. A goodbye is no answer: it
+ * is as short, and the server's end follows.
+ *
  * Each call takes one event and says which one counter it moves. A SYN is OFFERED
  * unless it was answered already; the first answer makes the last SYN ACCEPTED, in
  * the slot in which that SYN came; OFFERED - ACCEPTED were dropped. A SYN with the
@@ -66,7 +70,7 @@
 
 /*
  * A packet so short may ask for nothing, as WINDOW_UPDATE of HTTP/2 in a record of TLS: one that
- * nothing answers before the next is none.
+ * nothing answers before the next, or before the connection's end, is no request.
  */
 #define SYN_SHORT_BYTES 48
 /* A packet of HTTP/2 so long holds more than one request. */
@@ -74,7 +78,7 @@
 
 /* What a server says first within TLS may be tickets, if it is no more: OpenSSL's two take 510. */
 #define SYN_TICKETS_BYTES 640
-/* No more may be the end: an alert of TLS 1.2 with the longest of its hashes, or GOAWAY. */
+/* No packet of more is a goodbye: an alert of TLS 1.2 with the longest of its hashes, or GOAWAY. */
 #define SYN_GOODBYE_BYTES 85
 
 /* No client gives up sooner; a flood repeats its tuples sooner. */
@@ -138,6 +142,7 @@ enum syn_count {
 #define SYN_MARK_TLS 128u     /* the connection began with a handshake of TLS */
 #define SYN_MARK_WAS_SHORT 256u /* some request was a SHORT one */
 #define SYN_MARK_WAS_LONG 512u  /* some request was a LONG one */
+#define SYN_MARK_ANSWERED 1024u /* what began with a SHORT request has more than a goodbye for answer */
 #define SYN_MARK_SAID 65536u    /* a byte of what the server has said behind requests, in the upper
 				 * half; counted until it is more than SYN_TICKETS_BYTES */
 #define SYN_MARK_STREAMS (SYN_MARK_TLS | SYN_MARK_WAS_SHORT | SYN_MARK_WAS_LONG)
@@ -319,7 +324,7 @@ CW_INLINE void syn_track_idle(struct syn_conn *c, u64 now_ns, struct syn_outcome
 	if (__sync_val_compare_and_swap(&c->last_data_ns, end_ns, 0) != end_ns)
 		return;
 	syn_track_over(c, end_ns, now_ns, out);
-	__sync_fetch_and_and(&c->marks, ~(SYN_MARK_ASKED | SYN_MARK_HANDSHAKE));
+	__sync_fetch_and_and(&c->marks, ~(SYN_MARK_ASKED | SYN_MARK_HANDSHAKE | SYN_MARK_ANSWERED));
 	__sync_fetch_and_or(&c->marks, SYN_MARK_LATER);
 }
 
@@ -350,6 +355,18 @@ CW_INLINE bool syn_track_was_silent(const struct syn_conn *c, u64 now_ns)
 	       (s64)(now_ns - c->last_data_ns) > (s64)SYN_SILENCE_NS;
 }
 
+/*
+ * Whether the server takes leave, long behind a SHORT packet: by GOAWAY, say, and its end may follow
+ * only later. Without TLS it may as well have been at work: `COMMIT` and `OK` are as short.
+ */
+CW_INLINE bool syn_track_is_goodbye(const struct syn_conn *c, s32 bytes, u64 now_ns)
+{
+	const u32 marks = SYN_MARK_TLS | SYN_MARK_SHORT | SYN_MARK_LATER;
+
+	return (c->marks & marks) == marks && c->asked_ns && !c->last_data_ns && bytes <= SYN_GOODBYE_BYTES &&
+	       (s64)(now_ns - c->asked_ns) > (s64)SYN_SILENCE_NS;
+}
+
 CW_INLINE void syn_track_data(struct syn_conn *c, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
 	bool was_silent = syn_track_was_silent(c, now_ns);
@@ -361,8 +378,10 @@ CW_INLINE void syn_track_data(struct syn_conn *c, u32 seq, u64 now_ns, struct sy
 		syn_track_served(c, out);
 		if (was_silent && (!syn_track_may_be_tickets(c) || (bytes > 0 && bytes <= SYN_GOODBYE_BYTES)))
 			syn_track_idle(c, now_ns, out);
-		if (syn_track_is_idle(c))
+		if (syn_track_is_idle(c) || syn_track_is_goodbye(c, bytes, now_ns))
 			return;
+		if (bytes > SYN_GOODBYE_BYTES && (c->marks & (SYN_MARK_SHORT | SYN_MARK_ANSWERED)) == SYN_MARK_SHORT)
+			__sync_fetch_and_or(&c->marks, SYN_MARK_ANSWERED);
 		took_ns = now_ns - c->asked_ns;
 		if (bytes > 0 && c->asked_ns && (s64)took_ns > 0) {
 			c->took_us = CW_MAX(cw_sat32(took_ns / CW_US_NS), 1u);
@@ -403,6 +422,8 @@ CW_INLINE void syn_track_begin(struct syn_conn *c, u64 now_ns, struct syn_outcom
 CW_INLINE void syn_track_asked(struct syn_conn *c, u32 event, u64 now_ns)
 {
 	if (!c->asked_ns || (c->marks & SYN_MARK_SHORT && !c->last_data_ns)) {
+		if (c->asked_ns && c->marks & SYN_MARK_LATER)
+			c->last_syn_ns = now_ns;
 		c->asked_ns = now_ns;
 		if (event == SYN_EVENT_SHORT)
 			__sync_fetch_and_or(&c->marks, SYN_MARK_SHORT | SYN_MARK_WAS_SHORT);
@@ -481,6 +502,14 @@ CW_INLINE void syn_track_unused(struct syn_conn *c, struct syn_outcome *out)
 		out->count = SYN_COUNT_UNUSED;
 }
 
+/* Whether the connection's end leaves nothing to count: a SHORT packet, and a goodbye at most. */
+CW_INLINE bool syn_track_asks_nothing(const struct syn_conn *c)
+{
+	u32 marks = c->marks & (SYN_MARK_SHORT | SYN_MARK_LATER | SYN_MARK_ANSWERED);
+
+	return c->asked_ns && marks == (SYN_MARK_SHORT | SYN_MARK_LATER);
+}
+
 /* The client ends it. By its number may be told that it had asked, and the network lost that. */
 CW_INLINE void syn_track_client_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
@@ -497,7 +526,9 @@ CW_INLINE void syn_track_client_end(struct syn_conn *c, u32 event, u32 seq, u64 
 		if (c->served)
 			return;
 	}
-	if (!(c->marks & SYN_MARK_ASKED) && (c->served || !(c->marks & SYN_MARK_HANDSHAKE)))
+	if (syn_track_asks_nothing(c) && (!c->last_data_ns || c->turn_ns))
+		c->state = SYN_STATE_DONE;
+	else if (!(c->marks & SYN_MARK_ASKED) && (c->served || !(c->marks & SYN_MARK_HANDSHAKE)))
 		syn_track_unused(c, out);
 	else if (c->served)
 		syn_track_complete(c, now_ns, out);
@@ -518,6 +549,8 @@ CW_INLINE void syn_track_server_end(struct syn_conn *c, u32 event, u64 now_ns, s
 			syn_track_unused(c, out);
 	} else if (!(c->marks & SYN_MARK_ASKED)) {
 		syn_track_unused(c, out);
+	} else if (syn_track_asks_nothing(c) && !syn_track_was_silent(c, now_ns)) {
+		c->state = SYN_STATE_DONE;
 	} else {
 		syn_track_complete(c, now_ns, out);
 		/* Behind the client's FIN nothing would say when that is over. */

@@ -400,6 +400,151 @@ fn a_transaction_ends_with_the_last_data_before_the_next_request() {
     assert_eq!(found, [(Count::Completed, 17), (Count::Later, 4)]);
 }
 
+/// Rows of what follows the SYN-ACK's acknowledgement, and of what is to be counted.
+#[test]
+fn a_short_packet_that_nothing_answers_is_no_transaction() {
+    use ConnectionEvent::*;
+    const TICKETS: ConnectionEvent = DataOf(510);
+    // By an alert, GOAWAY, QUIT.
+    const GOODBYE: ConnectionEvent = DataOf(24);
+    let tls = [(12, Handshake), (15, Data), (26, Handshake)];
+    let (first, second) = ((Count::Completed, 32), |ms| (Count::Later, ms));
+    let asked = [(27, Request), (28, TICKETS), (32, Data)];
+    for (name, events, expected) in [
+        (
+            "a window update, and the next request",
+            &[
+                (42, ShortRequest),
+                (30_000, Request),
+                (30_004, Data),
+                (30_005, ServerFin),
+            ][..],
+            &[first, second(4)][..],
+        ),
+        (
+            "the client's goodbye",
+            &[(140, ShortRequest), (140, ClientFin(9)), (141, ServerFin)],
+            &[first],
+        ),
+        (
+            "the server answers with its own",
+            &[
+                (140, ShortRequest),
+                (140, ClientFin(9)),
+                (141, GOODBYE),
+                (141, ServerFin),
+            ],
+            &[first],
+        ),
+        (
+            "the client is gone by then",
+            &[
+                (140, ShortRequest),
+                (140, ClientFin(9)),
+                (141, GOODBYE),
+                (151, ClientReset(9)),
+            ],
+            &[first],
+        ),
+        (
+            "a reset behind it",
+            &[(140, ShortRequest), (141, ClientReset(9))],
+            &[first],
+        ),
+        (
+            "a window update, and the server's goodbye",
+            &[
+                (42, ShortRequest),
+                (75_042, DataOf(39)),
+                (75_042, GOODBYE),
+                (75_042, ServerFin),
+            ],
+            &[first],
+        ),
+        (
+            "and its end follows later",
+            &[
+                (42, ShortRequest),
+                (75_042, DataOf(39)),
+                (78_000, Silence),
+                (80_042, ServerFin),
+            ],
+            &[first],
+        ),
+        (
+            "and without one",
+            &[(42, ShortRequest), (75_042, ServerFin)],
+            &[first],
+        ),
+        (
+            "and another request meanwhile",
+            &[
+                (42, ShortRequest),
+                (75_042, DataOf(39)),
+                (75_043, Request),
+                (75_050, Data),
+                (75_051, ServerFin),
+            ],
+            &[first, second(7)],
+        ),
+        (
+            "one with its client's end, and a long answer",
+            &[
+                (140, ShortRequest),
+                (140, ClientFin(9)),
+                (143, Data),
+                (143, ServerFin),
+            ],
+            &[first, second(3)],
+        ),
+        (
+            "a short one, answered as shortly",
+            &[
+                (140, ShortRequest),
+                (143, GOODBYE),
+                (150, ShortRequest),
+                (152, GOODBYE),
+                (160, ClientFin(9)),
+            ],
+            &[first, second(3), second(2)],
+        ),
+    ] {
+        let found = transactions(&[&tls[..], &asked, events].concat());
+        assert_eq!(found, expected, "{name}");
+    }
+    // In clear text a short answer may have taken its time.
+    let slow = [
+        (12, Request),
+        (17, Data),
+        (20, ShortRequest),
+        (3020, DataOf(11)),
+    ];
+    for end in [
+        &[
+            (3021, ShortRequest),
+            (3021, ClientFin(9)),
+            (3021, ServerFin),
+        ][..],
+        &[(3021, ClientFin(9))],
+        &[(5100, Silence), (9000, ServerFin)],
+        &[(9000, ServerFin)],
+    ] {
+        let found = transactions(&[&slow[..], end].concat());
+        assert_eq!(found, [(Count::Completed, 17), second(3000)], "{end:?}");
+    }
+    let quit = [
+        (12, Request),
+        (17, Data),
+        (20, ShortRequest),
+        (20, ClientFin(9)),
+        (20, ServerFin),
+    ];
+    assert_eq!(transactions(&quit), [(Count::Completed, 17)]);
+    // The first one of a connection was waited for from the SYN on, however short it is.
+    let first = [(12, ShortRequest), (17, GOODBYE), (17, ServerFin)];
+    assert_eq!(transactions(&first), [(Count::Completed, 17)]);
+}
+
 /// What a server took for each transaction of a connection, ms; `None`: it overlapped.
 fn server_ms(events: &[(u64, ConnectionEvent)]) -> Vec<Option<u64>> {
     let connected = [
@@ -443,6 +588,16 @@ fn what_a_server_took_runs_from_the_request_to_its_last_data() {
     assert_eq!(server_ms(&asked), [Some(7), Some(3), Some(4), Some(1)]);
     let silent = [(50, Request), (60, ServerFin)];
     assert_eq!(server_ms(&silent), [], "it did not answer");
+    // Nor does a goodbye answer another.
+    let left = [
+        (50, Request),
+        (57, Data),
+        (90, ShortRequest),
+        (90, ClientFin(99)),
+        (91, DataOf(24)),
+        (91, ServerFin),
+    ];
+    assert_eq!(server_ms(&left), [Some(7)]);
 }
 
 #[test]
