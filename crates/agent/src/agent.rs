@@ -58,6 +58,28 @@ struct Running {
     acknowledged: HeardBook,
     /// The file as the book has it.
     config: AgentConfig,
+    /// What becomes of what the data plane has besides.
+    rest: Rest,
+}
+
+/// What becomes of what a data plane has that its agent does not know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Removed,
+    /// It was right when it was taken over, and what it was by is lost.
+    Kept,
+}
+
+/// Of a data plane that was taken over without what was kept of the book.
+const UNHEARD: &str = "nothing is known of the fleet's book, so the data plane serves on by what it was told before; a balancer of `[agent.report] to` that can be reached sends the book";
+
+impl Rest {
+    fn of(took_over: bool, file: &AgentConfig, heard: &HeardBook) -> Self {
+        match took_over && file.hears_book() && !heard.is_known(&file.addresses) {
+            true => Self::Kept,
+            false => Self::Removed,
+        }
+    }
 }
 
 /// A running agent.
@@ -68,6 +90,8 @@ pub struct Agent {
     running: Mutex<Running>,
     /// Held while the file is read again.
     reloading: Mutex<()>,
+    /// Held while QUIC programs are given their ids: nobody else waits for that disk.
+    giving: Mutex<()>,
     status: Mutex<AgentStatus>,
     load: Mutex<ServerLoad>,
     latencies: LatencySlot,
@@ -111,13 +135,18 @@ impl Agent {
             .transpose()?;
         // It was for reading maps of another layout.
         give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
+        let took_over = started.as_ref().is_some_and(|(_, of)| of.took_over);
+        let rest = Rest::of(took_over, &from, &heard);
+        if rest == Rest::Kept {
+            warn!("{UNHEARD}");
+        }
         if let Some((decapsulator, _)) = &started {
             if config.cookies.is_some() && !decapsulator.sees_opening() {
                 warn!(
                     "this machine has no control group of version 2: connections get their clock at the first segment that the server sends, not when they open"
                 );
             }
-            apply(decapsulator, &config)?;
+            apply(decapsulator, &config, rest)?;
         }
         let (decapsulator, started) = started.unzip();
         let latencies = LatencySlot::default();
@@ -140,24 +169,27 @@ impl Agent {
             mode: started
                 .as_ref()
                 .map_or_else(|| "none".to_owned(), |started| started.mode.to_string()),
-            took_over: started.as_ref().is_some_and(|started| started.took_over),
+            took_over,
             pid: std::process::id(),
             started: Moment::now(),
             config_file: file.display().to_string(),
             last_reload_error: None,
             data_plane_error: None,
             quic_ids_error: None,
+            book_unheard: (rest == Rest::Kept).then(|| UNHEARD.to_owned()),
             vips_missing: Vec::new(),
         };
         let agent = Self {
             decapsulator,
             clients: clients.map(Mutex::new),
             reloading: Mutex::new(()),
+            giving: Mutex::new(()),
             running: Mutex::new(Running {
                 file: from,
                 heard,
                 acknowledged: HeardBook::default(),
                 config,
+                rest,
             }),
             status: Mutex::new(status),
             load: Mutex::default(),
@@ -165,7 +197,7 @@ impl Agent {
             file,
             doors,
         };
-        agent.give_quic_ids(&mut lock(&agent.running));
+        agent.give_quic_ids();
         Ok((agent, started))
     }
 
@@ -192,52 +224,82 @@ impl Agent {
             ));
         }
         let config = running.heard.over(&wanted);
+        let rest = Rest::of(running.rest == Rest::Kept, &wanted, &running.heard);
         if let Some(decapsulator) = &self.decapsulator {
-            apply(decapsulator, &config).map_err(|error| error.to_string())?;
+            apply(decapsulator, &config, rest).map_err(|error| error.to_string())?;
         }
+        self.settle(&mut running, rest);
         warn_of_missing_vips(&config);
         warn_of_missing_timestamps(&config);
         warn_of_balancers_keys(&config);
+        let summary = config.summary();
+        self.doors
+            .renew(wanted.socket_group.as_ref(), wanted.api.as_ref());
         (running.file, running.config) = (wanted, config);
-        self.give_quic_ids(&mut running);
-        self.doors.renew(
-            running.file.socket_group.as_ref(),
-            running.file.api.as_ref(),
-        );
-        Ok(running.config.summary())
+        drop(running);
+        self.give_quic_ids();
+        Ok(summary)
     }
 
     /// Takes what a balancer sends of the fleet's book: on disk first, then into the data plane and
-    /// to QUIC programs; what is acknowledged is in all of them. Says whether anything is new.
+    /// to QUIC programs; what is acknowledged is in all of them. Says whether anything is new. For
+    /// one thread, which alone waits for the disk.
     pub(crate) fn hear(&self, server: IpAddr, orders: AgentOrders) -> anyhow::Result<bool> {
-        let mut running = lock(&self.running);
-        let mut heard = running.heard.clone();
+        let (mut heard, dir) = {
+            let running = lock(&self.running);
+            (running.heard.clone(), running.file.state_dir.clone())
+        };
         if !heard.hear(server, orders) {
             return Ok(false);
         }
-        let dir = &running.file.state_dir;
         heard
-            .save(dir)
-            .with_context(|| format!("cannot write {}", crate::book::kept_in(dir).display()))?;
+            .save(&dir)
+            .with_context(|| format!("cannot write {}", crate::book::kept_in(&dir).display()))?;
+        self.follow(heard)?;
+        self.give_quic_ids();
+        Ok(true)
+    }
+
+    fn follow(&self, heard: HeardBook) -> anyhow::Result<()> {
+        let mut running = lock(&self.running);
         let config = heard.over(&running.file);
+        let rest = Rest::of(running.rest == Rest::Kept, &running.file, &heard);
         if let Some(decapsulator) = &self.decapsulator {
-            apply(decapsulator, &config)?;
+            apply(decapsulator, &config, rest)?;
         }
+        self.settle(&mut running, rest);
         if config.vips != running.config.vips {
             warn_of_missing_vips(&config);
         }
         (running.heard, running.config) = (heard, config);
-        self.give_quic_ids(&mut running);
-        Ok(true)
+        Ok(())
+    }
+
+    fn settle(&self, running: &mut Running, rest: Rest) {
+        if running.rest != rest {
+            info!("the data plane goes by the fleet's book again");
+            lock(&self.status).book_unheard = None;
+        }
+        running.rest = rest;
     }
 
     /// Has QUIC programs issue connection ids by what was heard. Where that fails the rest of the
     /// book holds, and is not acknowledged.
-    fn give_quic_ids(&self, running: &mut Running) {
-        let given = running.heard.give_quic_ids(&running.file);
-        let fault = given.err().map(|error| format!("{error:#}"));
+    fn give_quic_ids(&self) {
+        // The last that is given is the last that was heard.
+        let _one_at_a_time = lock(&self.giving);
+        let (heard, file) = {
+            let running = lock(&self.running);
+            // Nor are ids taken away for a book that is lost.
+            if running.rest == Rest::Kept {
+                return;
+            }
+            (running.heard.clone(), running.file.clone())
+        };
+        let fault = heard.give_quic_ids(&file).err();
+        let fault = fault.map(|error| format!("{error:#}"));
         if fault.is_none() {
-            running.acknowledged.clone_from(&running.heard);
+            lock(&self.running).acknowledged = heard;
         }
         let mut status = lock(&self.status);
         if fault != status.quic_ids_error {
@@ -367,7 +429,7 @@ impl Agent {
         while !stopped.load(Ordering::Relaxed) {
             thread::park_timeout(MEND_EVERY);
             if lock(&self.status).quic_ids_error.is_some() {
-                self.give_quic_ids(&mut lock(&self.running));
+                self.give_quic_ids();
             }
             let fault = match decapsulator.mend() {
                 Ok(changes) => {
@@ -439,12 +501,28 @@ fn take_down_the_unwanted(config: &AgentConfig) -> anyhow::Result<()> {
 
 /// Makes the data plane follow the configuration. Keys come before the VIPs whose
 /// connections need them.
-fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_dataplane::Result<()> {
-    decapsulator.set_tunnel_sources(&config.tunnel_sources())?;
-    decapsulator.set_addresses(&config.addresses, &config.tunnelled_vips())?;
+fn apply(
+    decapsulator: &Decapsulator,
+    config: &AgentConfig,
+    rest: Rest,
+) -> causeway_dataplane::Result<()> {
+    let (sources, ends, vips) = (
+        config.tunnel_sources(),
+        &config.addresses,
+        config.tunnelled_vips(),
+    );
     let cookies = config.cookies.as_ref();
-    decapsulator.set_cookie_keys(cookies.map(|of| &of.keys.cookies))?;
-    decapsulator.set_cookie_vips(cookies.map_or(&BTreeMap::new(), |of| &of.vips))
+    let keys = cookies.map(|of| &of.keys.cookies);
+    let without = BTreeMap::new();
+    let cookie_vips = cookies.map_or(&without, |of| &of.vips);
+    decapsulator.check_room(sources.len(), vips.union(ends).count(), cookie_vips.len())?;
+    if rest == Rest::Kept {
+        return decapsulator.add(&sources, ends, &vips, keys, cookie_vips);
+    }
+    decapsulator.set_tunnel_sources(&sources)?;
+    decapsulator.set_addresses(ends, &vips)?;
+    decapsulator.set_cookie_keys(keys)?;
+    decapsulator.set_cookie_vips(cookie_vips)
 }
 
 /// What the locks guard is whole after every statement.
@@ -533,8 +611,11 @@ async fn no_route(request: Request) -> Response {
 async fn status(State(agent): Api) -> Answer<Json<AgentStatus>> {
     let status = lock(&agent.status).clone();
     // A socket for each VIP, of which there may be thousands.
-    let vips = lock(&agent.running).config.vips.clone();
-    let vips_missing = blocking(move || missing_vips(&vips)).await?;
+    let vips_missing = blocking(move || {
+        let vips = lock(&agent.running).config.vips.clone();
+        missing_vips(&vips)
+    });
+    let vips_missing = vips_missing.await?;
     Ok(Json(AgentStatus {
         vips_missing,
         ..status
@@ -544,13 +625,15 @@ async fn status(State(agent): Api) -> Answer<Json<AgentStatus>> {
 /// All counters
 #[utoipa::path(get, path = "/v1/stats", responses((status = 200, body = AgentStats)))]
 async fn stats(State(agent): Api) -> Answer<Json<AgentStats>> {
-    agent.stats().map(Json).map_err(failed)
+    let stats = blocking(move || agent.stats()).await?;
+    stats.map(Json).map_err(failed)
 }
 
 /// What clients wait for
 #[utoipa::path(get, path = "/v1/clients", responses((status = 200, body = ClientsView)))]
 async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
-    agent.clients().map(Json).ok_or_else(|| {
+    let clients = blocking(move || agent.clients()).await?;
+    clients.map(Json).ok_or_else(|| {
         problem(
             StatusCode::NOT_FOUND,
             "clients are not measured here; [agent.clients] in the agent's file turns it on"
@@ -578,7 +661,7 @@ async fn reload(State(agent): Api) -> Answer<Json<String>> {
 )]
 async fn metrics_page(State(agent): Api, headers: HeaderMap) -> Answer<Response> {
     let is_held = lock(&agent.status).data_plane_error.is_none();
-    let stats = agent.stats().map_err(failed)?;
+    let stats = blocking(move || agent.stats()).await?.map_err(failed)?;
     Ok(metrics::agent_page(stats, is_held).answer(&headers))
 }
 
@@ -613,8 +696,10 @@ mod tests {
                 acknowledged: HeardBook::default(),
                 config: file.clone(),
                 file,
+                rest: Rest::Removed,
             }),
             reloading: Mutex::default(),
+            giving: Mutex::default(),
             status: Mutex::new(serde_json::from_value(status).expect("a status")),
             load: Mutex::default(),
             latencies: LatencySlot::default(),
@@ -642,10 +727,45 @@ mod tests {
             assert!(fault().expect("a fault").contains("[agent.quic] file"));
         }
         fs::remove_dir(&path).expect("room");
-        agent.give_quic_ids(&mut lock(&agent.running));
+        agent.give_quic_ids();
         assert_eq!(fault(), None);
         assert!(path.exists());
         let follows = agent.follows(server()).expect("the book");
         assert_eq!(follows.position.revision, 5);
+    }
+
+    /// A pipe without a writer stands for the disk.
+    #[test]
+    fn nobody_waits_for_the_disk_of_quic_ids_but_who_writes_them() {
+        use std::sync::mpsc::channel;
+
+        use nix::sys::stat::Mode;
+
+        let (dir, mut file) = (tempfile::tempdir().expect("a directory"), file());
+        file.state_dir = dir.path().to_owned();
+        let path = dir.path().join("quic-ids.json");
+        nix::unistd::mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("a pipe");
+        file.quic.file.clone_from(&path);
+        let agent = Arc::new(agent(dir.path(), file));
+        let (seen, see) = channel();
+        let hearing = Arc::clone(&agent);
+        let hearing = thread::spawn(move || hearing.hear(server(), orders(4, 2, &[2])));
+        let looking = Arc::clone(&agent);
+        let vip = "192.0.2.1:80".parse().expect("a VIP");
+        thread::spawn(move || {
+            while looking.id_in(vip).is_none() {
+                thread::yield_now();
+            }
+            seen.send(looking.follows(server())).expect("a reader");
+        });
+        let follows = see.recv_timeout(Duration::from_secs(60));
+        assert_eq!(follows.expect("the book is in force"), None);
+        // What is no file is replaced by one.
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .expect("the pipe");
+        hearing.join().expect("no panic").expect("heard");
+        assert!(agent.follows(server()).is_some());
     }
 }

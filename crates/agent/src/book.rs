@@ -185,6 +185,14 @@ impl HeardBook {
         agent.position() == Some(orders.position) && own.add(&orders)
     }
 
+    /// Whether it says what this server serves: of one of its addresses, or nothing of each.
+    pub(crate) fn is_known(&self, addresses: &BTreeSet<IpAddr>) -> bool {
+        let own = |address| self.0.get(address).map(|(_, orders)| orders);
+        let is_real = |orders: &AgentOrders| !orders.services.is_empty();
+        addresses.iter().any(|of| own(of).is_some_and(is_real))
+            || addresses.iter().all(|of| own(of).is_some())
+    }
+
     /// What is acknowledged in a server's name.
     pub(crate) fn follows(&self, server: IpAddr) -> Option<AgentFollows> {
         self.0.get(&server).map(|(_, orders)| orders.follows())
@@ -197,6 +205,10 @@ impl HeardBook {
             return config;
         };
         let of_file = |(server, _): &(&IpAddr, _)| file.addresses.contains(*server);
+        // An address that is no real of the fleet is told of the book without keys.
+        let rank = |(agent, orders): &(FleetAgent, AgentOrders)| {
+            (!orders.keys.is_empty(), agent.position())
+        };
         let mut newest: Option<&(FleetAgent, AgentOrders)> = None;
         for (server, heard) in self.0.iter().filter(of_file) {
             let orders = &heard.1;
@@ -218,7 +230,7 @@ impl HeardBook {
             }
             let heard_later = heard.0.issued() >= Some(cookies.keys.number);
             take_secrets(&mut report.keys, *server, orders.secrets, heard_later);
-            let is_newer = newest.is_none_or(|(agent, _)| agent.position() < heard.0.position());
+            let is_newer = newest.is_none_or(|other| rank(other) < rank(heard));
             newest = newest.filter(|_| !is_newer).or(Some(heard));
         }
         let Some((agent, orders)) = newest else {
@@ -229,7 +241,8 @@ impl HeardBook {
         };
         let epoch = epoch_of(issued);
         let signs = |server| report.keys.of_server(server, epoch).is_some();
-        if file.addresses.iter().all(|server| signs(*server)) {
+        // An address without a secret of that epoch signs by the other one.
+        if file.addresses.iter().any(|server| signs(*server)) {
             report.keys.current = epoch;
         }
         if let Some(key) = orders.keys.get(&issued) {
@@ -574,6 +587,33 @@ pub(crate) mod tests {
             format!("{error:#}").contains("[agent.quic] file"),
             "{error:#}"
         );
+    }
+
+    #[test]
+    fn an_address_that_is_no_real_hides_no_keys() {
+        let mut file = file();
+        let other = IpAddr::from([10, 0, 0, 2]);
+        file.addresses.insert(other);
+        for (real, unused) in [(server(), other), (other, server())] {
+            let mut heard = HeardBook::default();
+            let mut none = orders(5, 3, &[]);
+            none.services.clear();
+            none.cids.clear();
+            none.secrets = EpochSecrets::default();
+            heard.hear(unused, none);
+            heard.hear(real, orders(4, 2, &[2, 3]));
+            let keys = |heard: &HeardBook| heard.over(&file).cookies.expect("cookies").keys.cookies;
+            assert_eq!(
+                keys(&heard),
+                Keys::new(KeyEpoch::Zero, key(2), Some(key(3))),
+                "it lags"
+            );
+            heard.hear(real, orders(5, 3, &[2, 3]));
+            assert_eq!(keys(&heard), Keys::new(KeyEpoch::One, key(3), Some(key(2))));
+            let keys = heard.over(&file).report.expect("reports").keys;
+            assert_eq!(keys.current, KeyEpoch::One);
+            assert!(keys.of_server(real, KeyEpoch::One).is_some());
+        }
     }
 
     #[test]

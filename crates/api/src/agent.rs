@@ -37,6 +37,10 @@ pub struct AgentStatus {
     /// was received of it holds else, and is not acknowledged.
     #[serde(default)]
     pub quic_ids_error: Option<String>,
+    /// Why the data plane goes by what it was told before this agent began, if it does: what was
+    /// received of the fleet's book is lost, and nothing has come since.
+    #[serde(default)]
+    pub book_unheard: Option<String>,
     /// VIPs that this server does not hold: its kernel drops their packets.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]

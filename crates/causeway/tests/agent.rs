@@ -508,6 +508,73 @@ fn an_agent_goes_by_the_book_though_its_quic_programs_cannot_be_given_it() {
     });
 }
 
+/// Without a balancer in reach nothing else says what this server serves.
+#[test]
+fn a_book_that_is_lost_takes_no_vip_out_of_a_running_data_plane() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let state = world.path("state");
+        let top = format!("http = false\nstate_dir = \"{state}\"\n");
+        let more = format!(
+            "{}[agent.report]\nto = [\"10.7.0.2:9472\"]\nbook = true\n",
+            world.cookie_table()
+        );
+        let text = world.text().replace("http = false\n", &top) + &more;
+        let by_the_book = |line: &&str| !line.starts_with("vips") && !line.starts_with("balancers");
+        let lines: Vec<&str> = text.lines().filter(by_the_book).collect();
+        world.write(&lines.join("\n"));
+        fs::create_dir(&state).expect("a directory");
+        let file = world.path("state/agent-book.json");
+        let key = "02".repeat(16);
+        let cids = json!([{
+            "address": VIP, "port": 443, "protocol": 17, "issued_here": 2, "issued": 2,
+            "configs": { "2": {
+                "config": 2, "algorithm": "siphash", "server_id_length": 2, "nonce_length": 8,
+                "key": key,
+            } },
+        }]);
+        let book = |services: Value, cids: Value| {
+            json!({ "version": 1, "servers": { SERVER: {
+                "generation": 0, "by": 0, "revision": 4, "issued_here": 2, "issued": 2,
+                "keys": { "2": key }, "secrets": [null, null], "services": services, "cids": cids,
+                "balancers": [], "tunnels": [["10.7.0.0", 24]],
+            } } })
+        };
+        let service =
+            json!([{ "address": VIP, "port": 443, "protocol": 17, "id": 9, "cookie": null }]);
+        fs::write(&file, book(service, cids).to_string()).expect("write");
+        let agent = world.agent();
+        assert!(world.delivers());
+        agent.terminate();
+        let ids = || fs::read_to_string(world.path("quic-ids.json")).expect("QUIC ids");
+        let issued = ids();
+        assert!(issued.contains("siphash"), "{issued}");
+
+        fs::write(&file, "{").expect("damage");
+        let agent = world.agent();
+        let says_so = || {
+            world
+                .status()
+                .contains("nothing is known of the fleet's book")
+        };
+        assert!(world.delivers(), "{}", world.log());
+        assert!(says_so(), "{}", world.status());
+        assert_eq!(ids(), issued);
+        agent.signal(Signal::SIGHUP);
+        wait_for("the reload", || world.log().contains("reloaded: "));
+        assert!(world.delivers() && says_so());
+        agent.terminate();
+
+        // A book that says so takes it out.
+        fs::write(&file, book(json!([]), json!([])).to_string()).expect("write");
+        let agent = world.agent();
+        assert!(world.withholds());
+        assert_ne!(ids(), issued);
+        assert!(!says_so());
+        agent.terminate();
+    });
+}
+
 /// A pipe without a writer stands for the disk.
 #[test]
 fn a_history_whose_disk_hangs_holds_up_nothing_else() {

@@ -71,6 +71,9 @@ const RULES: Rules = Rules {
     apart: |_| Ok(()),
 };
 
+const OWN_ADDRESSES: &str = "the number of VIPs' addresses and addresses of this server";
+const COOKIE_VIPS: &str = "the number of VIPs with cookies";
+
 /// How to start a decapsulator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecapsulatorOptions {
@@ -225,19 +228,7 @@ impl Decapsulator {
 
     /// Sets the VIPs whose connections get cookies, with this server's id in each.
     pub fn set_cookie_vips(&self, vips: &BTreeMap<Vip, (u16, CookieLayout)>) -> Result<()> {
-        for (vip, (id, format)) in vips {
-            let value = abi::ServerVip {
-                id: (*id).into(),
-                cookie: CookieFormat::from(format),
-            };
-            self.cookie_vips.put(&vip.key(), &value)?;
-        }
-        for (key, _) in self.cookie_vips.entries()? {
-            if Vip::from_key(&key).is_none_or(|vip| !vips.contains_key(&vip)) {
-                self.cookie_vips.remove(&key)?;
-            }
-        }
-        Ok(())
+        self.cookie_vips.replace(COOKIE_VIPS, &cookie_entries(vips))
     }
 
     /// What was done with the timestamps of VIPs with cookies.
@@ -266,19 +257,40 @@ impl Decapsulator {
     /// for another address is dropped. Packets for those that stay are decapsulated
     /// throughout.
     pub fn set_addresses(&self, ends: &BTreeSet<IpAddr>, vips: &BTreeSet<IpAddr>) -> Result<()> {
-        for address in vips.union(ends) {
-            let uses = [(ends, abi::ADDRESS_TUNNEL_END), (vips, abi::ADDRESS_VIP)];
-            let uses = uses.iter().filter(|(set, _)| set.contains(address));
-            let uses = uses.fold(0, |all, (_, one)| all | one);
-            self.own_addresses.put(&key(*address), &uses)?;
+        self.own_addresses
+            .replace(OWN_ADDRESSES, &address_entries(ends, vips))
+    }
+
+    /// An error if there is no room for so many networks, addresses and VIPs with cookies: what sets
+    /// them one after the other would be half done.
+    pub fn check_room(&self, networks: usize, addresses: usize, cookie_vips: usize) -> Result<()> {
+        self.sources.check_room(networks)?;
+        self.own_addresses.check_room(OWN_ADDRESSES, addresses)?;
+        self.cookie_vips.check_room(COOKIE_VIPS, cookie_vips)
+    }
+
+    /// Adds to what is in force and takes nothing away, as a successor does that lacks a part of what
+    /// its predecessor went by. Keys are set where there are none.
+    pub fn add(
+        &self,
+        networks: &BTreeSet<Prefix>,
+        ends: &BTreeSet<IpAddr>,
+        vips: &BTreeSet<IpAddr>,
+        keys: Option<&Keys>,
+        cookie_vips: &BTreeMap<Vip, (u16, CookieLayout)>,
+    ) -> Result<()> {
+        self.sources.add(networks)?;
+        for (key, uses) in address_entries(ends, vips) {
+            let present = self.own_addresses.get(&key)?.unwrap_or(0);
+            self.own_addresses.put(&key, &(present | uses))?;
         }
-        for (key, _) in self.own_addresses.entries()? {
-            let address = abi::addr_from_bytes(key.bytes);
-            if !ends.contains(&address) && !vips.contains(&address) {
-                self.own_addresses.remove(&key)?;
-            }
+        let present = self.cookie_keys.get(&0)?;
+        if present.is_none_or(|keys| keys == abi::CookieKeys::default()) {
+            self.set_cookie_keys(keys)?;
         }
-        Ok(())
+        let cookie_vips = cookie_entries(cookie_vips);
+        let mut entries = cookie_vips.iter();
+        entries.try_for_each(|(key, value)| self.cookie_vips.put(key, value))
     }
 
     /// What became of all packets.
@@ -287,6 +299,27 @@ impl Decapsulator {
         let counters = self.verdicts.first(count, PacketsBytes::add)?;
         Ok(ServerVerdict::ALL.into_iter().zip(counters).collect())
     }
+}
+
+fn cookie_entries(vips: &BTreeMap<Vip, (u16, CookieLayout)>) -> Vec<(abi::VipKey, abi::ServerVip)> {
+    let entry = |(vip, (id, format)): (&Vip, &(u16, CookieLayout))| {
+        let value = abi::ServerVip {
+            id: (*id).into(),
+            cookie: CookieFormat::from(format),
+        };
+        (vip.key(), value)
+    };
+    vips.iter().map(entry).collect()
+}
+
+/// Each address with what it is used for.
+fn address_entries(ends: &BTreeSet<IpAddr>, vips: &BTreeSet<IpAddr>) -> Vec<(abi::Address, u32)> {
+    let entry = |address: &IpAddr| {
+        let uses = [(ends, abi::ADDRESS_TUNNEL_END), (vips, abi::ADDRESS_VIP)];
+        let uses = uses.iter().filter(|(set, _)| set.contains(address));
+        (key(*address), uses.fold(0, |all, (_, one)| all | one))
+    };
+    vips.union(ends).map(entry).collect()
 }
 
 /// An address as four words that lie in memory as it does.

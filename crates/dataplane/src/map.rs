@@ -2,6 +2,7 @@
 //! Typed views of BPF maps. A view checks key and value sizes once, when it is
 //! made; after that the types do.
 
+use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -78,6 +79,48 @@ impl<K: Plain, V: Plain> Table<K, V> {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
             Err(e) => Err(self.error("remove from", e)),
+        }
+    }
+
+    /// Makes `wanted` all that a hash table or trie holds. What stays is there throughout. What is new
+    /// comes before what is old goes, where both have room.
+    ///
+    /// # Errors
+    /// More than there is room for changes nothing; `what` says of what.
+    pub(crate) fn replace(&self, what: &'static str, wanted: &[(K, V)]) -> Result<()> {
+        self.check_room(what, wanted.len())?;
+        let keys: HashSet<&[u8]> = wanted.iter().map(|(key, _)| key.as_bytes()).collect();
+        let mut old = self.entries()?;
+        old.retain(|(key, _)| !keys.contains(key.as_bytes()));
+        let put = || {
+            wanted
+                .iter()
+                .try_for_each(|(key, value)| self.put(key, value))
+        };
+        let both_fit = wanted.len() + old.len() <= self.max_entries() as usize;
+        if both_fit {
+            put()?;
+        }
+        for (key, _) in &old {
+            self.remove(key)?;
+        }
+        match both_fit {
+            true => Ok(()),
+            false => put(),
+        }
+    }
+
+    /// An error if so many have no room.
+    pub(crate) fn check_room(&self, what: &'static str, count: usize) -> Result<()> {
+        let (value, max) = (count as u64, self.max_entries().into());
+        match value > max {
+            true => Err(DataPlaneError::OutOfRange {
+                what,
+                value,
+                min: 0,
+                max,
+            }),
+            false => Ok(()),
         }
     }
 

@@ -50,24 +50,40 @@ pub struct HookChanges {
 }
 
 impl SynHooks {
-    /// Attaches the programs of `object`, or puts them in the place of those that hang there.
-    pub(crate) fn attach(object: &Object, interfaces: &[Interface], pins: &PinDir) -> Result<Self> {
+    /// Attaches the programs of `object`, or puts them in the place of those that hang there. An
+    /// interface that is not there is looked for again by [`SynHooks::mend`].
+    pub(crate) fn attach(
+        object: &Object,
+        interfaces: &[(String, Option<Interface>)],
+        pins: &PinDir,
+    ) -> Result<Self> {
         let mut programs = Vec::new();
         for hook in &HOOKS {
             let program = cookie_hooks::program(object, hook.program)?;
             let owned = program.try_clone_to_owned();
             programs.push(owned.map_err(|e| DataPlaneError::bpf("hold a program", e))?);
         }
-        for interface in interfaces {
-            for (hook, program) in HOOKS.iter().zip(&programs) {
-                attach(hook, program.as_fd(), interface, pins)?;
+        let mut missing = BTreeSet::new();
+        for (device, (_, interface)) in interfaces.iter().enumerate() {
+            for (at, (hook, program)) in HOOKS.iter().zip(&programs).enumerate() {
+                match interface {
+                    Some(interface) => attach(hook, program.as_fd(), interface, pins)?,
+                    None => {
+                        missing.insert((device, at));
+                    }
+                }
             }
         }
         Ok(Self {
             programs,
-            interfaces: interfaces.iter().map(|of| of.name.clone()).collect(),
-            missing: BTreeSet::new(),
+            interfaces: interfaces.iter().map(|(name, _)| name.clone()).collect(),
+            missing,
         })
+    }
+
+    /// How many have no program, as of the last look.
+    pub(crate) fn missing(&self) -> usize {
+        self.missing.len()
     }
 
     /// Takes the programs off the interfaces of these numbers, and forgets the pins of links.

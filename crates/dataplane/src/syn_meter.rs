@@ -199,17 +199,20 @@ pub struct SynMeter {
 
 impl SynMeter {
     /// Starts to count, or takes over what is pinned in `options.pin_dir` with the
-    /// same settings.
+    /// same settings. Interfaces that are not there are counted on once
+    /// [`SynMeter::mend_hooks`] finds them.
     pub fn start(options: &SynMeterOptions) -> Result<Self> {
         plane::check_kernel()?;
         options.check()?;
         let interfaces = options.interfaces.iter();
-        let interfaces = interfaces
-            .map(|name| Interface::find(name))
-            .collect::<Result<Vec<_>, _>>()?;
+        let interfaces: Vec<_> = interfaces
+            .map(|name| (name.clone(), Interface::find(name).ok()))
+            .collect();
         let (pins, took_over) = open_pins(options)?;
         let mut object = MaybeUninit::uninit();
         let skel = load(options, &pins, &mut object)?;
+        // Before the hooks: after a takeover these count at once.
+        name_categories(options, skel.object())?;
         let map = |name: &str| pin_map(skel.object(), &pins, name);
         let devices = Table::<u32, u32>::new(map("syn_devices")?)?;
         let silence = cookie_hooks::program(skel.object(), "causeway_syn_silence")?;
@@ -233,11 +236,15 @@ impl SynMeter {
             hooks: SynHooks::attach(skel.object(), &interfaces, &pins)?,
             pins,
         };
-        meter.name_categories(&skel, &interfaces)?;
-        meter.forget_devices(&interfaces)?;
+        let devices = interfaces.iter().enumerate();
+        let present = |(device, (_, interface)): (usize, &(_, Option<Interface>))| {
+            Some((device as u32, interface.as_ref()?.index))
+        };
+        let present: Vec<(u32, u32)> = devices.filter_map(present).collect();
+        meter.forget_devices(&present)?;
         // Last: what the kernel does not know as a device it does not count.
-        for (device, interface) in interfaces.iter().enumerate() {
-            meter.devices.put(&interface.index, &(device as u32))?;
+        for (device, ifindex) in present {
+            meter.devices.put(&ifindex, &device)?;
         }
         Ok(meter)
     }
@@ -257,6 +264,11 @@ impl SynMeter {
             self.devices.put(ifindex, device)?;
         }
         Ok(changes)
+    }
+
+    /// How many hooks had no program when they were last looked at.
+    pub fn missing_hooks(&self) -> usize {
+        self.hooks.missing()
     }
 
     /// Counts answers that are over though their connections stay open, once a second or so:
@@ -292,9 +304,9 @@ impl SynMeter {
 
     /// Forgets interfaces of former times under other numbers: their hooks are gone with
     /// them or are taken off, and a number may come back as another interface's.
-    fn forget_devices(&self, interfaces: &[Interface]) -> Result<()> {
+    fn forget_devices(&self, present: &[(u32, u32)]) -> Result<()> {
         for (ifindex, _) in self.devices.entries()? {
-            if !interfaces.iter().any(|of| of.index == ifindex) {
+            if !present.iter().any(|(_, index)| *index == ifindex) {
                 SynHooks::detach(&self.pins, &[ifindex])?;
                 self.devices.remove(&ifindex)?;
             }
@@ -420,30 +432,6 @@ impl SynMeter {
         }
         Ok(taken)
     }
-
-    fn name_categories(&self, skel: &SynSkel<'_>, interfaces: &[Interface]) -> Result<()> {
-        debug_assert_eq!(interfaces.len(), self.options.interfaces.len());
-        let services = handle(skel.object(), "syn_services")?;
-        let services = Table::<VipKey, u32>::new(services)?;
-        for (number, (address, port)) in self.options.services.iter().enumerate() {
-            let key = VipKey {
-                addr: address.map_or([0; 16], addr_bytes),
-                port_be: port.to_be_bytes(),
-                proto: libc::IPPROTO_TCP as u8,
-                kind: 0,
-            };
-            services.put(&key, &(number as u32))?;
-        }
-        let prefixes = Table::<SynPrefix, u32>::new(handle(skel.object(), "syn_prefixes")?)?;
-        for (number, (address, length)) in self.options.prefixes.iter().enumerate() {
-            let key = SynPrefix {
-                length: u32::from(*length) + if address.is_ipv4() { 96 } else { 0 },
-                addr: addr_bytes(*address),
-            };
-            prefixes.put(&key, &(number as u32))?;
-        }
-        Ok(())
-    }
 }
 
 /// The directory, with pins that fit these settings or with none.
@@ -530,6 +518,30 @@ fn handle(object: &libbpf_rs::Object, name: &str) -> Result<MapHandle> {
             DataPlaneError::map("find", name, missing)
         })?;
     MapHandle::try_from(&map).map_err(|e| DataPlaneError::map("open", name, io_error(&e)))
+}
+
+/// Names services and prefixes of clients to the programs.
+fn name_categories(options: &SynMeterOptions, object: &libbpf_rs::Object) -> Result<()> {
+    let services = handle(object, "syn_services")?;
+    let services = Table::<VipKey, u32>::new(services)?;
+    for (number, (address, port)) in options.services.iter().enumerate() {
+        let key = VipKey {
+            addr: address.map_or([0; 16], addr_bytes),
+            port_be: port.to_be_bytes(),
+            proto: libc::IPPROTO_TCP as u8,
+            kind: 0,
+        };
+        services.put(&key, &(number as u32))?;
+    }
+    let prefixes = Table::<SynPrefix, u32>::new(handle(object, "syn_prefixes")?)?;
+    for (number, (address, length)) in options.prefixes.iter().enumerate() {
+        let key = SynPrefix {
+            length: u32::from(*length) + if address.is_ipv4() { 96 } else { 0 },
+            addr: addr_bytes(*address),
+        };
+        prefixes.put(&key, &(number as u32))?;
+    }
+    Ok(())
 }
 
 /// A map of the object, pinned if it is not yet.

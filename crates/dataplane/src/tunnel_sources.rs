@@ -10,6 +10,8 @@ use crate::error::Result;
 use crate::map::Table;
 use crate::plane::Plane;
 
+const WHAT: &str = "the number of networks that tunnels are opened from";
+
 /// Networks whose tunnels are opened; none until it is set.
 #[derive(Debug)]
 pub(crate) struct TunnelSources(Table<TunnelSource, u32>);
@@ -21,18 +23,26 @@ impl TunnelSources {
 
     /// Opens tunnels from these networks alone. From those that stay it does so throughout.
     pub(crate) fn set(&self, wanted: &BTreeSet<Prefix>) -> Result<()> {
-        let wanted: BTreeSet<_> = wanted.iter().map(|prefix| key(*prefix)).collect();
-        for (length, addr) in &wanted {
-            let (length, addr) = (*length, *addr);
-            self.0.put(&TunnelSource { length, addr }, &1)?;
-        }
-        for (key, _) in self.0.entries()? {
-            if !wanted.contains(&(key.length, key.addr)) {
-                self.0.remove(&key)?;
-            }
-        }
-        Ok(())
+        self.0.replace(WHAT, &entries(wanted))
     }
+
+    /// Opens tunnels from these networks, too.
+    pub(crate) fn add(&self, more: &BTreeSet<Prefix>) -> Result<()> {
+        let more = entries(more);
+        more.iter().try_for_each(|(key, one)| self.0.put(key, one))
+    }
+
+    /// An error if so many networks have no room.
+    pub(crate) fn check_room(&self, count: usize) -> Result<()> {
+        self.0.check_room(WHAT, count)
+    }
+}
+
+fn entries(networks: &BTreeSet<Prefix>) -> Vec<(TunnelSource, u32)> {
+    let keys: BTreeSet<_> = networks.iter().map(|prefix| key(*prefix)).collect();
+    let keys = keys.into_iter();
+    keys.map(|(length, addr)| (TunnelSource { length, addr }, 1))
+        .collect()
 }
 
 fn key((address, length): Prefix) -> (u32, [u8; 16]) {

@@ -35,6 +35,11 @@ impl Clients {
         }
         self.judge = judge(&mix, &self.config.classes);
         self.mix = mix;
+        // Who waits longer is judged later.
+        let keep = self.keep_slots();
+        for category in &mut self.categories {
+            category.observer.set_keep(keep);
+        }
         info!("clients are taken to be: {}", describe(&self.mix));
         Ok(())
     }

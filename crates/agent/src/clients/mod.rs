@@ -129,7 +129,7 @@ impl Clients {
             history_lost_s: 0,
             boot: boot_id(),
             recorder,
-            hooks_missing: 0,
+            hooks_missing: meter.missing_hooks() as u64,
             hooks_lost: 0,
             notifier: Notifier::start()?,
             queues: Queues::new(config),
@@ -141,6 +141,11 @@ impl Clients {
         for number in 0..clients.meter.options().categories() {
             let category = clients.category(number)?;
             clients.categories.push(category);
+        }
+        if clients.hooks_missing > 0 {
+            warn!(
+                "an interface of [agent.clients] is not here; its clients are counted once it is there"
+            );
         }
         if clients.meter.took_over() {
             info!("the accounting of SYNs went on while no agent ran");

@@ -133,9 +133,7 @@ impl Queues {
             .services_state
             .entry(service.to_owned())
             .or_insert_with(Managed::new);
-        let rule = state
-            .rule
-            .get_or_insert_with(|| ClientRule::new(limits, in_force));
+        let rule = state.rule.get_or_insert_with(|| ClientRule::new(limits));
         let trial = Trial {
             dropped: if state.offered > 0.0 {
                 state.dropped / state.offered
@@ -144,11 +142,9 @@ impl Queues {
             },
             ..state.trial
         };
-        let limit = rule.step(trial);
+        let limit = rule.step(in_force, trial);
         (state.trial, state.offered, state.dropped) = (Trial::default(), 0.0, 0.0);
-        if limit == in_force {
-            return Ok(());
-        }
+        let Some(limit) = limit else { return Ok(()) };
         // Of those that end meanwhile nothing is left to set.
         for listener in listener::find(ours)? {
             listener.set_limit(limit)?;

@@ -17,6 +17,10 @@ use super::{AgentCookies, ClientsConfig};
 const LOAD_INTERVAL: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(300);
 
+/// The longest slot whose latencies may be reported: they hold for three seconds, in which two
+/// reports may get lost.
+const LATENCY_SLOT: Duration = Duration::from_secs(1);
+
 /// To whom an agent reports, and what.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentReportConfig {
@@ -88,6 +92,10 @@ pub(super) fn report(
         (
             client_latency && services == 0,
             "[agent.report] client_latency: clients of services are reported; name their VIPs under [agent.clients], for example services = [\"192.0.2.1:80\"]",
+        ),
+        (
+            client_latency && sources.clients.is_some_and(|of| of.slot > LATENCY_SLOT),
+            "[agent.report] client_latency: balancers are told each `slot`, and take it for that of a second; use a slot of at most 1s under [agent.clients]",
         ),
         (
             load && !book && sources.vips.is_empty(),
@@ -231,6 +239,11 @@ load = true
                 "services = [\"192.0.2.1:80\"]\n",
                 "",
                 "[agent.report] client_latency: clients of services are reported",
+            ),
+            (
+                "services = [\"192.0.2.1:80\"]\n",
+                "services = [\"192.0.2.1:80\"]\nslot = \"3s\"\n",
+                "use a slot of at most 1s under [agent.clients]",
             ),
             ("load = true", "connections = true", "add [agent.cookie]"),
             (

@@ -18,22 +18,28 @@ const COUNTING_PART: u32 = 20;
 #[derive(Default)]
 pub(super) struct LoadReader {
     cpu: CpuTimes,
-    load: ServerLoad,
+    /// `None` until there are two readings: a server that says nothing counts as average.
+    busy_milli: Option<u32>,
+    in_flight: u32,
     /// When connections may be counted again.
     count_at: Option<Instant>,
     is_warned: bool,
 }
 
 impl LoadReader {
-    /// The load since the last reading; connections to `vips` count.
-    pub(super) fn read(&mut self, vips: &BTreeSet<IpAddr>) -> ServerLoad {
+    /// The load since the last reading, which the first one does not have; connections to `vips`
+    /// count.
+    pub(super) fn read(&mut self, vips: &BTreeSet<IpAddr>) -> Option<ServerLoad> {
         let busy = fs::read_to_string("/proc/stat")
             .ok()
             .and_then(|text| CpuTimes::parse(&text))
             .and_then(|now| std::mem::replace(&mut self.cpu, now).busy_milli(&now));
-        self.load.cpu_milli = busy.unwrap_or(self.load.cpu_milli);
+        self.busy_milli = busy.or(self.busy_milli);
         self.count(vips);
-        self.load
+        Some(ServerLoad {
+            cpu_milli: self.busy_milli?,
+            in_flight: self.in_flight,
+        })
     }
 
     fn count(&mut self, vips: &BTreeSet<IpAddr>) {
@@ -42,7 +48,7 @@ impl LoadReader {
             return;
         }
         match in_flight(vips) {
-            Ok(count) => self.load.in_flight = count,
+            Ok(count) => self.in_flight = count,
             Err(error) if !self.is_warned => {
                 self.is_warned = true;
                 warn!("connections that wait cannot be counted, and are reported as none: {error}");
@@ -118,6 +124,17 @@ mod tests {
         assert_eq!(CpuTimes::default().busy_milli(&then), None);
         for text in ["", "cpu0 1 2 3 4 5", "cpu  1 2 x 4 5", "cpu  1 2 3"] {
             assert_eq!(CpuTimes::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn there_is_no_load_before_two_readings() {
+        let (mut reader, vips) = (LoadReader::default(), BTreeSet::new());
+        assert_eq!(reader.read(&vips), None);
+        let began = Instant::now();
+        while reader.read(&vips).is_none() {
+            assert!(began.elapsed().as_secs() < 10, "no tick");
+            std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
 

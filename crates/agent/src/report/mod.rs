@@ -162,9 +162,10 @@ impl<'a> Reporter<'a> {
         let interval = plan.report.load;
         if let Some(interval) = interval.filter(|_| self.load_at <= Instant::now()) {
             self.load_at = (self.load_at + interval).max(Instant::now());
-            let load = self.load.read(&plan.vips);
-            self.agent.set_load(load);
-            bodies.push(Body::Load(load));
+            if let Some(load) = self.load.read(&plan.vips) {
+                self.agent.set_load(load);
+                bodies.push(Body::Load(load));
+            }
         }
         let latencies = self.agent.take_latencies();
         bodies.extend(latencies.map(Body::Latency));

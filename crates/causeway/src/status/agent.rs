@@ -20,6 +20,7 @@ fn condition(status: &AgentStatus, stats: &AgentStats) -> Condition {
         .collect();
     troubles.extend(refused(&status.last_reload_error));
     troubles.extend(told("quic_ids", &status.quic_ids_error));
+    troubles.extend(told("book_unheard", &status.book_unheard));
     for vip in &status.vips_missing {
         let length = if vip.is_ipv4() { 32 } else { 128 };
         troubles.push(Trouble::of_vip("vip_missing", &vip.to_string(), format!(

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::book::{AgentFollows, BookPart, FOLLOWS};
 use super::keys::{ReportKeys, Speaker};
+use crate::cookie::KeyEpoch;
 use crate::envelope::{
     self, BODY_HEAD, Boot, DATAGRAM_MAX, Form, HEAD, Head, Reception, address, number, octets,
     push_body,
@@ -147,11 +148,12 @@ impl AgentReport {
             magic: MAGIC,
             version,
         };
-        let mut bytes = self.head().begin(form, keys.current);
+        let epoch = keys.signing_epoch(self.sender);
+        let mut bytes = self.head().begin(form, epoch);
         for body in &self.bodies {
             body.encode(&mut bytes);
         }
-        seal(&mut bytes, speaker, keys);
+        seal(&mut bytes, epoch, speaker, keys);
         bytes
     }
 
@@ -330,8 +332,8 @@ fn decode_all<'a>(
 }
 
 /// Writes length and tag into a datagram that is whole.
-pub(super) fn seal(bytes: &mut [u8], speaker: Speaker, keys: &ReportKeys) {
+pub(super) fn seal(bytes: &mut [u8], epoch: KeyEpoch, speaker: Speaker, keys: &ReportKeys) {
     let sender = address(bytes, 16);
-    let key = sender.and_then(|sender| keys.key(sender, keys.current, speaker));
+    let key = sender.and_then(|sender| keys.key(sender, epoch, speaker));
     envelope::seal(bytes, key.as_ref());
 }

@@ -47,6 +47,17 @@ impl ReportKeys {
         }
     }
 
+    /// The epoch that is signed with in a server's name: the current one, unless only a secret of
+    /// the other is known here.
+    pub(super) fn signing_epoch(&self, server: IpAddr) -> KeyEpoch {
+        let other = self.current.other();
+        let knows = |epoch| self.of_server(server, epoch).is_some();
+        match !knows(self.current) && knows(other) {
+            true => other,
+            false => self.current,
+        }
+    }
+
     /// The secret that all servers' follow from, which balancers alone have.
     pub(super) fn root(&self, epoch: KeyEpoch) -> Option<CookieKey> {
         match &self.secrets {

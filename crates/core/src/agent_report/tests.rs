@@ -185,6 +185,25 @@ fn datagrams_are_read_as_they_were_written_by_either_key_and_no_other() {
 }
 
 #[test]
+fn a_server_signs_by_the_epoch_that_it_has_a_secret_of() {
+    let other = IpAddr::from([10, 0, 0, 2]);
+    let of = |server| KeyEpoch::ALL.map(|epoch| ours().of_server(server, epoch));
+    let lags = ReportKeys {
+        current: KeyEpoch::One,
+        secrets: ReportSecrets::Own([(SERVER, of(SERVER)), (other, [of(other)[0], None])].into()),
+    };
+    for (sender, epoch) in [(SERVER, KeyEpoch::One), (other, KeyEpoch::Zero)] {
+        assert_eq!(lags.signing_epoch(sender), epoch);
+        let sent = AgentReport {
+            sender,
+            ..datagram(9, vec![load(750)])
+        };
+        let read = decode(&sent.encode(&lags), Some(&ours()));
+        assert_eq!(read.as_ref(), Ok(&sent));
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_left_out() {
     let sent = datagram(9, vec![load(1), Body::Closed(notices(100)), load(2)]);
     let bytes = sent.encode(&ours());
@@ -220,7 +239,7 @@ fn a_length_that_a_body_does_not_have_is_refused_although_it_is_signed() {
     for (at, value) in [(48 + 3, 9), (48 + 3, 0xff), (48 + 5, 2)] {
         let mut bytes = datagram(9, vec![load(1)]).encode(&ours());
         bytes[at] = value;
-        seal(&mut bytes, Speaker::Agent, &ours());
+        seal(&mut bytes, KeyEpoch::Zero, Speaker::Agent, &ours());
         let read = decode(&bytes, Some(&ours()));
         assert_eq!(read, Err(Reception::Malformed), "{value} at {at}");
     }
@@ -236,7 +255,7 @@ fn versions_one_apart_are_understood_with_what_they_add() {
     bytes.extend([0xff; 16]);
     bytes.extend([1, 0, 0, 16, 0, 1, 0, 0]);
     bytes.extend([0, 0, 0, 5, 0, 0, 0, 6, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
-    seal(&mut bytes, Speaker::Agent, &ours());
+    seal(&mut bytes, KeyEpoch::Zero, Speaker::Agent, &ours());
     assert_eq!(balancer.receive(&bytes, S), Reception::Taken);
     assert_eq!(
         balancer.0.load(SERVER, S),

@@ -29,15 +29,19 @@ impl Trial {
     }
 }
 
-/// Doubles or halves the limit, in the direction that makes client latency lower.
+/// Doubles or halves the limit, in the direction that makes client latency lower. While nothing is
+/// dropped it leaves the limit alone, whatever that is.
 #[derive(Clone, Debug)]
 pub struct ClientRule {
     limits: RangeInclusive<u32>,
-    limit: u32,
     longer: bool,
     before: Option<Trial>,
     /// Trials in a row of the longest limit.
     held: u32,
+    /// What was to hold since the last trial.
+    wanted: Option<u32>,
+    /// What the kernel gave where more was wanted.
+    bound: Option<u32>,
 }
 
 impl ClientRule {
@@ -50,35 +54,35 @@ impl ClientRule {
     /// Trials after which the longest limit is held against a shorter one again.
     const HOLD: u32 = 8;
 
-    /// Begins with the limit that is in force, as far as `limits` allow.
-    pub fn new(limits: RangeInclusive<u32>, limit: u32) -> Self {
+    /// Keeps to `limits`.
+    pub fn new(limits: RangeInclusive<u32>) -> Self {
         Self {
-            limit: limit.clamp(*limits.start(), *limits.end()),
             limits,
             longer: true,
             before: None,
             // Of the limit that is in force nothing is known: if it is the longest, a
             // shorter one is tried first.
             held: Self::HOLD,
+            wanted: None,
+            bound: None,
         }
     }
 
-    /// The limit that should hold now.
-    pub fn limit(&self) -> u32 {
-        self.limit
-    }
-
-    /// Takes in what the present limit gave; the limit to try next.
-    pub fn step(&mut self, trial: Trial) -> u32 {
+    /// Takes in what the limit in force gave, which the kernel may have bounded; the limit to try
+    /// next, if that is another.
+    pub fn step(&mut self, in_force: u32, trial: Trial) -> Option<u32> {
+        if self.wanted.take().is_some_and(|wanted| in_force < wanted) {
+            self.bound = Some(in_force);
+        }
         if trial.transactions < Self::ENOUGH {
-            return self.limit;
+            return None;
         }
         let before = self.before.replace(trial);
         if trial.dropped < Self::DROPS {
             // Nothing is dropped: the limit does no harm, and the next burst may need it.
             self.before = None;
             self.longer = true;
-            return self.limit;
+            return None;
         }
         if let Some(before) = before {
             let change = trial.mean_s() / before.mean_s() - 1.0;
@@ -89,18 +93,25 @@ impl ClientRule {
                 self.longer = !self.longer;
             }
         }
-        if self.longer && self.limit == *self.limits.end() {
+        let end = *self.limits.end();
+        let longest = self.bound.map_or(end, |bound| bound.min(end));
+        if self.longer && in_force >= longest {
             self.longer = self.held < Self::HOLD;
             self.held += 1;
+            if !self.longer {
+                // It may be another by the time that longer ones are tried again.
+                self.bound = None;
+            }
         } else {
             self.held = 0;
         }
         let next = match self.longer {
-            true => self.limit.saturating_mul(2),
-            false => self.limit / 2,
+            true => in_force.saturating_mul(2),
+            false => in_force / 2,
         };
-        self.limit = next.clamp(*self.limits.start(), *self.limits.end());
-        self.limit
+        let next = next.clamp(*self.limits.start(), end).min(longest);
+        self.wanted = (next != in_force).then_some(next);
+        self.wanted
     }
 }
 
@@ -149,12 +160,19 @@ mod tests {
         }
     }
 
-    /// Runs the rule against a server whose mean by limit is known.
-    fn settle(rule: &mut ClientRule, mean_s: impl Fn(u32) -> f64, rounds: usize) -> Vec<u32> {
+    /// Runs the rule against a server whose mean by limit is known; the limits in force.
+    fn settle(
+        rule: &mut ClientRule,
+        begin: u32,
+        mean_s: impl Fn(u32) -> f64,
+        rounds: usize,
+    ) -> Vec<u32> {
+        let mut limit = begin;
         (0..rounds)
             .map(|_| {
-                let limit = rule.limit();
-                rule.step(trial(mean_s(limit), 0.2))
+                let next = rule.step(limit, trial(mean_s(limit), 0.2));
+                limit = next.unwrap_or(limit);
+                limit
             })
             .collect()
     }
@@ -164,8 +182,8 @@ mod tests {
         // Short queues drop, long ones keep clients waiting.
         let mean_s = |limit: u32| 200.0 / f64::from(limit) + f64::from(limit) / 100.0;
         for begin in [16, 128, 4096] {
-            let mut rule = ClientRule::new(16..=4096, begin);
-            let limits = settle(&mut rule, mean_s, 60);
+            let mut rule = ClientRule::new(16..=4096);
+            let limits = settle(&mut rule, begin, mean_s, 60);
             let late = &limits[20..];
             assert!(
                 late.iter().all(|limit| (64..=512).contains(limit)),
@@ -176,32 +194,52 @@ mod tests {
 
     #[test]
     fn where_a_longer_queue_is_never_worse_it_grows_to_the_end_and_stays() {
-        let mut rule = ClientRule::new(16..=1024, 32);
-        let limits = settle(&mut rule, |limit| 1.0 + 100.0 / f64::from(limit), 30);
+        let mut rule = ClientRule::new(16..=1024);
+        let limits = settle(&mut rule, 32, |limit| 1.0 + 100.0 / f64::from(limit), 30);
         assert_eq!(*limits.last().unwrap_or(&0), 1024, "{limits:?}");
     }
 
     #[test]
     fn the_longest_limit_is_held_against_a_shorter_one_from_time_to_time() {
-        let mut rule = ClientRule::new(16..=1024, 1024);
-        let good = settle(&mut rule, |limit| 1.0 + 100.0 / f64::from(limit), 30);
+        let mut rule = ClientRule::new(16..=1024);
+        let good = settle(&mut rule, 1024, |limit| 1.0 + 100.0 / f64::from(limit), 30);
         assert_eq!(good[0], 512, "{good:?}");
         let shorter = good.iter().filter(|limit| **limit < 1024).count();
         assert!((2..=4).contains(&shorter), "{good:?}");
         // Later the server is such that a long queue is bad.
-        let bad = settle(&mut rule, |limit| f64::from(limit) / 100.0, 30);
+        let last = good.last().copied().expect("rounds");
+        let bad = settle(&mut rule, last, |limit| f64::from(limit) / 100.0, 30);
         assert!(bad[15..].iter().all(|limit| *limit <= 64), "{bad:?}");
     }
 
+    /// A service may have a longer queue than the limits that a managed one is kept in.
     #[test]
-    fn without_drops_and_with_too_few_transactions_nothing_is_tried() {
-        let mut rule = ClientRule::new(16..=1024, 64);
-        assert_eq!(rule.step(trial(5.0, 0.0)), 64);
+    fn without_drops_and_with_too_few_transactions_nothing_is_set() {
+        let mut rule = ClientRule::new(16..=1024);
         let few = Trial {
             transactions: 5.0,
             ..trial(5.0, 0.5)
         };
-        assert_eq!(rule.step(few), 64);
+        for limit in [8, 64, 16_384] {
+            assert_eq!(rule.step(limit, trial(5.0, 0.0)), None);
+            assert_eq!(rule.step(limit, few), None);
+        }
+        assert_eq!(rule.step(16_384, trial(5.0, 0.2)), Some(1024));
+    }
+
+    /// `net.core.somaxconn`, say.
+    #[test]
+    fn a_limit_that_the_kernel_does_not_give_is_not_asked_for_each_time() {
+        let mut rule = ClientRule::new(16..=4096);
+        let mut limit = 64;
+        let mut wanted = Vec::new();
+        for _ in 0..12 {
+            let next = rule.step(limit, trial(1.0 + 100.0 / f64::from(limit), 0.2));
+            wanted.extend(next);
+            limit = next.map_or(limit, |next| next.min(128));
+        }
+        let beyond = wanted.iter().filter(|limit| **limit > 128).count();
+        assert_eq!((limit, beyond), (128, 1), "{wanted:?}");
     }
 
     #[test]

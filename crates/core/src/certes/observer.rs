@@ -197,6 +197,11 @@ impl CategoryObserver {
         })
     }
 
+    /// Remembers so many slots from now on.
+    pub fn set_keep(&mut self, keep: usize) {
+        self.keep = keep.max(1);
+    }
+
     /// Slots from the end of one until it can be settled.
     pub fn settle_slots(slot_s: f64, mix: &Mix) -> u64 {
         (FloodDetector::judge_after_s(mix) / slot_s).ceil() as u64 + 1

@@ -131,6 +131,48 @@ fn syns_are_counted_in_front_of_others_and_again_when_the_interface_is_back() {
     });
 }
 
+/// One that comes later, or never, is no reason to measure none.
+#[test]
+fn an_interface_that_is_not_there_at_the_start_is_counted_once_it_comes() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let options = SynMeterOptions {
+            interfaces: vec!["late0".to_owned(), "lb0".to_owned()],
+            pin_dir: sandbox.pin_dir("clients"),
+            slot_ns: 250_000_000,
+            ring: 64,
+            half_open: 256,
+            connections: 256,
+            services: vec![(None, 8080)],
+            ..SynMeterOptions::default()
+        };
+        let mut meter = SynMeter::start(&options).expect("start");
+        assert_eq!(meter.missing_hooks(), 2);
+        exchange(&peer);
+        let completed = |meter: &SynMeter| {
+            let responses = meter.responses().expect("responses");
+            let all = responses.iter().map(|of| of.count.iter().sum());
+            all.collect::<Vec<u64>>()
+        };
+        wait_for("a transaction", || completed(&meter) == [0, 1]);
+        let look = meter.mend_hooks().expect("look");
+        assert_eq!((look.lost.len(), look.missing), (0, 2), "{look:?}");
+        ip("link add late0 type veth peer name late1");
+        let look = meter.mend_hooks().expect("look");
+        assert_eq!((look.lost.len(), look.missing), (0, 0), "{look:?}");
+        assert_eq!(look.moved.len(), 1, "it has a number now");
+        assert_eq!(programs("late0", libbpf_sys::BPF_TCX_INGRESS), 1);
+        // One that goes while no agent runs is no reason either.
+        drop(meter);
+        ip("link del late0");
+        let meter = SynMeter::start(&options).expect("take over");
+        assert!(meter.took_over());
+        assert_eq!(meter.missing_hooks(), 2);
+        exchange(&peer);
+        wait_for("another transaction", || completed(&meter) == [0, 2]);
+    });
+}
+
 /// A program that ends with a verdict must not end a probe's way before it is encapsulated: reals
 /// that are well would look down.
 #[test]

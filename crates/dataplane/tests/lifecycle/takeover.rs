@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Successors, crashes and removal.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread;
 
 use causeway_core::control::Sampling;
+use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_dataplane::VipOptions;
 use causeway_dataplane::abi::{Plain, REAL_DOWN, RealValue, VipKey, VipValue, addr_bytes};
 use libbpf_rs::{MapCore as _, MapFlags};
@@ -353,7 +354,7 @@ fn a_decapsulator_of_another_layout_is_taken_over() {
         let _peer = veth();
         let options = server_options(&sandbox.pin_dir("server"));
         let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
-        let own = std::collections::BTreeSet::from([addr("10.7.0.1")]);
+        let own = BTreeSet::from([addr("10.7.0.1")]);
         server.set_addresses(&own, &own).expect("its address");
         drop(server);
         let layout = pinned(&options.pin_dir, "layout");
@@ -369,6 +370,53 @@ fn a_decapsulator_of_another_layout_is_taken_over() {
         drop(server);
         let (_, started) = Decapsulator::start(&options).expect("a takeover");
         assert!(started.took_over && started.carried_over.is_none());
+    });
+}
+
+/// Of what a server is told as much may come at once as there is room for.
+#[test]
+fn a_servers_tables_hold_as_many_others_as_they_held() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = server_options(&sandbox.pin_dir("server"));
+        let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
+        let own = BTreeSet::from([addr("10.7.0.1")]);
+        let layout = CookieLayout::default_of(CookieMode::Timestamp);
+        let set = |net: u8, count: u16| {
+            let address = |n: u16| IpAddr::from([192, net, n.to_be_bytes()[0], n as u8]);
+            let vips: BTreeSet<IpAddr> = (0..count).map(address).collect();
+            let vip = |address: &IpAddr| Vip {
+                address: *address,
+                port: 80,
+                protocol: Protocol::Tcp,
+            };
+            let cookies = vips.iter().map(|address| (vip(address), (1, layout)));
+            server.set_tunnel_sources(&vips.iter().map(|address| (*address, 32)).collect())?;
+            server.set_addresses(&own, &vips)?;
+            server.set_cookie_vips(&cookies.collect())
+        };
+        let counts = || {
+            ["tunnel_sources", "own_addresses", "cookie_vips"]
+                .map(|name| pinned(&options.pin_dir, name).keys().count())
+        };
+        for net in [0, 1, 0] {
+            set(net, 700).expect("room");
+            assert_eq!(counts(), [700, 701, 700]);
+        }
+        let error = set(1, 1025).expect_err("no room").to_string();
+        assert!(error.contains("from 0 to 1024, not 1025"), "{error}");
+        assert_eq!(counts(), [700, 701, 700], "nothing is half done");
+        for (networks, addresses, vips) in [(1025, 0, 0), (0, 1281, 0), (0, 0, 1025)] {
+            let fits = server.check_room(networks, addresses, vips);
+            fits.expect_err("no room");
+        }
+        server.check_room(1024, 1280, 1024).expect("room");
+        // A successor that lacks a part of what was told takes nothing away.
+        let (networks, more) = (BTreeSet::new(), BTreeSet::from([addr("192.9.9.9")]));
+        server
+            .add(&networks, &own, &more, None, &BTreeMap::new())
+            .expect("room");
+        assert_eq!(counts(), [700, 702, 700]);
     });
 }
 

@@ -46,6 +46,10 @@ fn an_observer_estimates_fresh_slots_and_settles_them_once() {
     assert_eq!(short.gave_up(3, 9.0), None, "that slot is forgotten");
     short.take_back(3, 9.0);
     assert!(short.recent().all(|of| of.exact.gave_up == 0.0));
+    assert_eq!(short.recent().count(), 5);
+    short.set_keep(8);
+    short.feed(&slots[20..40], &[]).expect("valid");
+    assert_eq!(short.recent().count(), 8, "clients are more patient now");
     let expected: Vec<Estimate> = slots.iter().map(|(_, slot)| alone.step(slot)).collect();
     let observed: Vec<&Observed> = observer.recent().collect();
     assert_eq!(observed.len(), 59);
