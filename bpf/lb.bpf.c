@@ -240,9 +240,10 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	stats = count_route(&route, pkt->frame_len);
 	if (!stats || !is_own(pkt, family))
 		return verdict;
-	if (!flow) {
+	/* The table may have an older connection of the tuple alone. */
+	if (!flow || !is_on_real(flow, &route, real)) {
 		count_unremembered(stats, &route, pkt, family);
-	} else if (!(pkt->marks & PKT_FRAGMENT) && is_on_real(flow, &route, real)) {
+	} else if (!(pkt->marks & PKT_FRAGMENT)) {
 		count_connection(stats, flow, pkt);
 		if (is_measured(flow))
 			measure(stats, flow, pkt);

@@ -744,3 +744,22 @@ fn a_connection_keeps_its_fate_when_the_rate_changes() {
     ask(&mut rig, 1010);
     assert_eq!(rig.known_ports("198.51.100.7"), measured);
 }
+
+#[test]
+fn an_end_counts_where_the_table_has_an_older_connection_of_the_tuple() {
+    let mut rig = Rig::new();
+    set_up(&mut rig);
+    let echo = open(&mut rig, 4000, 1000, Verdict::Opened);
+    go_on(&mut rig, 4000, ACK, 1001, echo);
+    // The tuple opens again on another real, by a SYN that the table is not told of.
+    sample(&rig, 20, 0, 20);
+    rig.real(0, RealValue::default());
+    let echo = open(&mut rig, 4000, 7000, Verdict::Opened);
+    assert_eq!(rig.flow(client(4000), TCP).expect("the older one").real, 0);
+    for _ in 0..2 {
+        go_on(&mut rig, 4000, FIN | ACK, 7001, echo);
+    }
+    let of = rig.real_stats(1);
+    assert_eq!((of.conns_opened, of.conns_closed), (1, 1));
+    assert_eq!(rig.real_stats(0).conns_closed, 0);
+}
