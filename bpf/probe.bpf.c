@@ -4,7 +4,8 @@
  * ordinary packet of a local socket to the VIP, marked with the real that it is to
  * test; it goes to that real as a client's packet would: in the same outer header, or
  * to its MAC address. So it tests what clients depend on: the way there, the
- * decapsulation, the VIP on the server, the service. Nothing else is touched.
+ * decapsulation, the VIP on the server, the service. Nothing else is touched. Where there are
+ * several ways of equal cost it takes one of them: nothing in its outer header varies.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -90,13 +91,86 @@ write_outer6(struct outer *outer, const struct real *real, const struct ctl *con
 	__builtin_memcpy(&words[6], real->addr, 16);
 }
 
-/* Without a checksum, as GUE allows it: the inner packet has its own. */
-static __always_inline void write_gue(u32 *words, const struct ctl *control, u32 len)
+/* The inner headers, as far as the outer checksum goes by them. */
+struct inner {
+	u32 words[sizeof(struct ipv6hdr) / 4];
+};
+
+/*
+ * What the inner packet of `len` bytes adds to a checksum, in the lowest 32 bits, as inner_sum() of
+ * lb/gue.h has it of packets of clients. 0: its headers do not tell it.
+ */
+#define INNER_SUMMED (1ull << 63)
+
+static __always_inline u64 inner_sum(const struct inner *inner, u32 len, bool is_ipv4)
+{
+	const u32 *words = inner->words;
+	const struct iphdr *v4 = (const void *)words;
+	const struct ipv6hdr *v6 = (const void *)words;
+	u32 proto = is_ipv4 ? v4->protocol : v6->nexthdr;
+	u32 header_len = is_ipv4 ? v4->ihl * 4 : sizeof(struct ipv6hdr);
+	u64 pseudo = bpf_htonl(len - header_len) + (u64)bpf_htonl(proto);
+
+	if (is_ipv4 && proto == IPPROTO_ICMP) /* no pseudo header */
+		return INNER_SUMMED;
+	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP && (is_ipv4 || proto != IPPROTO_ICMPV6))
+		return 0;
+	if (is_ipv4)
+		return INNER_SUMMED | csum_fold(csum_words(&words[3], 2) + pseudo);
+	return INNER_SUMMED | (csum_words(words, 2) + csum_fold(pseudo));
+}
+
+static __always_inline bool read_inner(struct __sk_buff *skb, bool is_ipv4, struct inner *inner)
+{
+	u32 len = is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+
+	return !bpf_skb_load_bytes(skb, ETH_HLEN, inner, len);
+}
+
+/* Datagrams over IPv4 may go without a checksum. */
+static __always_inline bool is_unsummed(struct __sk_buff *skb, const struct inner *inner)
+{
+	const struct iphdr *v4 = (const void *)inner->words;
+	struct udphdr udp;
+
+	if (v4->protocol != IPPROTO_UDP)
+		return false;
+	return bpf_skb_load_bytes(skb, ETH_HLEN + v4->ihl * 4, &udp, sizeof(udp)) || !udp.check;
+}
+
+/*
+ * What the inner packet adds to the outer checksum, if that is wanted; 0: there is none. Where the
+ * device is to cut segments each one has a length of its own.
+ */
+static __always_inline u64 wanted_sum(struct __sk_buff *skb, const struct real *real, const struct ctl *control)
+{
+	u32 wanted = is_ipv4(real) ? GUE_CHECKSUM_4 : GUE_CHECKSUM_6;
+	bool inner_is_ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
+	struct inner inner = {};
+
+	if (!(control->gue_checksum & wanted) || skb->gso_size || !read_inner(skb, inner_is_ipv4, &inner))
+		return 0;
+	if (inner_is_ipv4 && is_unsummed(skb, &inner))
+		return 0;
+	return inner_sum(&inner, skb->len - ETH_HLEN, inner_is_ipv4);
+}
+
+/* Behind an outer IP header that ends in the addresses, which are `count` words. */
+static __always_inline void
+write_gue(u32 *words, const struct ctl *control, u32 len, u64 inner, const u32 count)
 {
 	u32 port = bpf_ntohs(control->gue_port_be);
+	u64 sum = csum_words(words - count, count);
+	u16 check;
 
 	words[0] = bpf_htonl((u32)GUE_PORT << 16 | (port ? port : GUE_PORT));
 	words[1] = bpf_htonl(len << 16);
+	if (!inner)
+		return;
+	sum += bpf_htonl(IPPROTO_UDP) + (u64)bpf_htonl(len); /* pseudo header */
+	sum += (u64)words[0] + words[1] + (inner & ~INNER_SUMMED);
+	check = csum_fold(sum);
+	((struct udphdr *)words)->check = check ? check : 0xffff;
 }
 
 static __always_inline bool is_mac(const u8 *mac)
@@ -128,6 +202,7 @@ static __always_inline bool encapsulate(struct __sk_buff *skb, const struct real
 	u32 protocol = outer_protocol(real, inner_is_ipv4);
 	u16 ethertype_be = is_ipv4(real) ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	u64 flags = is_ipv4(real) ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
+	u64 inner = gue ? wanted_sum(skb, real, control) : 0;
 	struct outer outer = {};
 
 	if (gue)
@@ -135,11 +210,11 @@ static __always_inline bool encapsulate(struct __sk_buff *skb, const struct real
 	if (is_ipv4(real)) {
 		write_outer4(&outer, real, control, total, protocol);
 		if (gue)
-			write_gue(&outer.words[5], control, total - sizeof(struct iphdr));
+			write_gue(&outer.words[5], control, total - sizeof(struct iphdr), inner, 2);
 	} else {
 		write_outer6(&outer, real, control, total, protocol);
 		if (gue)
-			write_gue(&outer.words[10], control, total - sizeof(struct ipv6hdr));
+			write_gue(&outer.words[10], control, total - sizeof(struct ipv6hdr), inner, 8);
 	}
 	if (bpf_skb_adjust_room(skb, (s32)more, BPF_ADJ_ROOM_MAC, flags))
 		return false;

@@ -225,25 +225,31 @@ CW_GLOBAL int pick6(const struct packet *pkt, const struct vip *vip, u32 is_firs
 static __always_inline u32 former_owner(const struct packet *pkt, const int family, u32 real_id)
 {
 	struct ctl *control = get_ctl();
-	u32 key, former;
-	struct vip *vip;
+	u32 key, former, version, size, flags;
+	volatile struct vip *vip;
 	void *ring;
 	u64 hash;
 
 	if (!control || !is_tcp(pkt) || !is_own(pkt, family) || is_syn(pkt) || pkt->marks & PKT_FRAGMENT)
 		return 0;
+	/* As long as the version is the same the entry is no other VIP's. */
+	version = *(volatile u32 *)&control->vips_version;
 	vip = find_vip(pkt, family);
-	if (!vip || !vip->former_size)
+	if (!vip)
 		return 0;
 	key = cfg_former_rings + vip->id;
+	size = vip->former_size;
+	flags = vip->flags;
+	if (!size || version != *(volatile u32 *)&control->vips_version)
+		return 0;
 	ring = bpf_map_lookup_elem(&rings, &key);
 	if (!ring)
 		return 0;
-	if (vip->flags & VIP_PICK_BY_ADDRESS)
+	if (flags & VIP_PICK_BY_ADDRESS)
 		hash = family == IPV4 ? address_hash4(pkt) : address_hash6(pkt);
 	else
 		hash = flow_hash(pkt, family, control);
-	if (!read_slot(ring, (u32)(hash % vip->former_size), &former) || former == real_id)
+	if (!read_slot(ring, (u32)(hash % size), &former) || former == real_id)
 		return 0;
 	return ROUTE_HAS_FORMER | former;
 }

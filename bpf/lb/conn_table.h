@@ -138,16 +138,18 @@ static __always_inline MUST_USE bool take_index(u32 partition, u32 *index)
 {
 	u32 ring_id = bpf_get_smp_processor_id() * cfg_conn_partitions + partition;
 	struct conn_free_ring *ring = bpf_map_lookup_elem(&conn_free_slots, &ring_id);
-	u32 head;
+	u32 head, tail;
 
 	if (!ring)
 		return false;
 	head = ring->head;
-	if (head == *(volatile u32 *)&ring->tail) {
+	tail = *(volatile u32 *)&ring->tail;
+	if (head == tail) {
 		ring->empty += 1;
 		return false;
 	}
-	*index = ring->index[CW_MASKED(head, CONN_RING - 1)];
+	/* Where it is read depends on the tail: a CPU such as arm64's reads it no sooner. */
+	*index = ring->index[CW_MASKED(CW_FORGET(head, tail), CONN_RING - 1)];
 	*(volatile u32 *)&ring->head = head + 1;
 	return true;
 }

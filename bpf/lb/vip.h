@@ -90,12 +90,14 @@ static __always_inline int learn_vip(const struct packet *pkt, const int family,
 	struct vip_tuple tuple = vip_tuple(pkt, family);
 	struct ctl *control = get_ctl();
 	struct vip *vip;
-	u32 stamp;
+	u32 stamp, fills;
 
 	if (!seen || !control)
 		return 0;
 	stamp = *(volatile u32 *)&control->vips_version + 1;
-	__sync_fetch_and_add(&seen->fills, 1); /* a barrier: the version is read before the VIP */
+	/* The version is read before the VIP: a barrier, if what it gives is asked for. */
+	fills = __sync_fetch_and_add(&seen->fills, 1);
+	asm volatile("" : : "r"(fills) : "memory");
 	vip = find_vip(pkt, family);
 	if (!vip)
 		return 0;

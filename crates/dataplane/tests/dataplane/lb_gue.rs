@@ -13,10 +13,10 @@ use crate::frame::{ACK, Ip, OWN, ROUTER, Tcp, Tuple, arriving, ethernet, icmp};
 use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, UDP, tunnel_real};
 use crate::verdict_tests;
 
-const VIP4: &str = "192.0.2.10";
-const VIP6: &str = "2001:db8::10";
-const REAL4: &str = "10.1.0.10";
-const REAL6: &str = "fd00:1::10";
+pub(crate) const VIP4: &str = "192.0.2.10";
+pub(crate) const VIP6: &str = "2001:db8::10";
+pub(crate) const REAL4: &str = "10.1.0.10";
+pub(crate) const REAL6: &str = "fd00:1::10";
 const UDP_LEN: usize = 8;
 
 fn client(vip: &str) -> Tuple {
@@ -42,7 +42,14 @@ fn serve(rig: &mut Rig, vip: &str, real: &str) {
 }
 
 /// The outer headers, with what the flow's hash chose: source port and IPv6 label.
-fn outer(real: &str, port: u16, tos: u8, chosen: (u16, u32), sum: bool, inner: &[u8]) -> Vec<u8> {
+pub(crate) fn outer(
+    real: &str,
+    port: u16,
+    tos: u8,
+    chosen: (u16, u32),
+    sum: bool,
+    inner: &[u8],
+) -> Vec<u8> {
     let to: IpAddr = real.parse().unwrap();
     let from = if to.is_ipv4() {
         TUNNEL_SOURCE4
@@ -85,7 +92,7 @@ fn chosen(real: &str, frame: &[u8]) -> (u16, u32) {
 }
 
 /// Packets whose checksums say all about them.
-fn summed(vip: &str) -> Vec<Vec<u8>> {
+pub(crate) fn summed(vip: &str) -> Vec<Vec<u8>> {
     let tuple = client(vip);
     let data = |payload| {
         tuple.tcp(Tcp {

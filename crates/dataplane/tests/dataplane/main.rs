@@ -25,6 +25,8 @@ mod lb_pick;
 mod lb_quic;
 mod lb_tier;
 mod mirror;
+mod object;
+mod probe;
 mod rig;
 mod second_chance;
 mod server;

@@ -4,7 +4,8 @@
 //!
 //! A step is what one CPU does to shared memory at once; what it does in its registers belongs to
 //! the step before. Memory is as x86 and the locked instructions of BPF order it: a step is seen
-//! by all that come later. What a model leaves out stands in its file.
+//! by all that come later. That arm64 orders less is found by no model here. What a model leaves out
+//! stands in its file.
 
 mod flow_table;
 mod lent_clock;

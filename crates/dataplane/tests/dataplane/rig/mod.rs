@@ -9,7 +9,7 @@ mod pool;
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd as _, AsRawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use causeway_core::cookie::quic::CidRoute;
@@ -21,6 +21,7 @@ use causeway_dataplane::abi::{
 };
 use causeway_dataplane::flow_table::{self, WAYS};
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder};
+use causeway_dataplane::skel::probe::{ProbeSkel, ProbeSkelBuilder};
 use causeway_dataplane::{FlowLimit, Mirror, MirrorMaps, MirrorOptions};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
@@ -289,6 +290,18 @@ impl Rig {
     /// The program itself, for others to call.
     pub(crate) fn program(&self) -> &ProgramMut<'static> {
         &self.skel.progs.causeway_lb
+    }
+
+    /// The program that sends probes to this balancer's reals.
+    pub(crate) fn probes(&self) -> ProbeSkel<'static> {
+        let mut open = ProbeSkelBuilder::default().open(storage()).expect("open");
+        let (of, maps) = (&self.skel.maps, &mut open.maps);
+        let reals = of.reals.max_entries();
+        maps.reals.set_max_entries(reals).expect("size");
+        maps.reals.reuse_fd(of.reals.as_fd()).expect("the reals");
+        maps.ctl.reuse_fd(of.ctl.as_fd()).expect("the settings");
+        open.load()
+            .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"))
     }
 }
 
