@@ -51,9 +51,13 @@ impl Owners {
         self.former.len() as u32
     }
 
-    /// Without a real that is no more; whether it had any slot.
+    /// Without a real that is no more; whether the ring of former owners had it. Those of now
+    /// may have it while the pool is down, and become former ones.
     fn forget(&mut self, real: RealId) -> bool {
         let mut had = false;
+        for slot in self.now.iter_mut().filter(|slot| **slot == real) {
+            *slot = NONE;
+        }
         for slot in self.former.iter_mut().filter(|slot| **slot == real) {
             *slot = NONE;
             had = true;
@@ -114,9 +118,13 @@ impl LoadBalancer {
             book.owners.insert(id, owners);
             return Ok(());
         }
+        let had = self.vips.get(&vip.key())?.unwrap_or_default().former_size;
         self.change(&vip, id, |value| value.former_size = 0)?;
         book.owners.remove(&id);
-        self.rings.clear(self.former_ring(id))
+        match had {
+            0 => Ok(()),
+            _ => self.rings.clear(self.former_ring(id)),
+        }
     }
 
     /// A real is no more: its id may become another's.
@@ -227,5 +235,14 @@ mod tests {
         let mut owners = owners(&[&[0, 1, 1], &[2, 2, 1]]);
         assert!(owners.forget(0) && !owners.forget(7));
         assert_eq!(owners.former, [NONE, 1, 1]);
+    }
+
+    /// Its id may be another VIP's real by the time at which the pool is back.
+    #[test]
+    fn who_goes_while_the_pool_is_down_owned_nothing() {
+        let mut owners = owners(&[&[0, 1], &[]]);
+        assert!(!owners.forget(0));
+        let back = owners.follow(&[1, 1]).expect("a change");
+        assert_eq!(back.former, [NONE, 1]);
     }
 }
