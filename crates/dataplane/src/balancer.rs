@@ -305,10 +305,17 @@ impl LoadBalancer {
     /// Ends what a predecessor began: a VIP is removed in several steps, and a kill
     /// may have come between them.
     fn finish_removals(&self, book: &mut Book) -> Result<()> {
+        let mut gone = BTreeSet::new();
         for (id, real) in book.reals.iter().collect::<Vec<_>>() {
             if book.vip(real.vip).is_err() {
+                gone.insert(real.vip);
                 self.retire(book, id)?;
             }
+        }
+        for vip in gone {
+            self.rings.clear(vip)?;
+            self.rings.clear(self.plain_ring(vip))?;
+            self.rings.clear(self.former_ring(vip))?;
         }
         let sources: Vec<VipId> = book.sources.keys().copied().collect();
         for id in sources

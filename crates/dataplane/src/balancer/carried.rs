@@ -6,7 +6,7 @@ use libbpf_rs::{MapCore as _, MapFlags};
 
 use super::*;
 use crate::btf::Fields;
-use crate::carry::{Carried, ConnFollower, FlowFollower, How, Rule, Rules, Source, read_entries};
+use crate::carry::{Carried, FlowFollower, FollowConns, How, Rule, Rules, Source, read_entries};
 
 const BY_HASH: &str = "the ids of VIPs or reals cannot be read: all connections are picked again by hash, but those whose cookies or connection ids name their server";
 const FLOWS: &str = "the flow table cannot be read: connections without cookies or connection ids are picked again by hash";
@@ -247,7 +247,7 @@ fn carry_conns(carried: &mut Carried) -> Result<()> {
     };
     let types = carried.types("ctl").value;
     let seed = types.number(&read_ctl(&carried.map("ctl")?)?, "hash_key", 1);
-    let follower = ConnFollower::new(
+    let follower = FollowConns::new(
         &slots,
         rings.map.max_entries(),
         &carried.map("conn_slots")?,
@@ -256,9 +256,11 @@ fn carry_conns(carried: &mut Carried) -> Result<()> {
         seed.unwrap_or(0),
     )?;
     match follower {
-        Some(follower) => carried.follow(follower),
-        None => Ok(()),
+        FollowConns::By(follower) => carried.follow(follower)?,
+        FollowConns::Nothing => {}
+        FollowConns::Lost => carried.lose(SLOTS),
     }
+    Ok(())
 }
 
 /// Rings are used on, under the numbers that other limits give them.
@@ -266,6 +268,10 @@ fn carry_rings(carried: &mut Carried) -> Result<()> {
     let Some(Source { map: old, .. }) = carried.sources.remove("rings") else {
         return Ok(());
     };
+    // The start that switched has done it before.
+    if carried.is_behind {
+        return Ok(());
+    }
     let new = carried.map("rings")?;
     // Of each VIP and each group of client prefixes: its own, one of configured weights; of
     // former owners for each VIP.
@@ -282,12 +288,48 @@ fn carry_rings(carried: &mut Carried) -> Result<()> {
     };
     let (old, new) = (Rings::new(old)?, Rings::new(new)?);
     let mut all = Vec::new();
-    for ring in 0..old.max_entries() {
+    for ring in rings_in_use(carried, from)? {
         if let (Some(to), Some(inner)) = (number(ring), old.inner(ring)?) {
             all.push((to, inner));
         }
     }
     new.swap(&all)
+}
+
+/// Numbers of the rings that VIPs and groups of client prefixes say they have: to ask for each one
+/// there could be takes too long ([`Rings::swap`]). `vips` is how many VIPs there can be, and how
+/// many rings of a kind. A VIP is asked for its own in any case: one that [`freeze`] has left
+/// says that it has none.
+fn rings_in_use(carried: &Carried, (vips, part): (u32, u32)) -> Result<Vec<u32>> {
+    let mut rings = Vec::new();
+    let types = carried.types("vips").value;
+    for (_, value) in read_entries(&carried.map("vips")?)? {
+        let number = |field| types.number(&value, field, 0).unwrap_or(0);
+        let of_vip = number("id") as u32;
+        for (kind, is_there) in [
+            (0, true),
+            (1, number("plain_size") > 0),
+            (2, number("former_size") > 0),
+        ] {
+            if is_there && of_vip < vips {
+                rings.push(kind * part + of_vip);
+            }
+        }
+    }
+    let types = carried.types("source_groups").value;
+    for (key, value) in read_entries(&carried.map("source_groups")?)? {
+        let number = |field| types.number(&value, field, 0).unwrap_or(0);
+        let group = key.try_into().map_or(0, u32::from_ne_bytes);
+        for (kind, size) in [(0, "ring_size"), (1, "plain_size")] {
+            if number(size) > 0 {
+                rings.push(kind * part + vips + group);
+            }
+        }
+    }
+    // Beside a VIP stands the entry of its address, which names VIP 0.
+    rings.sort_unstable();
+    rings.dedup();
+    Ok(rings)
 }
 
 #[cfg(test)]

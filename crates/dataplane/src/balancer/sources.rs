@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::*;
 use crate::abi::{SourceGroup, SourceKey};
+use crate::map::wait_for_programs;
 
 /// A prefix: an address and how many of its bits count.
 pub type Prefix = (IpAddr, u8);
@@ -157,6 +158,8 @@ impl LoadBalancer {
     /// Rings and sizes. As with VIPs' rings, the size in use never exceeds the ring.
     fn fill_groups(&self, groups: &[Group], wanted: &[SourceRing]) -> Result<()> {
         let mut swaps = Vec::new();
+        let mut emptied = Vec::new();
+        let mut is_shorter = false;
         for (group, source) in groups.iter().zip(wanted) {
             let old = self.sources.groups.get(&group.number)?.unwrap_or_default();
             let ring_size = old.ring_size.min(source.ring.len() as u32);
@@ -170,16 +173,22 @@ impl LoadBalancer {
                 self.sources.groups.put(&group.number, &value)?;
             }
             let number = self.source_ring(group.number);
-            let plain = (self.plain_ring(number), &source.plain);
-            for (number, ring) in [(number, &source.ring), plain] {
-                if !ring.is_empty() {
-                    swaps.push((number, NewRing::fill(ring)?));
+            for (number, ring, had) in [
+                (number, &source.ring, old.ring_size),
+                (self.plain_ring(number), &source.plain, old.plain_size),
+            ] {
+                is_shorter |= (ring.len() as u32) < had;
+                match ring.is_empty() {
+                    false => swaps.push((number, NewRing::fill(ring)?)),
+                    true if had > 0 => emptied.push(number),
+                    true => {}
                 }
             }
         }
-        if !swaps.is_empty() {
-            self.rings.swap(&swaps)?;
+        if is_shorter {
+            wait_for_programs();
         }
+        self.rings.swap(&swaps)?;
         for (group, source) in groups.iter().zip(wanted) {
             let value = SourceGroup {
                 ring_size: source.ring.len() as u32,
@@ -188,7 +197,9 @@ impl LoadBalancer {
             };
             self.sources.groups.put(&group.number, &value)?;
         }
-        Ok(())
+        emptied
+            .into_iter()
+            .try_for_each(|number| self.rings.clear(number))
     }
 
     /// Prefixes that are no longer there, then the groups that nothing leads to.
@@ -204,12 +215,16 @@ impl LoadBalancer {
         }
         for group in former {
             if !groups.iter().any(|kept| kept.number == group.number) {
-                self.sources
-                    .groups
-                    .put(&group.number, &SourceGroup::default())?;
+                let groups = &self.sources.groups;
+                let had = groups.get(&group.number)?.unwrap_or_default();
+                groups.put(&group.number, &SourceGroup::default())?;
                 let ring = self.source_ring(group.number);
-                self.rings.clear(ring)?;
-                self.rings.clear(self.plain_ring(ring))?;
+                let plain = (had.plain_size, self.plain_ring(ring));
+                for (size, number) in [(had.ring_size, ring), plain] {
+                    if size > 0 {
+                        self.rings.clear(number)?;
+                    }
+                }
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 use causeway_core::control::Sampling;
 
 use super::*;
-use crate::map::io_error;
+use crate::map::{io_error, wait_for_programs};
 use crate::mirror::Inventory;
 
 /// A VIP's number: index of its ring and counters. Given out by the data plane,
@@ -249,9 +249,7 @@ impl LoadBalancer {
                 max: self.vip_stats.max_entries(),
                 setting: "limits.vips",
             })?;
-        self.rings.clear(id)?;
-        self.rings.clear(self.plain_ring(id))?;
-        self.rings.clear(self.former_ring(id))?;
+        // A number without a VIP has no rings.
         self.vip_stats.clear(id)?;
         self.clear_cookie_counts(id)?;
         self.put_vip(&vip.address_key(), &abi::VipValue::default())?;
@@ -269,6 +267,7 @@ impl LoadBalancer {
     pub fn remove_vip(&self, id: VipId) -> Result<()> {
         let mut book = self.book();
         let vip = book.vip(id)?;
+        let value = self.vips.get(&vip.key())?.unwrap_or_default();
         self.yield_fragments(&vip, id)?;
         self.drop_vip(&vip.key())?;
         book.vips.take(id);
@@ -277,9 +276,15 @@ impl LoadBalancer {
             self.set_cookie_vips(&book)?;
         }
         self.forget_sources(&mut book, id)?;
-        self.rings.clear(id)?;
-        self.rings.clear(self.plain_ring(id))?;
-        self.rings.clear(self.former_ring(id))?;
+        for (size, number) in [
+            (value.ring_size, id),
+            (value.plain_size, self.plain_ring(id)),
+            (value.former_size, self.former_ring(id)),
+        ] {
+            if size > 0 {
+                self.rings.clear(number)?;
+            }
+        }
         book.owners.remove(&id);
         let of_vip = book.reals.iter().filter(|(_, real)| real.vip == id);
         for (real, _) in of_vip.collect::<Vec<_>>() {
@@ -300,11 +305,15 @@ impl LoadBalancer {
 
     /// [`set_ring`](Self::set_ring) for several VIPs, and their rings of configured
     /// weights. The kernel waits some milliseconds after a swap, until no CPU works with the
-    /// old ring; here it waits once.
+    /// old ring: from Linux 6.8 on once in all, before that once for each ring. As long again
+    /// where a ring gets shorter.
     pub fn set_rings(&self, rings: &[VipRings]) -> Result<()> {
         let mut book = self.book();
         let mut swaps = Vec::new();
         let mut owners = BTreeMap::new();
+        // Of rings that are there, and become empty.
+        let mut emptied = Vec::new();
+        let mut is_shorter = false;
         for of_vip @ VipRings {
             vip: id,
             ring,
@@ -316,8 +325,9 @@ impl LoadBalancer {
             if let Some(unknown) = ids.find(|real| book.real(**real).is_err()) {
                 return Err(DataPlaneError::UnknownReal(*unknown));
             }
-            // The size in use never exceeds the ring: it shrinks before the swap and
-            // grows after it. A slot beyond a ring would be a packet without a real.
+            // The size in use never exceeds the ring: it shrinks before the swap, until no CPU
+            // goes by the former size, and grows after it. A slot beyond a ring would be a
+            // packet without a real.
             let old = self
                 .vips
                 .get(&vip.key())?
@@ -338,11 +348,22 @@ impl LoadBalancer {
                     (value.ring_size, value.plain_size, value.former_size) = sizes;
                 })?;
             }
-            for (number, ring) in [(*id, Some(ring)), (self.plain_ring(*id), plain.as_ref())] {
-                if let Some(ring) = ring.filter(|ring| !ring.is_empty()) {
-                    swaps.push((number, NewRing::fill(ring)?));
+            for (number, ring, had) in [
+                (*id, Some(ring), old.ring_size),
+                (self.plain_ring(*id), plain.as_ref(), old.plain_size),
+            ] {
+                match ring {
+                    Some(ring) if !ring.is_empty() => {
+                        is_shorter |= (ring.len() as u32) < had;
+                        swaps.push((number, NewRing::fill(ring)?));
+                    }
+                    Some(_) if had > 0 => emptied.push(number),
+                    _ => {}
                 }
             }
+        }
+        if is_shorter {
+            wait_for_programs();
         }
         self.rings.swap(&swaps)?;
         for VipRings {
@@ -360,12 +381,9 @@ impl LoadBalancer {
                     value.former_size = next.former_size();
                 }
             })?;
-            if ring.is_empty() {
-                self.rings.clear(*id)?;
-            }
-            if plain.as_ref().is_some_and(Vec::is_empty) {
-                self.rings.clear(self.plain_ring(*id))?;
-            }
+        }
+        for number in emptied {
+            self.rings.clear(number)?;
         }
         book.owners.append(&mut owners);
         Ok(())

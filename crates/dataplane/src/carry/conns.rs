@@ -52,6 +52,16 @@ impl Slots {
     }
 }
 
+/// Whether slots come over.
+pub(crate) enum FollowConns {
+    /// By this.
+    By(ConnFollower),
+    /// There is no stateful mode before or behind.
+    Nothing,
+    /// Tokens have another length, or keys another form.
+    Lost,
+}
+
 /// Copies connections. No program gives a new slot out before the copy is complete: free ones are
 /// handed to it later.
 pub(crate) struct ConnFollower {
@@ -63,8 +73,7 @@ pub(crate) struct ConnFollower {
     seen: Vec<[u64; KEY_WORDS]>,
 }
 
-impl ConnFollower {
-    /// `None` if there is nothing to copy: without stateful mode, or where tokens have another length.
+impl FollowConns {
     pub(crate) fn new(
         old: &Source,
         old_rings: u32,
@@ -72,23 +81,22 @@ impl ConnFollower {
         new_rings: u32,
         cpus: u32,
         seed: u64,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Self> {
         let key = |types: &crate::btf::MapTypes| {
             let key = types.value.get("key.saddr_be");
             key.map(|key| key.offset).filter(|at| at % 8 == 0)
         };
-        let (Some(old_key), Some(new_key)) = (key(&old.old), key(&old.new)) else {
-            return Ok(None);
-        };
-        let from = Slots::new(&old.map, old_rings, cpus, old_key)?;
-        let to = Slots::new(new, new_rings, cpus, new_key)?;
+        let (old_key, new_key) = (key(&old.old), key(&old.new));
+        let from = Slots::new(&old.map, old_rings, cpus, old_key.unwrap_or(0))?;
+        let to = Slots::new(new, new_rings, cpus, new_key.unwrap_or(0))?;
         let (Some(from), Some(to)) = (from, to) else {
-            return Ok(None);
+            return Ok(Self::Nothing);
         };
-        if from.partition_size != to.partition_size {
-            return Ok(None);
+        let has_keys = old_key.is_some() && new_key.is_some();
+        if !has_keys || from.partition_size != to.partition_size {
+            return Ok(Self::Lost);
         }
-        Ok(Some(Self {
+        Ok(Self::By(ConnFollower {
             seen: vec![[0; KEY_WORDS]; (from.partitions * from.partition_size) as usize],
             translate: old.value.clone(),
             old: from,

@@ -21,7 +21,7 @@ mod entries;
 mod flows;
 mod translate;
 
-pub(crate) use conns::ConnFollower;
+pub(crate) use conns::FollowConns;
 pub(crate) use entries::read as read_entries;
 pub(crate) use flows::FlowFollower;
 use translate::Translator;

@@ -102,6 +102,11 @@ impl RacesArgs {
                 ..LentClock::default()
             };
             rows.push(row(&race, "takes a failed claim for an eviction"));
+            let race = RingSwap {
+                does_not_wait_behind_the_shrink: true,
+                ..RingSwap::default()
+            };
+            rows.push(row(&race, "does not wait behind the shrink"));
         }
         planted::tell(&rows, self.json.as_deref())
     }

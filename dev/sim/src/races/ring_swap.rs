@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A change takes a real out of a VIP's ring, removes it, and gives its number to a real of
-//! another VIP, while a CPU picks: `read_slot()` of bpf/lb/admit.h, `Rings::swap`,
-//! `remove_real` and `add_real` of crates/dataplane.
+//! A change takes a real out of a VIP's ring, which gets shorter, removes the real, and gives its
+//! number to a real of another VIP, while a CPU picks: `known_vip()` of bpf/lb/vip.h, which reads the
+//! size, `pick_real()` and `read_slot()` of bpf/lb/admit.h, `set_rings`, `Rings::swap`, `remove_real`
+//! and `add_real` of crates/dataplane.
 
 use super::Race;
 
@@ -12,14 +13,21 @@ pub struct RingSwap {
     pub does_not_wait: bool,
     /// Planted: the real is removed before the ring is swapped.
     pub removes_first: bool,
+    /// Planted: the ring is swapped while programs may go by the longer one's size.
+    pub does_not_wait_behind_the_shrink: bool,
 }
 
 const OURS: u8 = 1;
 const STRANGER: u8 = 2;
 const PACKETS: u8 = 2;
+/// Slots of the old ring and of the new one.
+const LONG: u8 = 2;
+const SHORT: u8 = 1;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RingSwapState {
+    /// The size in use.
+    size: u8,
     /// Whether lookups give the new ring.
     swapped: bool,
     /// Whose real the number is; 0: no VIP's.
@@ -33,8 +41,12 @@ pub struct RingSwapState {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Cpu {
     Idle,
-    /// Has a ring: the old one?
-    Ring(bool),
+    /// Has a size.
+    Size(u8),
+    /// Has a slot's index, below its size, and a ring: the old one?
+    Ring(u8, bool),
+    /// Its ring has no such slot.
+    NoSlot,
     /// Has the number.
     Number,
     Sent(u8),
@@ -50,6 +62,7 @@ impl Race for RingSwap {
 
     fn begin(&self) -> RingSwapState {
         RingSwapState {
+            size: LONG,
             swapped: false,
             owner: OURS,
             cpu: Cpu::Idle,
@@ -64,15 +77,27 @@ impl Race for RingSwap {
         match rings.cpu {
             Cpu::Idle if rings.packets > 0 => {
                 cpu.packets -= 1;
-                cpu.cpu = Cpu::Ring(!rings.swapped);
-                moves.push(("CPU looks the ring up", cpu));
+                cpu.cpu = Cpu::Size(rings.size);
+                moves.push(("CPU reads the size", cpu));
+            }
+            // Each slot is some flow's.
+            Cpu::Size(size) => {
+                for slot in 0..size {
+                    let mut cpu = cpu.clone();
+                    cpu.cpu = Cpu::Ring(slot, !rings.swapped);
+                    moves.push(("CPU looks the ring up", cpu));
+                }
+            }
+            Cpu::Ring(SHORT.., false) => {
+                cpu.cpu = Cpu::NoSlot;
+                moves.push(("CPU finds no slot", cpu));
             }
             // The new ring has other reals' numbers.
-            Cpu::Ring(false) => {
+            Cpu::Ring(_, false) => {
                 cpu.cpu = Cpu::Idle;
                 moves.push(("CPU goes by the new ring", cpu));
             }
-            Cpu::Ring(true) => {
+            Cpu::Ring(_, true) => {
                 cpu.cpu = Cpu::Number;
                 moves.push(("CPU reads the number", cpu));
             }
@@ -84,6 +109,7 @@ impl Race for RingSwap {
                 cpu.cpu = Cpu::Idle;
                 moves.push(("CPU sends", cpu));
             }
+            Cpu::NoSlot => {}
             Cpu::Idle => {}
         }
         let swap = |next: &mut RingSwapState| next.swapped = true;
@@ -91,15 +117,18 @@ impl Race for RingSwap {
         let add = |next: &mut RingSwapState| next.owner = STRANGER;
         let mut next = rings.clone();
         next.at += 1;
+        let waits = rings.cpu != Cpu::Idle;
         match (rings.at, self.removes_first) {
-            (0, false) | (1, true) => swap(&mut next),
+            (0, _) => next.size = SHORT,
+            // Until no program can still go by the old size.
+            (1, _) if !self.does_not_wait_behind_the_shrink && waits => return moves,
+            (1, _) => {}
+            (2, false) | (3, true) => swap(&mut next),
             // Until no program can still see the old ring.
-            (1, false) | (2, true) if !self.does_not_wait && rings.cpu != Cpu::Idle => {
-                return moves;
-            }
-            (1, false) | (2, true) => {}
-            (2, false) | (0, true) => remove(&mut next),
-            (3, _) => add(&mut next),
+            (3, false) | (4, true) if !self.does_not_wait && waits => return moves,
+            (3, false) | (4, true) => {}
+            (4, false) | (2, true) => remove(&mut next),
+            (5, _) => add(&mut next),
             _ => return moves,
         }
         moves.push(("the change goes on", next));
@@ -110,6 +139,7 @@ impl Race for RingSwap {
         match rings.cpu {
             Cpu::Sent(STRANGER) => Some("a packet goes to another VIP's real"),
             Cpu::Sent(0) => Some("a packet is dropped, as its real is gone"),
+            Cpu::NoSlot => Some("a packet is dropped, as its slot is beyond the ring"),
             _ => None,
         }
     }
@@ -136,6 +166,10 @@ mod tests {
             },
             RingSwap {
                 removes_first: true,
+                ..RingSwap::default()
+            },
+            RingSwap {
+                does_not_wait_behind_the_shrink: true,
                 ..RingSwap::default()
             },
         ] {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use self::sandbox::{Netns, SYS_ADMIN, Sandbox, give_up, ip, sysctl, tx_checksums_off, wait_for};
 use super::*;
 use crate::pins::LAYOUT;
+use crate::rings::calls;
 use crate::xdp::Link;
 
 #[path = "../../../tests/sandbox/mod.rs"]
@@ -519,4 +520,150 @@ fn stateful_found(lb: &LoadBalancer) -> usize {
         .map(stateful)
         .filter_map(|(ends, token)| table.find(key, ends, token));
     found.filter(|of| of.real == 5 && of.packets == 1).count()
+}
+
+/// On the loopback device, without traffic.
+fn idle(pin_dir: &Path) -> LoadBalancerOptions {
+    LoadBalancerOptions {
+        interface: "lo".to_owned(),
+        ..options(pin_dir)
+    }
+}
+
+#[test]
+fn slots_of_tokens_of_another_length_are_said_to_be_lost() {
+    Sandbox::run(|sandbox| {
+        let alone = idle(&sandbox.pin_dir("lb"));
+        let of_tier = LoadBalancerOptions {
+            conns: ConnLayout {
+                tier_bits: 1,
+                ..alone.conns
+            },
+            ..alone.clone()
+        };
+        let stateless = LoadBalancerOptions {
+            conns: slots(0),
+            ..alone.clone()
+        };
+        LoadBalancer::start(&alone).expect("a start");
+        let lost = |options: &LoadBalancerOptions| {
+            let (_, started) = LoadBalancer::start(options).expect("a start");
+            started.carried_over.expect("another size").losses
+        };
+        assert_eq!(lost(&of_tier), [SLOTS]);
+        // Who wants no slots, or had none, misses none.
+        assert_eq!(lost(&stateless), [] as [&str; 0]);
+        assert_eq!(lost(&alone), [] as [&str; 0]);
+    });
+}
+
+/// Before Linux 6.8 each call about a ring waits for a grace period, also one that finds nothing.
+#[test]
+fn rings_that_are_not_there_cost_no_call() {
+    Sandbox::run(|sandbox| {
+        let options = idle(&sandbox.pin_dir("lb"));
+        let (lb, _) = LoadBalancer::start(&options).expect("a start");
+        calls::take();
+        for port in 0..8 {
+            let vip = Vip {
+                address: IpAddr::from([192, 0, 2, 1]),
+                port,
+                protocol: Protocol::Tcp,
+            };
+            lb.add_vip(&vip).expect("a VIP");
+        }
+        let real = |vip, host| Real {
+            vip,
+            address: IpAddr::from([10, 9, 0, host]),
+            forwarding: Forwarding::Ipip,
+        };
+        for vip in 0..3 {
+            for host in [1, 2] {
+                lb.add_real(&real(vip, host)).expect("a real");
+            }
+        }
+        let second_chance = VipOptions {
+            second_chance: true,
+            ..VipOptions::default()
+        };
+        lb.set_vip_options(2, second_chance).expect("an option");
+        assert_eq!(calls::take(), 0);
+        let set = |vip, ring: &[RealId], plain: Option<&[RealId]>| {
+            let rings = VipRings {
+                vip,
+                ring: ring.to_vec(),
+                plain: plain.map(<[RealId]>::to_vec),
+            };
+            lb.set_rings(&[rings]).expect("rings");
+        };
+        set(0, &[0, 1], Some(&[1]));
+        set(1, &[2, 3], Some(&[]));
+        set(2, &[4, 5], None);
+        set(2, &[5, 5], None);
+        assert_eq!(calls::take(), 4);
+        // Nothing is there, and nothing is wanted.
+        set(3, &[], Some(&[]));
+        assert_eq!(calls::take(), 0);
+        let of_client = SourceRing {
+            prefixes: vec![(IpAddr::from([198, 51, 100, 0]), 24)],
+            ring: vec![3],
+            plain: Vec::new(),
+            strict: false,
+        };
+        lb.set_sources(1, &[of_client]).expect("a group");
+        assert_eq!(calls::take(), 1);
+        drop(lb);
+        let large = LoadBalancerOptions {
+            limits: TableLimits {
+                vips: 20,
+                ..options.limits
+            },
+            ..options.clone()
+        };
+        let (lb, started) = LoadBalancer::start(&large).expect("a start");
+        assert!(started.carried_over.is_some());
+        // Eight VIPs, what three of them have besides, all at once into the new table; and those
+        // of the VIP that is asked for its owners.
+        assert_eq!(calls::take(), 8 + 3 + 1 + 2);
+        let ring = |number| lb.rings.read(number).expect("a ring");
+        assert_eq!((ring(0), ring(lb.plain_ring(0))), (vec![0, 1], vec![1]));
+        assert_eq!(ring(2), [5, 5]);
+        assert_eq!(ring(lb.former_ring(2)), [4, 5]);
+        assert_eq!(ring(20), [3], "the group's");
+        calls::take();
+        for vip in 0..8 {
+            lb.remove_vip(vip).expect("a removal");
+        }
+        assert_eq!(calls::take(), 2 + 2 + 2);
+        for number in 0..lb.former_ring(large.limits.vips) {
+            assert_eq!(ring(number), [] as [RealId; 0], "{number}");
+        }
+    });
+}
+
+/// A VIP is removed in several steps, and a kill may come between them.
+#[test]
+fn a_removal_that_was_killed_leaves_no_ring() {
+    Sandbox::run(|sandbox| {
+        let options = idle(&sandbox.pin_dir("lb"));
+        let (lb, _) = LoadBalancer::start(&options).expect("a start");
+        let vip = Vip {
+            address: IpAddr::from([192, 0, 2, 1]),
+            port: 80,
+            protocol: Protocol::Tcp,
+        };
+        lb.add_vip(&vip).expect("a VIP");
+        let real = Real {
+            vip: 0,
+            address: IpAddr::from([10, 9, 0, 1]),
+            forwarding: Forwarding::Ipip,
+        };
+        lb.add_real(&real).expect("a real");
+        lb.set_ring(0, &[0]).expect("a ring");
+        assert!(lb.vips.remove(&vip.key()).expect("the first step"));
+        drop(lb);
+        let (lb, _) = LoadBalancer::start(&options).expect("a takeover");
+        assert_eq!((lb.vips().len(), lb.reals().len()), (0, 0));
+        assert_eq!(lb.rings.read(0).expect("a ring"), [] as [RealId; 0]);
+    });
 }
