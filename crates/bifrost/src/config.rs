@@ -78,6 +78,7 @@ pub struct Limits {
     pub path_window: u64,
 }
 
+/// Of frames, twice what four paths of 10 Gbit/s hold at 1 ms.
 impl Default for Limits {
     fn default() -> Self {
         Limits {

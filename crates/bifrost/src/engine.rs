@@ -11,7 +11,7 @@ use crate::config::{MIN_MTU, PathConfig, TransportConfig, TransportConfigError};
 use crate::control::{Control, ControlQueue};
 use crate::drop_reason::DropReason;
 use crate::events::{EventQueue, TunnelEvent};
-use crate::metrics::{PathMetrics, PathState, TunnelMetrics};
+use crate::metrics::{PathMetrics, TunnelMetrics};
 use crate::outbound::Outbound;
 use crate::path::{AckedChunks, LostChunk, Path};
 use crate::path_table::PathTable;
@@ -136,23 +136,9 @@ impl TransportEngine {
     /// to a path that does not exist.
     pub fn remove_path(&mut self, now_ns: u64, id: PathId) {
         if self.paths.get(id.index()).is_some() {
-            self.stop_path(now_ns, id.index(), PathState::Down);
+            self.stop_path(now_ns, id.index());
             self.paths.remove(id.index());
             self.update_max_chunk(now_ns);
-        }
-    }
-
-    /// The path's link went down or came up. Down: as a dead path, without probes. Up:
-    /// it is probed, and used when it answers.
-    pub fn set_path_link(&mut self, now_ns: u64, id: PathId, up: bool) {
-        let Some(path) = self.paths.get_mut(id.index()) else {
-            return;
-        };
-        let down = path.state() == PathState::Down;
-        if up && down {
-            path.become_state(now_ns, PathState::Probing);
-        } else if !up && !down {
-            self.stop_path(now_ns, id.index(), PathState::Down);
         }
     }
 
@@ -184,11 +170,11 @@ impl TransportEngine {
     }
 
     /// Takes a path out of use; what is in flight on it goes elsewhere.
-    fn stop_path(&mut self, now_ns: u64, index: usize, state: PathState) {
+    fn stop_path(&mut self, now_ns: u64, index: usize) {
         let Some(path) = self.paths.get_mut(index) else {
             return;
         };
-        if path.stop(now_ns, state, &mut self.lost) {
+        if path.stop(now_ns, &mut self.lost) {
             self.events.push(TunnelEvent::PathDead(PathId(index as u8)));
         }
         self.queue_lost(now_ns, index);
@@ -375,7 +361,7 @@ impl TransportEngine {
         }
         self.queue_lost(now_ns, index);
         if outcome.dead {
-            self.stop_path(now_ns, index, PathState::Dead);
+            self.stop_path(now_ns, index);
         }
         let alone = !self.paths.any_alive();
         let probe = self
@@ -387,7 +373,7 @@ impl TransportEngine {
                 path: index as u8,
                 size,
             }),
-            Some(Err(_)) => self.stop_path(now_ns, index, PathState::Dead),
+            Some(Err(_)) => self.stop_path(now_ns, index),
             Some(Ok(None)) | None => {}
         }
     }

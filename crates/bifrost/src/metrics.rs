@@ -14,8 +14,6 @@ pub enum PathState {
     Alive,
     /// Does not answer; probed until it does.
     Dead,
-    /// The caller said that the link is down; not even probed.
-    Down,
 }
 
 impl PathState {
@@ -25,7 +23,6 @@ impl PathState {
             PathState::Probing => "probing",
             PathState::Alive => "alive",
             PathState::Dead => "dead",
-            PathState::Down => "down",
         }
     }
 }

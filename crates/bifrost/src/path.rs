@@ -460,14 +460,9 @@ impl Path {
     }
 
     /// Takes the path out of use; appends what was in flight to `lost`. Whether it was alive.
-    pub(crate) fn stop(
-        &mut self,
-        now_ns: u64,
-        state: PathState,
-        lost: &mut Vec<LostChunk>,
-    ) -> bool {
+    pub(crate) fn stop(&mut self, now_ns: u64, lost: &mut Vec<LostChunk>) -> bool {
         let was_alive = self.is_alive();
-        self.become_state(now_ns, state);
+        self.become_state(now_ns, PathState::Dead);
         self.sent.lose_all(lost);
         self.stats.lost_by_failure += lost.len() as u64;
         self.stats.failures += u64::from(was_alive);
@@ -496,7 +491,7 @@ impl Path {
             self.sent.timeout(self.timeout_ns(config)),
             self.sent.gap_deadline(self.gap_wait_ns()),
             self.probe_timeout.deadline(&self.rtt),
-            self.health.deadline(),
+            Some(self.health.deadline()),
         ]
         .into_iter()
         .flatten()

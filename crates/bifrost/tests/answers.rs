@@ -157,7 +157,7 @@ fn the_only_path_is_slowed_down_whatever_it_loses() {
     }
     assert_eq!(world.first_path().state, PathState::Dead);
     // The other one goes, and it is what there is.
-    world.ends[0].set_path_link(world.now_ns, PathId(1), false);
+    world.ends[0].remove_path(world.now_ns, PathId(1));
     for _ in 0..200 {
         world.step(200 * US, loses_data);
     }

@@ -68,7 +68,7 @@ pub fn paths(
                 local: path.local.to_string(),
                 remote: path.remote.to_string(),
                 state: match of_path.is_empty() && open_error.is_some() {
-                    true => PathState::Down.name().to_owned(),
+                    true => "down".to_owned(),
                     false => sum.state,
                 },
                 open_error,

@@ -10,7 +10,6 @@ use crate::control::Control;
 use crate::drop_reason::DropReason;
 use crate::events::TunnelEvent;
 use crate::gro::{first_of_run, run_length};
-use crate::metrics::PathState;
 use crate::path::{Arrival, MAX_RTT_US, WIDTH, expand};
 use crate::seal::AeadInput;
 use crate::types::{PathId, SlotReference, Span};
@@ -397,9 +396,6 @@ impl TransportEngine {
         }
         self.session.credit = probe.credit.at_least_a_frame();
         let path = self.paths.get_mut(index).ok_or(DropReason::Path)?;
-        if path.state() == PathState::Down {
-            return Ok(());
-        }
         let outcome = path.on_reply(now_ns, age_us, probe.size, &self.config);
         if !outcome.fresh {
             return Err(DropReason::Duplicate);
@@ -414,7 +410,7 @@ impl TransportEngine {
         }
         if self.paths.loses_all(index) {
             self.events.push(TunnelEvent::PathLosesData(id));
-            self.stop_path(now_ns, index, PathState::Dead);
+            self.stop_path(now_ns, index);
             if let Some(path) = self.paths.get_mut(index) {
                 path.leave_alone(now_ns);
             }

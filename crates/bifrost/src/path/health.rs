@@ -107,15 +107,13 @@ impl PathHealth {
     }
 
     /// When the next probe is due.
-    pub(super) fn deadline(&self) -> Option<u64> {
-        (self.state != PathState::Down).then_some(self.next_ns)
+    pub(super) fn deadline(&self) -> u64 {
+        self.next_ns
     }
 
     /// A session begins: what was learnt of the path but its MTU is forgotten.
     pub(super) fn begin_session(&mut self, now_ns: u64) {
-        if self.state != PathState::Down {
-            *self = self.anew(now_ns, PathState::Probing);
-        }
+        *self = self.anew(now_ns, PathState::Probing);
     }
 
     /// The path changes to `state`, and is probed from now on.
@@ -178,7 +176,7 @@ impl PathHealth {
         timeout_ns: u64,
         alone: bool,
     ) -> Result<Option<u16>, Unresponsive> {
-        if self.state == PathState::Down || now_ns < self.next_ns {
+        if now_ns < self.next_ns {
             return Ok(None);
         }
         if self.state == PathState::Alive {
@@ -223,7 +221,7 @@ impl PathHealth {
 
     /// The size of a probe for an instance that is not the peer's, to answer.
     pub(super) fn challenge(&mut self, now_ns: u64) -> Option<u16> {
-        if self.state == PathState::Down || now_ns < self.challenge_ns {
+        if now_ns < self.challenge_ns {
             return None;
         }
         self.challenge_ns = now_ns + CHALLENGE_NS;
@@ -272,7 +270,7 @@ impl PathHealth {
             PathState::Probing => 1,
             PathState::Dead if now_ns < self.left_alone_until_ns => return outcome,
             PathState::Dead => REVIVING,
-            PathState::Alive | PathState::Down => return outcome,
+            PathState::Alive => return outcome,
         };
         if self.replies >= wanted {
             outcome.revived = true;

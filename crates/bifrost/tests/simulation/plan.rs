@@ -114,8 +114,6 @@ pub(crate) enum Fault {
     Restart(usize),
     /// Host, path, the MTU that is reported to it.
     Mtu(usize, usize, u16),
-    /// Host, path, whether its link is up.
-    LinkState(usize, usize, bool),
     /// Host, path.
     Remove(usize, usize),
     /// Host, path.

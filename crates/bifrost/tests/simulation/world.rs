@@ -224,11 +224,6 @@ impl World {
                     .engine
                     .set_path_mtu(now_ns, PathId(*path as u8), *mtu);
             }
-            Fault::LinkState(host, path, up) => {
-                self.hosts[*host]
-                    .engine
-                    .set_path_link(now_ns, PathId(*path as u8), *up);
-            }
             Fault::Remove(host, path) => {
                 self.hosts[*host]
                     .engine

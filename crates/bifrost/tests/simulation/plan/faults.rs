@@ -357,23 +357,14 @@ impl Draft {
             let at_ns = 2 * MS + 10 * MS * self.rng.random_range(0..4) + path as u64 * MS;
             let until_ns = at_ns + self.rng.random_range(100 * US..9 * MS);
             let taken = |(at, fault): &(u64, Fault)| {
-                let same = matches!(fault, Fault::Remove(h, p) | Fault::LinkState(h, p, _)
-                    if (*h, *p) == (host, path));
+                let same = matches!(fault, Fault::Remove(h, p) if (*h, *p) == (host, path));
                 same && at.abs_diff(at_ns) < 10 * MS
             };
             if self.plan.faults.iter().any(taken) {
                 continue;
             }
-            let (down, up) = if self.rng.random_bool(0.5) {
-                (Fault::Remove(host, path), Fault::Add(host, path))
-            } else {
-                (
-                    Fault::LinkState(host, path, false),
-                    Fault::LinkState(host, path, true),
-                )
-            };
-            self.plan.faults.push((at_ns, down));
-            self.plan.faults.push((until_ns, up));
+            self.plan.faults.push((at_ns, Fault::Remove(host, path)));
+            self.plan.faults.push((until_ns, Fault::Add(host, path)));
         }
         self.plan.expected.resent = (500, 200);
     }
