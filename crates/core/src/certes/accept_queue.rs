@@ -46,7 +46,7 @@ pub struct ClientRule {
 
 impl ClientRule {
     /// Fewer transactions than this say nothing about a limit.
-    const ENOUGH: f64 = 30.0;
+    pub const ENOUGH: f64 = 30.0;
     /// A mean that changed by less, as a share, did not change.
     const NOISE: f64 = 0.05;
     /// Below this share of dropped SYNs the queue's limit does not show in client latency.
@@ -112,37 +112,6 @@ impl ClientRule {
         let next = next.clamp(*self.limits.start(), end).min(longest);
         self.wanted = (next != in_force).then_some(next);
         self.wanted
-    }
-}
-
-/// The usual rule, for comparison: the queue is as long as what leaves it in the goal's
-/// time, by the mean SYN-to-END.
-#[derive(Clone, Debug)]
-pub struct QueueingRule {
-    limits: RangeInclusive<u32>,
-    limit: u32,
-    goal_s: f64,
-}
-
-impl QueueingRule {
-    /// Keeps the mean SYN-to-END at `goal_s` seconds.
-    pub fn new(limits: RangeInclusive<u32>, limit: u32, goal_s: f64) -> Self {
-        Self {
-            limit: limit.clamp(*limits.start(), *limits.end()),
-            limits,
-            goal_s,
-        }
-    }
-
-    /// Takes in what the present limit gave; the limit to try next.
-    pub fn step(&mut self, trial: Trial) -> u32 {
-        if trial.completed < ClientRule::ENOUGH || trial.served_s <= 0.0 {
-            return self.limit;
-        }
-        let ratio = self.goal_s / (trial.served_s / trial.completed);
-        let next = f64::from(self.limit) * ratio.clamp(0.5, 2.0);
-        self.limit = (next.round() as u32).clamp(*self.limits.start(), *self.limits.end());
-        self.limit
     }
 }
 
@@ -240,13 +209,5 @@ mod tests {
         }
         let beyond = wanted.iter().filter(|limit| **limit > 128).count();
         assert_eq!((limit, beyond), (128, 1), "{wanted:?}");
-    }
-
-    #[test]
-    fn the_queueing_rule_keeps_its_goal_whatever_is_dropped() {
-        let mut rule = QueueingRule::new(16..=4096, 1024, 0.25);
-        // 0.5 s of service and queueing: half the queue, although 90 % are dropped.
-        assert_eq!(rule.step(trial(20.0, 0.9)), 512);
-        assert_eq!(rule.step(trial(20.0, 0.9)), 256);
     }
 }

@@ -48,7 +48,7 @@ pub struct Parts {
 
 impl Estimate {
     /// The measured parts of a slot, without what was lost before the connection.
-    pub(super) fn measured(slot: &Slot) -> Self {
+    pub fn measured(slot: &Slot) -> Self {
         Self {
             completed: (slot.completed + slot.later) as f64,
             stalled: slot.stalled as f64,

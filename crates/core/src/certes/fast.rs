@@ -11,14 +11,15 @@ use super::{CertesError, DropOdds, Estimate, Mix, Slot, StallShares};
 
 /// One retry of one class.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
-    pub(super) class: usize,
+pub struct Lane {
+    /// Which class of the mix.
+    pub class: usize,
     /// Seconds after the first SYN.
-    pub(super) at_s: f64,
+    pub at_s: f64,
     /// Slots until the next retry, or until the client gives up.
-    pub(super) gap_slots: f64,
+    pub gap_slots: f64,
     /// Whether this was its last SYN.
-    pub(super) last: bool,
+    pub last: bool,
 }
 
 /// The accepted SYNs of a past slot.
@@ -255,7 +256,7 @@ impl FastModel {
 }
 
 /// Checks what a model is made from.
-pub(super) fn check(slot_s: f64, mix: &Mix, loss: f64) -> Result<(), CertesError> {
+pub fn check(slot_s: f64, mix: &Mix, loss: f64) -> Result<(), CertesError> {
     if slot_s.is_nan() || slot_s <= 0.0 {
         return Err(CertesError::SlotEmpty);
     }
@@ -273,7 +274,7 @@ pub(super) fn check(slot_s: f64, mix: &Mix, loss: f64) -> Result<(), CertesError
 }
 
 /// The lanes of a mix: for each class its first SYN and its retries, in order.
-pub(super) fn lanes(mix: &Mix, slot_s: f64) -> Vec<Lane> {
+pub fn lanes(mix: &Mix, slot_s: f64) -> Vec<Lane> {
     let mut lanes = Vec::new();
     for (index, class) in mix.classes().iter().enumerate() {
         let sends: Vec<f64> = std::iter::once(0.0)

@@ -10,7 +10,6 @@
 //!   SYN reaches this host and there is memory for it.
 //! - [`FastModel`] infers it from counters, in constant time and memory: how many
 //!   SYNs came, were answered, and ended, per slot of time (Certes, section 3.2).
-//!   [`ReferenceModel`] is the full model of section 3.1, to test the fast one.
 //!
 //! When clients send a SYN again is data ([`RetryClass`], [`Mix`]); RFC 1122's
 //! 3, 9, 21 s, on which the paper builds, is only one of the schedules in use.
@@ -23,7 +22,6 @@
 //! (here the retries that a client makes are listed, so that k needs no table).
 
 mod accept_queue;
-mod comparators;
 mod drop_odds;
 mod error;
 mod estimate;
@@ -31,23 +29,20 @@ mod fast;
 mod flood;
 mod observer;
 mod patience;
-mod reference;
 mod schedule;
 mod slot;
 #[cfg(test)]
 mod tests;
 mod tracker;
 
-pub use accept_queue::{ClientRule, QueueingRule, Trial};
-pub use comparators::{queueing_mean_s, sliding_window_mean_s};
+pub use accept_queue::{ClientRule, Trial};
 pub use drop_odds::{DropOdds, ModelFit, NetworkLoss, StallShares};
 pub use error::CertesError;
 pub use estimate::{Estimate, Parts};
-pub use fast::FastModel;
+pub use fast::{FastModel, Lane, check, lanes};
 pub use flood::FloodDetector;
 pub use observer::{AttemptFate, CategoryObserver, CategoryStatus, Judge, Observed};
 pub use patience::PatienceLearner;
-pub use reference::ReferenceModel;
 pub use schedule::{BSD_S, LINUX_6_5_S, Mix, MixLearner, RFC_1122_S, RFC_6298_S, RetryClass};
 pub use slot::{Origin, Slot};
 pub use tracker::{ConnectionEvent, Count, ServerTime, TrackedEvent, Tracker};

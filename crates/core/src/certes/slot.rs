@@ -70,7 +70,7 @@ impl Slot {
     /// accepted (eq. 12). Where no origin is known, all are taken to be as old as the mean
     /// SYN-to-END says (eq. 31); where some are missing, like the others: the table that
     /// they are counted in is of fixed size.
-    pub(super) fn by_origin(&self, slot_s: f64, mean: impl Fn(usize) -> f64) -> f64 {
+    pub fn by_origin(&self, slot_s: f64, mean: impl Fn(usize) -> f64) -> f64 {
         let completed = self.completed as f64;
         let known: u64 = self.origins.iter().map(|origin| origin.completed).sum();
         if self.completed == 0 {
@@ -160,21 +160,6 @@ impl Slot {
                 self.first_offered = self.first_offered.saturating_sub(u64::from(first));
             }
             Count::Nothing | Count::Duplicate | Count::Abandoned | Count::Unused => {}
-        }
-    }
-
-    /// Counts that `completed` connections of this slot were accepted `slots_ago`.
-    pub fn came_from(&mut self, slots_ago: u32) {
-        match self
-            .origins
-            .iter_mut()
-            .find(|origin| origin.slots_ago == slots_ago)
-        {
-            Some(origin) => origin.completed += 1,
-            None => self.origins.push(Origin {
-                slots_ago,
-                completed: 1,
-            }),
         }
     }
 }

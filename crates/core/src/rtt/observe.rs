@@ -288,6 +288,7 @@ mod tests {
 
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
+    const LIFETIME_NS: u64 = 2_000 * MS;
 
     fn flow() -> Flow {
         Flow {
@@ -328,13 +329,13 @@ mod tests {
     fn the_handshake_counts_once_and_not_when_sent_twice() {
         let syn = packet(0, true, Packet::SYN, 99, 0, 0);
         let answer = packet(80 * US, false, Packet::SYN | Packet::ACK, 500, 100, 0);
-        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, LIFETIME_NS);
         let values = feed(&mut observer, &[syn, answer, answer]);
         assert_eq!(values, [(RttMethod::Synack, 80 * US)]);
-        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, LIFETIME_NS);
         assert_eq!(feed(&mut observer, &[syn, syn, answer]), []);
         // At the server: SYN in, SYN+ACK out, ACK in.
-        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, LIFETIME_NS);
         let server = [
             packet(0, false, Packet::SYN, 99, 0, 0),
             packet(US, true, Packet::SYN | Packet::ACK, 500, 100, 0),
@@ -359,7 +360,7 @@ mod tests {
             response.packet.tsecr = request.tsval;
             packets.extend([request, response]);
         }
-        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, LIFETIME_NS);
         let mut values = feed(&mut observer, &packets);
         observer.finish(|v| values.push((v.method, v.ns)));
         assert_eq!(observer.flows(), 0);
@@ -400,7 +401,7 @@ mod tests {
         let mut request = packet(0, true, Packet::ACK, 1, 1, 10);
         request.sampled = false;
         let response = packet(MS, false, Packet::ACK, 1, 11, 10);
-        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, LIFETIME_NS);
         let values = feed(&mut observer, &[request, response]);
         assert!(
             values.iter().all(|v| v.0 != RttMethod::Sampled),
@@ -410,7 +411,7 @@ mod tests {
 
     #[test]
     fn connections_beyond_the_bound_are_counted_and_old_ones_go() {
-        let mut observer = RttObserver::new(2, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(2, LIFETIME_NS);
         let from = |port: u16, t_ns: u64| {
             let mut seen = packet(t_ns, true, Packet::ACK, 1, 1, 1);
             seen.flow.local.set_port(port);

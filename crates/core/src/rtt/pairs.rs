@@ -27,11 +27,8 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// How long a segment is remembered unless told otherwise. A sampler that
-    /// never forgets would pair a segment with any later packet of an idle flow.
-    pub const LIFETIME_NS: u64 = 2_000_000_000;
-
-    /// An empty memory that forgets a segment after `lifetime_ns`.
+    /// An empty memory that forgets a segment after `lifetime_ns`: one that never does would pair a
+    /// segment with any later packet of an idle flow.
     pub fn new(lifetime_ns: u64) -> Self {
         Self {
             lifetime_ns,
@@ -91,10 +88,11 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    const LIFETIME_NS: u64 = 2_000 * MS;
 
     #[test]
     fn a_value_needs_both_ends() {
-        let mut pairs = Pairs::new(Pairs::LIFETIME_NS);
+        let mut pairs = Pairs::new(LIFETIME_NS);
         assert_eq!(pairs.ack(0, 100), None);
         pairs.data(MS, 100, 10);
         assert_eq!(pairs.ack(2 * MS, 100), None, "does not cover it");
@@ -105,14 +103,14 @@ mod tests {
     #[test]
     fn the_next_data_gives_the_applications_time() {
         // The bare ACK at 1 ms was not sampled, the next request at 300 ms was.
-        let mut pairs = Pairs::new(Pairs::LIFETIME_NS);
+        let mut pairs = Pairs::new(LIFETIME_NS);
         pairs.data(0, 7, 2);
         assert_eq!(pairs.ack(300 * MS, 9), Some(300 * MS));
     }
 
     #[test]
     fn an_ack_of_later_data_is_no_measure_of_earlier() {
-        let mut pairs = Pairs::new(Pairs::LIFETIME_NS);
+        let mut pairs = Pairs::new(LIFETIME_NS);
         pairs.data(0, 7, 2);
         // Two more responses of two bytes have been acknowledged meanwhile.
         assert_eq!(pairs.ack(600 * MS, 13), None);
@@ -125,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_the_lifetime_is_forgotten() {
-        let mut pairs = Pairs::new(Pairs::LIFETIME_NS);
+        let mut pairs = Pairs::new(LIFETIME_NS);
         pairs.data(0, 7, 2);
         assert_eq!(pairs.ack(3_000 * MS, 9), None);
         let mut pairs = Pairs::new(5_000 * MS);
@@ -135,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_retransmission_counts_from_the_first_sampled_copy() {
-        let mut pairs = Pairs::new(Pairs::LIFETIME_NS);
+        let mut pairs = Pairs::new(LIFETIME_NS);
         pairs.data(0, 50, 5);
         pairs.data(200 * MS, 50, 5);
         assert_eq!(pairs.ack(201 * MS, 55), Some(201 * MS));
@@ -143,7 +141,7 @@ mod tests {
 
     #[test]
     fn sequence_numbers_wrap_and_memory_does_not_grow() {
-        let mut pairs = Pairs::new(Pairs::LIFETIME_NS);
+        let mut pairs = Pairs::new(LIFETIME_NS);
         pairs.data(0, u32::MAX - 1, 4);
         assert_eq!(pairs.ack(MS, 2), Some(MS));
         for i in 0..1000 {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_api::agent::ClientTotals;
-use causeway_core::certes::{QueueingRule, Trial};
+use causeway_core::certes::Trial;
 use causeway_report::chart::{Chart, Scale, Series};
+use causeway_sim::certes::QueueingRule;
 use serde_json::{Value, json};
 
 use super::certes::{CertesRun, Net, RunningCertes, Score, steady};

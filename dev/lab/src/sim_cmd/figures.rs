@@ -2,11 +2,10 @@
 //! The paper's figures, redone.
 
 use anyhow::Result;
-use causeway_core::certes::queueing_mean_s;
 use causeway_report::chart::{Chart, Scale, Series};
 use causeway_sim::certes::workload::{Backlog, SynSchedule, Workload, table_ii};
 use causeway_sim::certes::world::{self, Second};
-use causeway_sim::certes::{CertesMethod, Evaluation, Forecast, evaluate_by};
+use causeway_sim::certes::{CertesMethod, Evaluation, Forecast, evaluate_by, queueing_mean_s};
 
 use super::certes::{Table, errors, in_parallel};
 

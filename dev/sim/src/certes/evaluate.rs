@@ -3,9 +3,11 @@
 
 use causeway_core::certes::{
     CertesError, DropOdds, Estimate, FastModel, FloodDetector, Mix, ModelFit, NetworkLoss,
-    PatienceLearner, ReferenceModel, Slot, StallShares, queueing_mean_s, sliding_window_mean_s,
+    PatienceLearner, Slot, StallShares,
 };
 
+use super::comparators::{queueing_mean_s, sliding_window_mean_s};
+use super::reference::ReferenceModel;
 use super::workload::Workload;
 use super::world::{CertesOutcome, Second};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The listener, the workers behind it, and what the server counts.
 
-use causeway_core::certes::{ConnectionEvent as Seen, Count};
+use causeway_core::certes::{ConnectionEvent as Seen, Count, Origin};
 use rand::Rng as _;
 
 use super::{CertesWorld, Completion, Event, FLOOD_CLIENT, Id, SECOND_NS, SYN_ACK_AGAIN_S, ns};
@@ -36,7 +36,7 @@ impl<'a> CertesWorld<'a> {
         outcome: &causeway_core::certes::TrackedEvent,
     ) {
         let origin = self.slot(outcome.accepted_ns);
-        self.out.slots[slot].came_from((slot - origin) as u32);
+        came_from(&mut self.out.slots[slot].origins, (slot - origin) as u32);
         let second = self.second(self.queue.now_ns());
         let s = |ns: u64| ns as f64 / SECOND_NS;
         self.out.syn_to_end[second].add(s(outcome.syn_to_end_ns));
@@ -154,5 +154,16 @@ impl<'a> CertesWorld<'a> {
         self.queue
             .after(ns(self.of.rtt_s / 2.0), Event::Received(id));
         self.serve();
+    }
+}
+
+/// Counts that one more connection of a slot was accepted `slots_ago`.
+fn came_from(origins: &mut Vec<Origin>, slots_ago: u32) {
+    match origins.iter_mut().find(|of| of.slots_ago == slots_ago) {
+        Some(of) => of.completed += 1,
+        None => origins.push(Origin {
+            slots_ago,
+            completed: 1,
+        }),
     }
 }

@@ -11,8 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::fast::{Lane, check, lanes};
-use super::{CertesError, Estimate, Mix, Slot};
+use causeway_core::certes::{CertesError, Estimate, Lane, Mix, Slot, check, lanes};
 
 /// One slot of the window.
 #[derive(Clone, Debug)]
@@ -27,7 +26,7 @@ struct Past {
 
 /// The model of section 3.1. Call [`step`](Self::step) once for each slot, in order.
 #[derive(Clone, Debug)]
-pub struct ReferenceModel {
+pub(super) struct ReferenceModel {
     slot_s: f64,
     mix: Mix,
     lanes: Vec<Lane>,
@@ -37,8 +36,6 @@ pub struct ReferenceModel {
     /// Older slots first: `reach` of them are settled, the rest may still change.
     window: VecDeque<Past>,
     reach: usize,
-    adjusted: u64,
-    unsolved: u64,
 }
 
 impl ReferenceModel {
@@ -47,10 +44,10 @@ impl ReferenceModel {
     /// How long connections may take and still be attributed to their slot, seconds.
     const PAST_S: f64 = 120.0;
 
-    /// As [`super::FastModel::new`]; `rtt_changes_s` are samples of how much a client's
+    /// As [`causeway_core::certes::FastModel::new`]; `rtt_changes_s` are samples of how much a client's
     /// round trip changed from one SYN to its retry, in seconds (the density chi of
     /// eq. 22). Empty: it does not change.
-    pub fn new(
+    pub(super) fn new(
         slot_s: f64,
         mix: Mix,
         loss: f64,
@@ -77,22 +74,14 @@ impl ReferenceModel {
             loss,
             reach: longest.unwrap_or(0).max((Self::PAST_S / slot_s) as usize),
             window: VecDeque::new(),
-            adjusted: 0,
-            unsolved: 0,
             lanes,
             base,
             initial,
         })
     }
 
-    /// In how many slots weights had to be moved, and in how many of these that did
-    /// not lead to a solution without negative counts.
-    pub fn adjustments(&self) -> (u64, u64) {
-        (self.adjusted, self.unsolved)
-    }
-
     /// Takes the next slot in; gives its transactions back.
-    pub fn step(&mut self, slot: &Slot) -> Estimate {
+    pub(super) fn step(&mut self, slot: &Slot) -> Estimate {
         let offered = slot.offered as f64;
         self.window.push_back(Past {
             offered,
@@ -129,7 +118,6 @@ impl ReferenceModel {
         if self.first_syns(newest) >= -1e-9 {
             return;
         }
-        self.adjusted += 1;
         let from = self.window.len().saturating_sub(self.active());
         for _ in 0..Self::ATTEMPTS {
             self.move_weights(from);
@@ -140,7 +128,6 @@ impl ReferenceModel {
                 return;
             }
         }
-        self.unsolved += 1;
         for at in from..=newest {
             self.forward(at);
             self.cut_to_offered(at);
@@ -399,4 +386,78 @@ fn least_squares(columns: &[Vec<f64>], b: &[f64]) -> Vec<f64> {
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_core::certes::{Origin, RFC_1122_S, RetryClass};
+    use rand::{Rng as _, SeedableRng as _};
+    use rand_pcg::Pcg64Mcg;
+
+    use super::*;
+
+    fn model(loss: f64, rtt_changes_s: &[f64]) -> ReferenceModel {
+        let mix = Mix::new([RetryClass::new("rfc1122", RFC_1122_S, 21.0)]).expect("a valid mix");
+        ReferenceModel::new(1.0, mix, loss, rtt_changes_s).expect("valid")
+    }
+
+    fn slot(offered: u64, accepted: u64, completed: u64) -> Slot {
+        Slot {
+            offered,
+            accepted,
+            completed,
+            ..Slot::default()
+        }
+    }
+
+    /// Eq. 4 in the steady state with k = 2, as the fast model's tests have it.
+    #[test]
+    fn a_steady_drop_rate_gives_equation_4_where_round_trips_do_not_change() {
+        let (p, firsts) = (0.4, 10_000.0);
+        let mut model = model(0.0, &[]);
+        // The SYNs that arrive in the last slots: those of j retries came 3 and 9 s before.
+        let mean_s = (0..60).map(|now| {
+            let retries = [(3, p), (9, p * p)];
+            let came = retries
+                .iter()
+                .filter(|(s, _)| now >= *s)
+                .map(|(_, share)| share);
+            let offered = firsts * (1.0 + came.sum::<f64>());
+            let accepted = (offered * (1.0 - p)).round() as u64;
+            model.step(&slot(offered.round() as u64, accepted, accepted))
+        });
+        let mean_s = mean_s
+            .last()
+            .and_then(|last| last.mean_s())
+            .expect("transactions");
+        let expected = p * (1.0 - p) * 3.0 + p * p * (1.0 - p) * 9.0 + p.powi(3) * 21.0;
+        assert!((mean_s - expected).abs() < 0.01, "{mean_s}");
+    }
+
+    /// On any counters: nothing negative, nothing infinite, and as many transactions completed as
+    /// were counted.
+    #[test]
+    fn any_counters_give_sound_estimates() {
+        for seed in 0..100 {
+            let mut rng = Pcg64Mcg::seed_from_u64(seed);
+            let mut model = model(rng.random_range(0.0..0.3), &[-0.3, 0.0, 0.4]);
+            for _ in 0..rng.random_range(1..120) {
+                let offered = rng.random_range(0..500);
+                let (accepted, completed) = (rng.random_range(0..500), rng.random_range(0..500));
+                let slots_ago = rng.random_range(0..40);
+                let origins = vec![Origin {
+                    slots_ago,
+                    completed,
+                }];
+                let estimate = model.step(&Slot {
+                    origins,
+                    ..slot(offered, accepted.min(offered), completed)
+                });
+                assert_eq!(estimate.completed, completed as f64);
+                for value in [estimate.gave_up, estimate.give_up_s, estimate.conn_fail_s] {
+                    assert!(value.is_finite() && value >= -1e-6, "{seed}: {estimate:?}");
+                }
+            }
+        }
+    }
 }
