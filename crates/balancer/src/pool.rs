@@ -454,11 +454,10 @@ impl Pool {
     /// How the data plane is to give out new flows.
     pub fn picking(&self) -> Picking {
         let scheduler = self.vip.scheduler;
-        let counts = scheduler.follows_load();
         Picking {
             pick: rings::pick(&self.vip),
             remember: self.vip.flow_table,
-            count_load: counts && (scheduler == Scheduler::P2c || self.counts_connections()),
+            count_load: scheduler.counts_load() || self.counts_connections(),
         }
     }
 
@@ -507,12 +506,12 @@ impl Pool {
 
     /// Whether turns begin again with the ring.
     pub fn begins_anew(&self) -> bool {
-        self.vip.scheduler == Scheduler::LeastLoaded
+        self.vip.scheduler.begins_anew()
     }
 
     /// Whether the ring holds every real that was fit for it.
     pub fn ring_has_all(&self) -> bool {
-        !matches!(self.vip.scheduler, Scheduler::LeastLoaded | Scheduler::Awrr)
+        self.vip.scheduler.ring_has_all()
     }
 
     /// Whether the ring shows what a controller had found out.

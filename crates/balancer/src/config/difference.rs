@@ -41,22 +41,77 @@ impl BalancerConfig {
             changes.whole(ChangeKind::Added, about(vip));
         }
         let (restart, unload) = (self.needs_restart(former), self.needs_unload(former));
-        for change in &mut changes.found {
-            let key = change.key.as_deref().filter(|_| change.vip.is_none());
-            let is_part = |whole: &&str| {
-                let rest = key.and_then(|key| key.strip_prefix(*whole));
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            };
-            change.needs_restart = restart.iter().any(is_part);
-            change.needs_unload = unload.iter().any(is_part);
+        for change in changes.found.iter_mut().filter(|of| of.vip.is_none()) {
+            change.needs_restart = restart.iter().any(|key| is_in(change, key));
+            change.needs_unload = unload.iter().any(|key| is_in(change, key));
         }
         changes.found
     }
+
+    /// The keys that differ from `running` and cannot change while the daemon runs.
+    pub fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
+        let mut changes = Changes::default();
+        changes.file(running, self);
+        let differs = |key: &&str| changes.found.iter().any(|change| is_in(change, key));
+        RESTART.into_iter().filter(differs).collect()
+    }
+
+    /// Those of [`Self::needs_restart`] that a start refuses, too, as long as the data plane runs as
+    /// it was.
+    pub fn needs_unload(&self, running: &Self) -> Vec<&'static str> {
+        let mut keys = self.needs_restart(running);
+        // Auto takes what runs.
+        let takes = self.xdp_mode == XdpMode::Auto;
+        keys.retain(|key| UNLOAD.contains(key) && !(takes && *key == "xdp.mode"));
+        keys
+    }
+}
+
+/// Keys, and whole tables, that cannot change while the daemon runs.
+const RESTART: [&str; 19] = [
+    "interface",
+    "pin_dir",
+    "state_dir",
+    "socket",
+    "http",
+    "api.listen",
+    "hash_key",
+    "unserved",
+    "xdp.mode",
+    "flow_table.ipv4",
+    "flow_table.ipv6",
+    "stateful",
+    "limits",
+    "encap.tunnel_ends",
+    "encap.tunnel_sources",
+    "measure",
+    "fleet",
+    "agent_reports.listen",
+    "peers.listen",
+];
+/// Of these, those that cannot change while the data plane runs.
+const UNLOAD: [&str; 3] = ["interface", "pin_dir", "xdp.mode"];
+
+/// Whether it is a change of this key, or of one in this table.
+fn is_in(change: &Change, key: &str) -> bool {
+    let rest = change.key.as_deref().and_then(|of| of.strip_prefix(key));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn about(vip: &VipConfig) -> String {
     let reals = causeway_service::config::plural(vip.reals.len(), "real");
     format!("{} with {reals}", vip.endpoint())
+}
+
+/// Compares two values field by field: by which method, under which key, shown how. Every field is
+/// named here, so that the compiler refuses a new one that nobody compares.
+macro_rules! compare {
+    ($changes:ident, $from:expr, $to:expr, $of:ident {
+        $($field:ident: $how:ident $($key:literal)? $(($show:expr))?,)*
+    } except [$($other:ident),*]) => {
+        let $of { $($field,)* $($other: _,)* } = $from;
+        $($changes.$how($($key,)? $field, &$to.$field $(, $show)?);)*
+    };
 }
 
 /// Gathers changes at a place.
@@ -135,84 +190,43 @@ impl Changes {
         }
     }
 
-    // Every field is named below, or in `CONSTANTS`: a key that is added to the file is missed by
-    // the compiler.
-
     fn file(&mut self, from: &BalancerConfig, to: &BalancerConfig) {
-        let BalancerConfig {
-            interface,
-            pin_dir,
-            state_dir,
-            socket,
-            socket_group,
-            http,
-            api,
-            reconcile,
-            allow_empty,
-            hash_key,
-            unserved,
-            xdp_mode,
-            encap,
-            flows_v4,
-            flows_v6,
-            flow_idle,
-            stateful,
-            limits,
-            tunnel_ends,
-            tunnel_sources,
-            measure,
-            control,
-            law,
-            cookies,
-            announce,
-            agent_reports,
-            fleet,
-            peers,
-            history,
-            vips: _,
-        } = from;
-        let path = |path: &std::path::PathBuf| path.display().to_string();
-        self.plain("interface", interface, &to.interface);
-        self.key("pin_dir", pin_dir, &to.pin_dir, path);
-        self.key("state_dir", state_dir, &to.state_dir, path);
-        self.key("socket", socket, &to.socket, path);
-        self.option("socket_group", socket_group, &to.socket_group, |group| {
-            group.name.clone()
-        });
-        self.option("http", http, &to.http, ToString::to_string);
-        self.api(api.as_ref(), to.api.as_ref());
-        self.plain("reconcile", reconcile, &to.reconcile);
-        self.plain("reload.allow_empty", allow_empty, &to.allow_empty);
-        self.secret("hash_key", hash_key, &to.hash_key);
-        self.plain("unserved", unserved, &to.unserved);
-        self.key("xdp.mode", xdp_mode, &to.xdp_mode, |mode| {
-            word(&XdpMode::WORDS, mode)
-        });
-        self.encap(encap, &to.encap);
-        self.key("encap.tunnel_ends", tunnel_ends, &to.tunnel_ends, ends);
-        self.key(
-            "encap.tunnel_sources",
-            tunnel_sources,
-            &to.tunnel_sources,
-            |sources| list(sources.iter().map(prefix)),
-        );
-        self.plain("flow_table.ipv4", flows_v4, &to.flows_v4);
-        self.plain("flow_table.ipv6", flows_v6, &to.flows_v6);
-        self.flow_idle(flow_idle, &to.flow_idle);
-        self.stateful(stateful, &to.stateful);
-        self.limits(limits, &to.limits);
-        self.plain("measure.enabled", measure, &to.measure);
-        self.control(control, &to.control);
-        self.key("control.law", law, &to.law, |law| word(&LAWS, law));
-        self.cookies(cookies.as_ref(), to.cookies.as_ref());
-        self.announce(announce.as_ref(), to.announce.as_ref());
-        self.agent_reports(agent_reports.as_ref(), to.agent_reports.as_ref());
-        self.option("fleet", fleet, &to.fleet, ToString::to_string);
-        self.peers(peers.as_ref(), to.peers.as_ref());
-        self.debug("history.length", history, &to.history);
+        let path = |path: &std::path::PathBuf| shown_path(path);
+        compare!(self, from, to, BalancerConfig {
+            interface: plain "interface",
+            pin_dir: key "pin_dir" (path),
+            state_dir: key "state_dir" (path),
+            socket: key "socket" (path),
+            socket_group: option "socket_group" (|group| group.name.clone()),
+            http: option "http" (ToString::to_string),
+            api: api,
+            reconcile: plain "reconcile",
+            allow_empty: plain "reload.allow_empty",
+            hash_key: secret "hash_key",
+            unserved: plain "unserved",
+            xdp_mode: key "xdp.mode" (|mode| word(&XdpMode::WORDS, mode)),
+            encap: encap,
+            tunnel_ends: key "encap.tunnel_ends" (ends),
+            tunnel_sources: key "encap.tunnel_sources" (|of| list(of.iter().map(prefix))),
+            flows_v4: plain "flow_table.ipv4",
+            flows_v6: plain "flow_table.ipv6",
+            flow_idle: flow_idle,
+            stateful: stateful,
+            limits: limits,
+            measure: plain "measure.enabled",
+            control: control,
+            law: key "control.law" (|law| word(&LAWS, law)),
+            cookies: cookies,
+            announce: announce,
+            agent_reports: agent_reports,
+            fleet: option "fleet" (ToString::to_string),
+            peers: peers,
+            history: debug "history.length",
+        } except [vips]);
     }
 
-    fn api(&mut self, from: Option<&ApiConfig>, to: Option<&ApiConfig>) {
+    fn api(&mut self, from: &Option<ApiConfig>, to: &Option<ApiConfig>) {
+        let (from, to) = (from.as_ref(), to.as_ref());
         let listen = |api: Option<&ApiConfig>| api.map(|api| api.listen);
         self.option(
             "api.listen",
@@ -234,86 +248,44 @@ impl Changes {
     }
 
     fn encap(&mut self, from: &Encap, to: &Encap) {
-        let Encap {
-            source_v4,
-            source_v6,
-            gateway_mac,
-            mtu,
-            gue_port,
-            gue_checksum,
-        } = from;
-        self.option("encap.source", source_v4, &to.source_v4, |(a, n)| {
-            format!("{a}/{n}")
-        });
-        self.option("encap.source6", source_v6, &to.source_v6, |(a, n)| {
-            format!("{a}/{n}")
-        });
-        self.option(
-            "encap.gateway_mac",
-            gateway_mac,
-            &to.gateway_mac,
-            ToString::to_string,
-        );
-        self.option("encap.mtu", mtu, &to.mtu, ToString::to_string);
-        self.plain("encap.gue_port", gue_port, &to.gue_port);
-        self.plain("encap.gue_checksum", gue_checksum, &to.gue_checksum);
+        compare!(self, from, to, Encap {
+            source_v4: option "encap.source" (|(a, n)| format!("{a}/{n}")),
+            source_v6: option "encap.source6" (|(a, n)| format!("{a}/{n}")),
+            gateway_mac: option "encap.gateway_mac" (ToString::to_string),
+            mtu: option "encap.mtu" (ToString::to_string),
+            gue_port: plain "encap.gue_port",
+            gue_checksum: plain "encap.gue_checksum",
+        } except []);
     }
 
     fn flow_idle(&mut self, from: &FlowIdle, to: &FlowIdle) {
-        let FlowIdle {
-            udp,
-            ended,
-            tcp,
-            udp_drain,
-        } = from;
-        self.debug("flow_table.udp_idle", udp, &to.udp);
-        self.debug("flow_table.closed_idle", ended, &to.ended);
-        self.debug("flow_table.tcp_idle", tcp, &to.tcp);
-        self.option("flow_table.udp_drain", udp_drain, &to.udp_drain, |time| {
-            format!("{time:?}")
-        });
+        compare!(self, from, to, FlowIdle {
+            udp: debug "flow_table.udp_idle",
+            ended: debug "flow_table.closed_idle",
+            tcp: debug "flow_table.tcp_idle",
+            udp_drain: option "flow_table.udp_drain" (|time| format!("{time:?}")),
+        } except []);
     }
 
     fn stateful(&mut self, from: &Stateful, to: &Stateful) {
-        let Stateful {
-            connections,
-            token_source_v4,
-            token_source_v6,
-            balancers,
-            number,
-            idle,
-            learn_period,
-        } = from;
-        self.plain("stateful.connections", connections, &to.connections);
-        self.option(
-            "stateful.token_source",
-            token_source_v4,
-            &to.token_source_v4,
-            |a| format!("{a}/16"),
-        );
-        self.option(
-            "stateful.token_source6",
-            token_source_v6,
-            &to.token_source_v6,
-            |a| format!("{a}/112"),
-        );
-        self.plain("stateful.balancers", balancers, &to.balancers);
-        self.plain("stateful.number", number, &to.number);
-        self.debug("stateful.idle", idle, &to.idle);
-        self.debug("stateful.learn_period", learn_period, &to.learn_period);
+        compare!(self, from, to, Stateful {
+            connections: plain "stateful.connections",
+            token_source_v4: option "stateful.token_source" (|a| format!("{a}/16")),
+            token_source_v6: option "stateful.token_source6" (|a| format!("{a}/112")),
+            balancers: plain "stateful.balancers",
+            number: plain "stateful.number",
+            idle: debug "stateful.idle",
+            learn_period: debug "stateful.learn_period",
+        } except []);
     }
 
     fn limits(&mut self, from: &TableLimits, to: &TableLimits) {
-        let TableLimits {
-            vips,
-            reals,
-            histograms,
-            cookie_vips,
-        } = from;
-        self.plain("limits.vips", vips, &to.vips);
-        self.plain("limits.reals", reals, &to.reals);
-        self.plain("limits.histograms", histograms, &to.histograms);
-        self.plain("limits.cookie_vips", cookie_vips, &to.cookie_vips);
+        compare!(self, from, to, TableLimits {
+            vips: plain "limits.vips",
+            reals: plain "limits.reals",
+            histograms: plain "limits.histograms",
+            cookie_vips: plain "limits.cookie_vips",
+        } except []);
     }
 
     fn control(&mut self, from: &ControlParams, to: &ControlParams) {
@@ -329,148 +301,89 @@ impl Changes {
         self.plain("control.min_samples", &from.min_samples, &to.min_samples);
     }
 
-    fn cookies(&mut self, from: Option<&Cookies>, to: Option<&Cookies>) {
-        let file = |cookies: Option<&Cookies>| cookies.map(|cookies| shown_path(&cookies.file));
+    fn cookies(&mut self, from: &Option<Cookies>, to: &Option<Cookies>) {
+        let file = |of: &Option<Cookies>| of.as_ref().map(|of| shown_path(&of.file));
         self.option("cookie.keys", &file(from), &file(to), String::clone);
-        let (
-            Some(Cookies {
-                file: _,
-                keys,
-                quarantine,
-            }),
-            Some(to),
-        ) = (from, to)
-        else {
+        let (Some(from), Some(to)) = (from, to) else {
             return;
         };
-        self.secret("the keys in cookie.keys", keys, &to.keys);
-        self.debug("cookie.quarantine", quarantine, &to.quarantine);
+        compare!(self, from, to, Cookies {
+            keys: secret "the keys in cookie.keys",
+            quarantine: debug "cookie.quarantine",
+        } except [file]);
     }
 
-    fn announce(&mut self, from: Option<&Announce>, to: Option<&Announce>) {
-        let bird =
-            |announce: Option<&Announce>| announce.map(|announce| shown_path(&announce.bird));
+    fn announce(&mut self, from: &Option<Announce>, to: &Option<Announce>) {
+        let bird = |of: &Option<Announce>| of.as_ref().map(|of| shown_path(&of.bird));
         self.option("announce.bird", &bird(from), &bird(to), String::clone);
-        let (
-            Some(Announce {
-                bird: _,
-                configure,
-                delay,
-                on_stop,
-            }),
-            Some(to),
-        ) = (from, to)
-        else {
+        let (Some(from), Some(to)) = (from, to) else {
             return;
         };
-        self.key("announce.configure", configure, &to.configure, |words| {
-            words.join(" ")
-        });
-        self.debug("announce.delay", delay, &to.delay);
-        self.plain("announce.on_stop", on_stop, &to.on_stop);
+        compare!(self, from, to, Announce {
+            configure: key "announce.configure" (|words| words.join(" ")),
+            delay: debug "announce.delay",
+            on_stop: plain "announce.on_stop",
+        } except [bird]);
     }
 
     fn agent_reports(
         &mut self,
-        from: Option<&AgentReportsConfig>,
-        to: Option<&AgentReportsConfig>,
+        from: &Option<AgentReportsConfig>,
+        to: &Option<AgentReportsConfig>,
     ) {
-        let listen = |reports: Option<&AgentReportsConfig>| reports.map(|reports| reports.listen);
-        self.option(
-            "agent_reports.listen",
-            &listen(from),
-            &listen(to),
-            ToString::to_string,
-        );
-        let (Some(AgentReportsConfig { listen: _, keys }), Some(to)) = (from, to) else {
+        let listen = |of: &Option<AgentReportsConfig>| of.as_ref().map(|of| of.listen);
+        let key = "agent_reports.listen";
+        self.option(key, &listen(from), &listen(to), ToString::to_string);
+        let (Some(from), Some(to)) = (from, to) else {
             return;
         };
-        self.secret("the keys in agent_reports.keys", keys, &to.keys);
+        compare!(self, from, to, AgentReportsConfig {
+            keys: secret "the keys in agent_reports.keys",
+        } except [listen]);
     }
 
-    fn peers(&mut self, from: Option<&PeersConfig>, to: Option<&PeersConfig>) {
-        let listen = |peers: Option<&PeersConfig>| peers.map(|peers| peers.listen);
-        self.option(
-            "peers.listen",
-            &listen(from),
-            &listen(to),
-            ToString::to_string,
-        );
-        let (
-            Some(PeersConfig {
-                listen: _,
-                keys,
-                members,
-            }),
-            Some(to),
-        ) = (from, to)
-        else {
+    fn peers(&mut self, from: &Option<PeersConfig>, to: &Option<PeersConfig>) {
+        let listen = |of: &Option<PeersConfig>| of.as_ref().map(|of| of.listen);
+        let key = "peers.listen";
+        self.option(key, &listen(from), &listen(to), ToString::to_string);
+        let (Some(from), Some(to)) = (from, to) else {
             return;
         };
-        self.secret("the keys in peers.keys", keys, &to.keys);
-        self.key("peers.members", members, &to.members, |members| {
-            list(members.iter().map(ToString::to_string))
-        });
+        let names = |of: &Vec<_>| list(of.iter().map(ToString::to_string));
+        compare!(self, from, to, PeersConfig {
+            keys: secret "the keys in peers.keys",
+            members: key "peers.members" (names),
+        } except [listen]);
     }
 
     fn of_vip(&mut self, from: &VipConfig, to: &VipConfig) {
-        let VipConfig {
-            name,
-            address: _,
-            port: _,
-            protocol: _,
-            scheduler,
-            load,
-            flow_table,
-            forwarding,
-            fragments,
-            affinity,
-            stateful,
-            second_chance,
-            control,
-            latency,
-            sampling,
-            cookie,
-            health,
-            min_healthy,
-            slow_start,
-            limit,
-            sources,
-            quic,
-            discover,
-            reals,
-        } = from;
-        self.plain("name", name, &to.name);
-        self.plain("scheduler", scheduler, &to.scheduler);
-        self.plain("load", load, &to.load);
-        self.plain("flow_table", flow_table, &to.flow_table);
-        self.plain("forwarding", forwarding, &to.forwarding);
-        self.plain("fragments", fragments, &to.fragments);
-        self.plain("affinity", affinity, &to.affinity);
-        self.plain("stateful", stateful, &to.stateful);
-        self.plain("second_chance", second_chance, &to.second_chance);
-        self.plain("control", control, &to.control);
-        self.plain("latency", latency, &to.latency);
-        self.key("sampling", sampling, &to.sampling, |k| {
-            k.map_or_else(|| "auto".to_owned(), |k| format!("1/{}", 1_u32 << k))
-        });
-        self.option("cookie", cookie, &to.cookie, cookie_shown);
-        self.option("health", health, &to.health, |health| {
-            health::to_json(health).to_string()
-        });
-        self.plain("min_healthy", min_healthy, &to.min_healthy);
-        self.debug("slow_start", slow_start, &to.slow_start);
-        self.option("limit", limit, &to.limit, |limit| {
-            clients_of::limit_to_json(limit).to_string()
-        });
-        self.key("source", sources, &to.sources, |sources| {
-            let sources = sources.iter().map(clients_of::source_to_json);
-            sources.collect::<serde_json::Value>().to_string()
-        });
-        self.secret("quic_cid", quic, &to.quic);
-        self.option("discover", discover, &to.discover, |discover| {
-            discover::to_json(discover).to_string()
-        });
+        let auto = || "auto".to_owned();
+        compare!(self, from, to, VipConfig {
+            name: plain "name",
+            scheduler: plain "scheduler",
+            load: plain "load",
+            flow_table: plain "flow_table",
+            forwarding: plain "forwarding",
+            fragments: plain "fragments",
+            affinity: plain "affinity",
+            stateful: plain "stateful",
+            second_chance: plain "second_chance",
+            control: plain "control",
+            latency: plain "latency",
+            sampling: key "sampling" (|k| k.map_or_else(auto, |k| format!("1/{}", 1_u32 << k))),
+            cookie: option "cookie" (cookie_shown),
+            health: option "health" (|health| health::to_json(health).to_string()),
+            min_healthy: plain "min_healthy",
+            slow_start: debug "slow_start",
+            limit: option "limit" (|limit| clients_of::limit_to_json(limit).to_string()),
+            sources: key "source" (|sources| {
+                let sources = sources.iter().map(clients_of::source_to_json);
+                sources.collect::<serde_json::Value>().to_string()
+            }),
+            quic: secret "quic_cid",
+            discover: option "discover" (|discover| discover::to_json(discover).to_string()),
+        } except [address, port, protocol, reals]);
+        let reals = &from.reals;
         let new: HashMap<IpAddr, &RealConfig> =
             to.reals.iter().map(|real| (real.address, real)).collect();
         for real in reals {
@@ -489,23 +402,14 @@ impl Changes {
     }
 
     fn of_real(&mut self, from: &RealConfig, to: &RealConfig) {
-        let RealConfig {
-            address: _,
-            weight,
-            mac,
-            role,
-            drain,
-            id,
-            maintenance,
-            found: _,
-            gone: _,
-        } = from;
-        self.plain("weight", weight, &to.weight);
-        self.option("mac", mac, &to.mac, ToString::to_string);
-        self.plain("role", role, &to.role);
-        self.plain("drain", drain, &to.drain);
-        self.option("id", id, &to.id, ToString::to_string);
-        self.plain("maintenance", maintenance, &to.maintenance);
+        compare!(self, from, to, RealConfig {
+            weight: plain "weight",
+            mac: option "mac" (ToString::to_string),
+            role: plain "role",
+            drain: plain "drain",
+            id: option "id" (ToString::to_string),
+            maintenance: plain "maintenance",
+        } except [address, found, gone]);
     }
 }
 

@@ -432,65 +432,6 @@ impl BalancerConfig {
         (!whys.is_empty()).then(|| whys.join("; "))
     }
 
-    /// The keys of [`Self::needs_restart`] that a start refuses, too, as long as the data plane runs
-    /// as it was.
-    pub fn needs_unload(&self, running: &Self) -> Vec<&'static str> {
-        // Auto takes what runs.
-        let takes = self.xdp_mode == running.xdp_mode || self.xdp_mode == XdpMode::Auto;
-        let same = [
-            ("interface", self.interface == running.interface),
-            ("pin_dir", self.pin_dir == running.pin_dir),
-            ("xdp.mode", takes),
-        ];
-        let differ = same.iter().filter(|(_, same)| !same);
-        differ.map(|(key, _)| *key).collect()
-    }
-
-    /// The keys that differ from `running` and cannot change while the daemon runs.
-    pub fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
-        let same = [
-            ("interface", self.interface == running.interface),
-            ("pin_dir", self.pin_dir == running.pin_dir),
-            ("state_dir", self.state_dir == running.state_dir),
-            ("socket", self.socket == running.socket),
-            ("http", self.http == running.http),
-            ("api.listen", self.serves_at() == running.serves_at()),
-            ("hash_key", self.hash_key == running.hash_key),
-            ("unserved", self.unserved == running.unserved),
-            ("xdp.mode", self.xdp_mode == running.xdp_mode),
-            ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
-            ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
-            ("stateful", self.stateful == running.stateful),
-            ("limits", self.limits == running.limits),
-            ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
-            (
-                "encap.tunnel_sources",
-                self.tunnel_sources == running.tunnel_sources,
-            ),
-            ("measure", self.measure == running.measure),
-            ("fleet", self.fleet == running.fleet),
-            (
-                "agent_reports.listen",
-                self.reports_at() == running.reports_at(),
-            ),
-            ("peers.listen", self.peers_at() == running.peers_at()),
-        ];
-        let differ = same.iter().filter(|(_, same)| !same);
-        differ.map(|(key, _)| *key).collect()
-    }
-
-    fn serves_at(&self) -> Option<SocketAddr> {
-        self.api.as_ref().map(|api| api.listen)
-    }
-
-    fn reports_at(&self) -> Option<SocketAddr> {
-        self.agent_reports.as_ref().map(|reports| reports.listen)
-    }
-
-    fn peers_at(&self) -> Option<SocketAddr> {
-        self.peers.as_ref().map(|peers| peers.listen)
-    }
-
     /// Whether a VIP's packets get an outer header, and so need a gateway.
     pub fn encapsulates(&self) -> bool {
         let mut vips = self.vips.iter();

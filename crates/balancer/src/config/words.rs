@@ -88,6 +88,33 @@ impl Scheduler {
         matches!(self, Self::P2c | Self::LeastLoaded | Self::Awrr)
     }
 
+    /// Whether the kernel counts loads whatever they are made of: it picks by them itself.
+    pub fn counts_load(self) -> bool {
+        match self {
+            Self::P2c => true,
+            Self::Maglev | Self::Hash | Self::RoundRobin | Self::WeightedRoundRobin => false,
+            Self::LeastLoaded | Self::Awrr | Self::Latency => false,
+        }
+    }
+
+    /// Whether turns begin again with the ring.
+    pub fn begins_anew(self) -> bool {
+        match self {
+            Self::LeastLoaded => true,
+            Self::Maglev | Self::Hash | Self::RoundRobin | Self::WeightedRoundRobin => false,
+            Self::P2c | Self::Awrr | Self::Latency => false,
+        }
+    }
+
+    /// Whether the ring holds every real that was fit for it.
+    pub fn ring_has_all(self) -> bool {
+        match self {
+            Self::LeastLoaded | Self::Awrr => false,
+            Self::Maglev | Self::Hash | Self::RoundRobin | Self::WeightedRoundRobin => true,
+            Self::P2c | Self::Latency => true,
+        }
+    }
+
     /// Whether rings are built from weights that a controller may move.
     pub fn follows_weights(self) -> bool {
         matches!(
