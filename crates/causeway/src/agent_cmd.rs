@@ -32,10 +32,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     file: ConfigFile,
-
-    /// What `unload` was called
-    #[arg(long, hide = true)]
-    detach: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -140,20 +136,12 @@ enum Action {
         /// Only the last part of it
         #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
         span: Option<Duration>,
-        /// What `--for` was called, in seconds
-        #[arg(long, hide = true, conflicts_with = "span")]
-        last: Option<u64>,
     },
 }
 
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if self.detach {
-            bail!(
-                "`--detach` takes the data plane down, and is called `causeway agent unload --yes` now; without an option, `causeway agent` runs in the foreground"
-            );
-        }
         match self.action {
             Some(Action::Status { target, output }) => {
                 return status::run(&target.into(), output, status::of_agent);
@@ -195,13 +183,8 @@ impl Args {
                     Err(errors) => Ok(refused(&errors)),
                 };
             }
-            Some(Action::History {
-                file,
-                output,
-                span,
-                last,
-            }) => {
-                let last = span.map(|span| span.as_secs()).or(last);
+            Some(Action::History { file, output, span }) => {
+                let last = span.map(|span| span.as_secs());
                 print!("{}", history_text(&file, output, last)?);
                 return Ok(ExitCode::SUCCESS);
             }

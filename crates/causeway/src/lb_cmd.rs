@@ -28,10 +28,6 @@ pub(crate) struct Args {
     )]
     config: PathBuf,
 
-    /// What `unload` was called: people took it for "run in the background"
-    #[arg(long, hide = true)]
-    detach: bool,
-
     #[command(subcommand)]
     action: Option<Action>,
 }
@@ -52,11 +48,6 @@ enum Action {
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if self.detach {
-            bail!(
-                "`--detach` takes all VIPs down, and is called `causeway lb unload --yes` now; without an option, `causeway lb` runs in the foreground"
-            );
-        }
         let Some(Action::Unload { yes }) = self.action else {
             let process = Process::begin()?;
             return match load(&self.config) {

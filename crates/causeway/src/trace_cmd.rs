@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_enum, default_value_t)]
     output: PacketFormat,
     #[command(flatten)]
-    selection: LiveArgs,
+    selection: Selection,
     /// What the client sends
     ///
     /// [default: udp for the name of a VIP of UDP, else ack]
@@ -56,16 +56,6 @@ pub(crate) struct Args {
     /// Bytes of payload
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=9000))]
     payload: u16,
-}
-
-/// What goes with `--live`.
-#[derive(Debug, clap::Args)]
-struct LiveArgs {
-    /// What `-o json` was called
-    #[arg(long, hide = true)]
-    json: bool,
-    #[command(flatten)]
-    selection: Selection,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -100,11 +90,11 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.live {
-            let style = match self.selection.json || self.output == PacketFormat::Json {
-                true => Style::Json,
-                false => Style::Reasons,
+            let style = match self.output {
+                PacketFormat::Json => Style::Json,
+                PacketFormat::Table => Style::Reasons,
             };
-            return capture::trace_live(&self.config, style, &self.selection.selection);
+            return capture::trace_live(&self.config, style, &self.selection);
         }
         self.check_alone()?;
         ensure_named(&self.config)?;
@@ -161,9 +151,9 @@ impl Args {
 
     /// What chooses among packets that come means nothing for one that is not sent.
     fn check_alone(&self) -> Result<()> {
-        match self.selection.json || !self.selection.selection.is_everything() {
-            true => bail!("--json, and what chooses packets, go with --live alone"),
-            false => Ok(()),
+        match self.selection.is_everything() {
+            true => Ok(()),
+            false => bail!("what chooses packets goes with --live alone"),
         }
     }
 
@@ -301,13 +291,10 @@ mod tests {
         assert!(parse("198.51.100.7:4000").is_err());
         let alone = |line: &str| parse(line).unwrap().check_alone();
         assert!(alone("198.51.100.7:4000 192.0.2.1:80").is_ok());
-        assert!(alone("198.51.100.7:4000 192.0.2.1:80 --json").is_err());
         assert!(alone("198.51.100.7:4000 192.0.2.1:80 --count 1").is_err());
         assert!(parse("--live 198.51.100.7:4000 192.0.2.1:80").is_err());
         assert!(parse("--live --packet syn").is_err());
         let live = parse("--live -o json --vip web --count 3 --for 1s").unwrap();
         assert!(live.is_live() && live.output == PacketFormat::Json);
-        let former = parse("--live --json --count 3 --duration 1s").unwrap();
-        assert!(former.selection.json && former.selection.selection.duration.is_some());
     }
 }

@@ -319,10 +319,7 @@ fn an_agent_decapsulates_also_while_it_is_away() {
         refused(&["agent", "unload", "--yes"], "runs; stop it first");
         agent.terminate();
         refused(&["agent", "unload"], "say --yes if that is meant");
-        refused(
-            &["agent", "--detach"],
-            "is called `causeway agent unload --yes` now",
-        );
+        refused(&["agent", "--detach"], "unexpected argument '--detach'");
         let said = world.unload();
         assert!(said.starts_with("unloaded from srv0; "), "{said}");
         assert!(!has_program());

@@ -63,9 +63,6 @@ pub(crate) struct Args {
     /// Without -w: how to print
     #[arg(short, long, value_enum, default_value_t, conflicts_with = "write")]
     output: PacketFormat,
-    /// What `-o json` was called
-    #[arg(long, hide = true, conflicts_with = "write")]
-    json: bool,
     #[command(flatten)]
     selection: Selection,
     /// Only packets that match, in tcpdump's filter language
@@ -86,9 +83,9 @@ pub(crate) enum PacketFormat {
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let style = match self.json || self.output == PacketFormat::Json {
-            true => Style::Json,
-            false => Style::Lines,
+        let style = match self.output {
+            PacketFormat::Json => Style::Json,
+            PacketFormat::Table => Style::Lines,
         };
         let mut expression = Expression::new(&self.expression);
         if let Some(expression) = &mut expression {

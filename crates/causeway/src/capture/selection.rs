@@ -37,7 +37,7 @@ pub(crate) struct Selection {
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Stop after this long
-    #[arg(long = "for", alias = "duration", value_name = "TIME", value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
 }
 

@@ -64,10 +64,7 @@ fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
         assert!(stderr(&refused).ends_with("runs; stop it first\n"));
         drop(daemon);
         for (arguments, expected) in [
-            (
-                &["lb", "--detach"][..],
-                "is called `causeway lb unload --yes` now",
-            ),
+            (&["lb", "--detach"][..], "unexpected argument '--detach'"),
             (&["lb", "unload"], "say --yes if that is meant"),
         ] {
             let mut command = Command::new(BINARY);
