@@ -4,6 +4,8 @@
 //! Drains, maintenance and weights outlive reloads and restarts. Other changes last until the
 //! next of these, which makes the file the truth again; the commands say so.
 
+use std::net::SocketAddr;
+use std::ops::Not;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{CookieKind, socket_address as endpoint, units};
 use clap::{ArgGroup, Subcommand};
 use hyper::Method;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::client::{Target, segment};
@@ -103,14 +106,16 @@ enum VipAction {
     },
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 struct VipAdd {
     /// Address and port: 192.0.2.1:80, [2001:db8::1]:443; port 0 takes every port
     #[arg(value_parser = endpoint)]
-    endpoint: std::net::SocketAddr,
+    #[serde(flatten, serialize_with = "in_two_keys")]
+    endpoint: SocketAddr,
     /// A server, with its weight and its Ethernet address: 10.0.0.1, 10.0.0.1=3,
     /// 10.0.0.1=3@02:00:00:00:00:01; may be repeated
     #[arg(short, long = "real", required = true, value_name = "ADDRESS[=WEIGHT][@MAC]", value_parser = parse_real)]
+    #[serde(rename = "real")]
     reals: Vec<Value>,
     /// Name
     #[arg(long)]
@@ -156,15 +161,18 @@ struct VipAdd {
     flow_table: Option<bool>,
     /// Whether connections get a connection slot each
     #[arg(long)]
+    #[serde(skip_serializing_if = "Not::not")]
     stateful: bool,
     /// Whether segments that nothing remembers carry the slot's former owner to servers
     #[arg(long)]
+    #[serde(skip_serializing_if = "Not::not")]
     second_chance: bool,
     /// New flows per second of a client prefix, and how many at once
     #[arg(long, value_name = "RATE[/BURST]", value_parser = parse_limit)]
     limit: Option<Value>,
     /// Clients with reals of their own; may be repeated
     #[arg(long = "source", value_name = "PREFIX=REAL[,REAL]", value_parser = parse_source)]
+    #[serde(rename = "source", skip_serializing_if = "Vec::is_empty")]
     sources: Vec<Value>,
 }
 
@@ -421,7 +429,7 @@ impl VipArgs {
                 println!("took the answer that was held for {vip}");
             }
             VipAction::Add(add) => {
-                let body = add.body();
+                let body = add.body()?;
                 target.send(Method::POST, "/v1/vips", &body)?;
                 println!("added vip {} {NOT_LASTING}", add.endpoint);
             }
@@ -467,41 +475,18 @@ impl VipArgs {
 }
 
 impl VipAdd {
-    fn body(&self) -> Value {
-        let mut body = json!({
-            "address": self.endpoint.ip().to_string(),
-            "port": self.endpoint.port(),
-            "protocol": self.protocol,
-            "scheduler": self.scheduler,
-            "real": self.reals,
-        });
-        for (key, value) in [
-            ("name", json!(self.name)),
-            ("load", json!(self.load)),
-            ("control", json!(self.control)),
-            ("latency", json!(self.latency)),
-            ("forwarding", json!(self.forwarding)),
-            ("fragments", json!(self.fragments)),
-            ("affinity", json!(self.affinity)),
-            ("cookie", json!(self.cookie)),
-            ("health", json!(self.health)),
-            ("min_healthy", json!(self.min_healthy)),
-            ("slow_start", json!(self.slow_start)),
-            ("flow_table", json!(self.flow_table)),
-            ("stateful", json!(self.stateful.then_some(true))),
-            ("second_chance", json!(self.second_chance.then_some(true))),
-            ("limit", json!(self.limit)),
-            (
-                "source",
-                json!((!self.sources.is_empty()).then_some(&self.sources)),
-            ),
-        ] {
-            if !value.is_null() {
-                body[key] = value;
-            }
+    /// What is not given is the daemon's to choose.
+    fn body(&self) -> anyhow::Result<Value> {
+        let mut body = serde_json::to_value(self)?;
+        if let Value::Object(keys) = &mut body {
+            keys.retain(|_, value| !value.is_null());
         }
-        body
+        Ok(body)
     }
+}
+
+fn in_two_keys<S: Serializer>(endpoint: &SocketAddr, to: S) -> Result<S::Ok, S::Error> {
+    json!({ "address": endpoint.ip(), "port": endpoint.port() }).serialize(to)
 }
 
 impl RealArgs {

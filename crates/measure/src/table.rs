@@ -3,11 +3,11 @@
 //! with several estimators also what each of them means.
 
 use std::io::{self, Write};
-use std::ops::Range;
 
 use causeway_core::flow::FlowKey;
 use causeway_core::hist::Latencies;
 use causeway_core::wire::proto;
+use causeway_report::table::TextTable;
 
 use super::names::Per;
 use super::rows::{PERCENTILES, Style};
@@ -26,7 +26,14 @@ pub(crate) fn write(totals: &Totals, style: &Style, out: &mut impl Write) -> io:
         window: all.clone().any(|total| total.tally.window > 0),
         axis: style.compare.then(|| Axis::of(all)).flatten(),
     };
-    let mut cells = vec![layout.head()];
+    let text = style.grouping.head().len();
+    let numbers = text..text + layout.numbers();
+    let titles = layout.head().into_iter().enumerate();
+    let titles = titles.map(|(column, title)| match numbers.contains(&column) {
+        true => format!(">{title}").into(),
+        false => title.into(),
+    });
+    let mut table = TextTable::with_header(titles.collect());
     let mut before = None;
     for (key, lines) in by_group(&groups) {
         for method in 0..style.estimators.len() as u8 {
@@ -38,14 +45,13 @@ pub(crate) fn write(totals: &Totals, style: &Style, out: &mut impl Write) -> io:
                 continue;
             }
             let repeated = before.replace(key) == Some(key) && style.compare;
-            cells.push(layout.line(Some((&key, repeated)), method, total));
+            table.push(layout.line(Some((&key, repeated)), method, total));
         }
     }
     for (method, total) in rest {
-        cells.push(layout.line(None, method, Some(total)));
+        table.push(layout.line(None, method, Some(total)));
     }
-    let text = style.grouping.head().len();
-    write_aligned(&cells, text..text + layout.numbers(), out)?;
+    out.write_all(table.to_text().as_bytes())?;
     if style.several() {
         legend(style, out)?;
     }
@@ -165,18 +171,13 @@ impl Layout<'_> {
 
 /// What each estimator sees and measures.
 fn legend(style: &Style, out: &mut impl Write) -> io::Result<()> {
-    let rows: Vec<Vec<String>> = [["ESTIMATOR", "SEES", "OF", "MEASURES"]
-        .map(str::to_owned)
-        .to_vec()]
-    .into_iter()
-    .chain(style.estimators.iter().map(|label| {
-        [label.name, label.needs, label.protocol, label.measures]
-            .map(str::to_owned)
-            .to_vec()
-    }))
-    .collect();
+    let mut table = TextTable::new(&["ESTIMATOR", "SEES", "OF", "MEASURES"]);
+    for label in &style.estimators {
+        let cells = [label.name, label.needs, label.protocol, label.measures];
+        table.push(cells.map(str::to_owned).to_vec());
+    }
     writeln!(out)?;
-    write_aligned(&rows, 0..0, out)
+    out.write_all(table.to_text().as_bytes())
 }
 
 /// A logarithmic axis that holds all distributions.
@@ -233,33 +234,6 @@ pub(crate) fn latency(ns: Option<f64>) -> String {
         Some(ns) if ns < 1e9 => format!("{:.3} ms", ns / 1e6),
         Some(ns) => format!("{:.3} s", ns / 1e9),
     }
-}
-
-/// Aligns the columns in `numbers` to the right, the others to the left.
-fn write_aligned(
-    rows: &[Vec<String>],
-    numbers: Range<usize>,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        let widths = rows.iter().map(|row| row[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let gap = if column == 0 { "" } else { "  " };
-            if numbers.contains(&column) {
-                line += &format!("{gap}{cell:>width$}");
-            } else {
-                line += &format!("{gap}{cell:<width$}");
-            }
-        }
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables for people, CSV and JSON for programs.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// How a command prints.
@@ -18,15 +19,20 @@ pub enum OutputFormat {
 /// Rows under a header. Columns whose header begins with `>` are aligned right.
 #[derive(Debug, Clone)]
 pub struct TextTable {
-    header: Vec<&'static str>,
+    header: Vec<Cow<'static, str>>,
     rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
     /// An empty table.
     pub fn new(header: &[&'static str]) -> Self {
+        Self::with_header(header.iter().map(|title| (*title).into()).collect())
+    }
+
+    /// The same of titles that are made as it runs.
+    pub fn with_header(header: Vec<Cow<'static, str>>) -> Self {
         Self {
-            header: header.to_vec(),
+            header,
             rows: Vec::new(),
         }
     }
@@ -43,7 +49,10 @@ impl TextTable {
         let widths: Vec<usize> = (0..titles.len())
             .map(|column| {
                 let cells = self.rows.iter().map(|row| row[column].chars().count());
-                cells.chain([titles[column].len()]).max().unwrap_or(0)
+                cells
+                    .chain([titles[column].chars().count()])
+                    .max()
+                    .unwrap_or(0)
             })
             .collect();
         let mut text = self.line(&titles, &widths);
@@ -81,7 +90,7 @@ impl TextTable {
         text
     }
 
-    fn titles(&self) -> impl Iterator<Item = &'static str> + '_ {
+    fn titles(&self) -> impl Iterator<Item = &str> {
         self.header
             .iter()
             .map(|title| title.strip_prefix('>').unwrap_or(title))
