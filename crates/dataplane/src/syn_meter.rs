@@ -33,7 +33,7 @@ const SETTINGS_PIN: &str = "settings";
 /// Another number where fields of slots and entries come to mean something else.
 const COUNTS: u32 = 4;
 /// Upper bounds of the buckets of response times but for the last, microseconds: those of
-/// `SYN_BUCKET_BOUNDS_US` in `bpf/shared/abi.h`.
+/// `SYN_BUCKET_BOUNDS_US` in `bpf/shared/syn_abi.h`.
 pub const RESPONSE_BOUNDS_US: [u64; 15] = [
     500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000, 30_000_000,
