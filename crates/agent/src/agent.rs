@@ -23,6 +23,7 @@ use causeway_dataplane::{
 };
 use causeway_service::access::Rules;
 use causeway_service::http::{blocking, described, description, problem, with_description};
+use causeway_service::log_fault;
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::Doors;
 use tracing::{info, warn};
@@ -302,13 +303,12 @@ impl Agent {
             lock(&self.running).acknowledged = heard;
         }
         let mut status = lock(&self.status);
-        if fault != status.quic_ids_error {
-            match &fault {
-                Some(fault) => warn!("{fault}; the fleet is told that this server lags"),
-                None => info!("QUIC programs issue connection ids by the fleet's book again"),
-            }
-            status.quic_ids_error = fault;
-        }
+        log_fault!(
+            status.quic_ids_error,
+            fault,
+            "{}; the fleet is told that this server lags",
+            "QUIC programs issue connection ids by the fleet's book again"
+        );
     }
 
     /// What is acknowledged of the fleet's book in a server's name.
@@ -439,13 +439,12 @@ impl Agent {
                 Err(error) => Some(error.to_string()),
             };
             let mut status = lock(&self.status);
-            if fault != status.data_plane_error {
-                match &fault {
-                    Some(fault) => warn!("{fault}"),
-                    None => info!("the data plane is on its interface and pinned again"),
-                }
-                status.data_plane_error = fault;
-            }
+            log_fault!(
+                status.data_plane_error,
+                fault,
+                "{}",
+                "the data plane is on its interface and pinned again"
+            );
         }
     }
 
@@ -457,15 +456,12 @@ impl Agent {
             let pause = lock(clients).next_tick();
             thread::park_timeout(pause);
             let error = lock(clients).tick().err().map(|error| format!("{error:#}"));
-            if error != last_error {
-                match &error {
-                    Some(error) => warn!(
-                        "clients cannot be measured, what was counted waits in the kernel: {error}"
-                    ),
-                    None => info!("clients are measured again"),
-                }
-                last_error = error;
-            }
+            log_fault!(
+                last_error,
+                error,
+                "clients cannot be measured, what was counted waits in the kernel: {}",
+                "clients are measured again"
+            );
         }
     }
 }

@@ -22,10 +22,10 @@ use causeway_core::fleet::{FleetAgent, Generation, KeyNumber, Position};
 use causeway_dataplane::{Protocol, Vip};
 use causeway_quic_lb::CidConfig;
 use causeway_quic_lb::file::{CidFile, CidService};
+use causeway_service::{FileRights, replace_beside};
 use serde::{Deserialize, Serialize};
 
 use crate::config::AgentConfig;
-use crate::private_file::replace;
 
 const FILE: &str = "agent-book.json";
 const VERSION: u32 = 1;
@@ -119,7 +119,12 @@ impl HeardBook {
                 .map(|(server, (agent, orders))| (*server, KeptOrders::new(agent, orders)))
                 .collect(),
         };
-        replace(&dir.join(FILE), &serde_json::to_vec(&file)?, None)
+        fs::create_dir_all(dir)?;
+        replace_beside(
+            &dir.join(FILE),
+            &serde_json::to_vec(&file)?,
+            FileRights::PRIVATE,
+        )
     }
 
     /// Has this server's QUIC programs issue connection ids as the book says. Without any, no file
@@ -131,7 +136,12 @@ impl HeardBook {
         if there.as_ref() == Some(&ids) || there.is_none() && ids.services.is_empty() {
             return Ok(());
         }
-        let written = replace(path, ids.to_text().as_bytes(), file.quic.owner);
+        let rights = FileRights {
+            owner: file.quic.owner,
+            ..FileRights::PRIVATE
+        };
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+        let written = made.and_then(|()| replace_beside(path, ids.to_text().as_bytes(), rights));
         written.with_context(|| {
             format!(
                 "cannot write {} ([agent.quic] file), by which QUIC programs issue connection ids; systemd's unit needs its directory in ReadWritePaths",
@@ -360,13 +370,7 @@ impl KeptOrders {
     }
 
     fn orders(self) -> Result<AgentOrders, String> {
-        let key = |hex: &str| {
-            let bytes = (0..16).map(|at| hex.get(2 * at..2 * at + 2));
-            let bytes = bytes.map(|two| u8::from_str_radix(two?, 16).ok());
-            let bytes: Option<Vec<u8>> = bytes.collect();
-            let bytes = bytes.and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
-            bytes.map(CookieKey::from_bytes).ok_or("a key of it")
-        };
+        let key = |hex: &str| hex.parse::<CookieKey>().map_err(|_| "a key of it");
         let service = |of: KeptService| {
             let layout = of.cookie.map(|(mode, bits, id_bits)| {
                 let modes = [CookieMode::Timestamp, CookieMode::Light];

@@ -13,7 +13,6 @@ pub mod clients;
 pub mod config;
 mod join;
 mod metrics;
-mod private_file;
 mod report;
 mod run;
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -23,6 +23,7 @@ use super::engine::Engine;
 use super::fleet::Service;
 use super::pool::Pool;
 use super::shared::Shared;
+use super::worker::Worker;
 use crate::config::{Announce, OnStop};
 
 /// Time from a change to BIRD's hearing of it.
@@ -34,30 +35,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// What of its output is read.
 const SAID_MAX: u64 = 1 << 16;
 
-/// Announces for as long as it lives, if the configuration says so.
-pub(crate) struct Announcements {
-    thread: JoinHandle<()>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Announcements {
-    /// Begins, on a thread of its own: BIRD may be slow.
-    pub(crate) fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("announce".to_owned())
-            .spawn(move || Herald::default().run(&shared, &stopped))?;
-        Ok(Self { thread, stop })
-    }
-
-    /// Ends; withdraws everything if the configuration wants that at a stop.
-    pub(crate) fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
-        // A panic in it was reported; what BIRD announces is as it was.
-        let _ = self.thread.join();
-    }
+/// Announces until it is stopped, if the configuration says so, on a thread of its own: BIRD may be
+/// slow. The end withdraws everything if the configuration wants that at a stop; behind a panic, what
+/// BIRD announces is as it was.
+pub(crate) fn start(shared: Arc<Shared>) -> std::io::Result<Worker> {
+    Worker::start("announce", move |stopped| {
+        Herald::default().run(&shared, stopped);
+    })
 }
 
 /// What BIRD got last.

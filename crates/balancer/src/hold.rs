@@ -2,7 +2,8 @@
 //! Watches what keeps the data plane in the kernel: its interface may be recreated, and its
 //! pins may go.
 
-use tracing::{info, warn};
+use causeway_service::log_fault;
+use tracing::warn;
 
 use super::engine::Engine;
 
@@ -44,13 +45,12 @@ impl Engine {
                 Some(format!("{error:#}{withdrawn}"))
             }
         };
-        if fault != self.hold_error {
-            match &fault {
-                Some(fault) => warn!("{fault}"),
-                None => info!("the data plane is on its interface and pinned again"),
-            }
-            self.hold_error = fault;
-        }
+        log_fault!(
+            self.hold_error,
+            fault,
+            "{}",
+            "the data plane is on its interface and pinned again"
+        );
     }
 
     /// What is wrong with the data plane's hold in the kernel.

@@ -2,14 +2,12 @@
 //! The kernel's data plane behind [`DataPlane`].
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
 use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
@@ -19,6 +17,7 @@ use causeway_dataplane::{
     RealStats, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
+use causeway_service::random;
 use tracing::{info, warn};
 
 use super::engine::GATEWAY_TIMEOUT;
@@ -162,11 +161,7 @@ fn choose_hash_key(balancer: &LoadBalancer, wanted: Option<HashKey>) -> anyhow::
 /// A secret for the hash that picks reals, so that no client can aim at one. It
 /// stays in the pinned maps.
 fn random_key() -> anyhow::Result<[u64; 2]> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("cannot read /dev/urandom")?;
-    let whole = u128::from_ne_bytes(bytes);
+    let whole = u128::from_ne_bytes(random()?);
     Ok([whole as u64, (whole >> 64) as u64])
 }
 

@@ -73,6 +73,7 @@ mod sync;
 mod tests;
 mod timeline;
 mod visits;
+mod worker;
 
 pub use api::openapi;
 pub use config::BalancerConfig;

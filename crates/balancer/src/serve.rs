@@ -4,24 +4,25 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use causeway_api::Moment;
 use causeway_service::http::reading_only;
+use causeway_service::log_fault;
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tracing::{info, warn};
 
-use super::announce::Announcements;
+use super::announce;
 use super::api;
 use super::discovery;
-use super::fleet::{Fleet, FleetInbox, FleetRunner};
+use super::fleet::{self, Fleet, FleetInbox};
 use super::next_hop::{LOOK_EVERY, NextHopWatch};
 use super::probe;
 use super::shared::Shared;
+use super::worker::Worker;
 
 /// How long what changes by itself may be unsaved.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
@@ -37,15 +38,16 @@ pub(crate) fn serve(
     fleet: Option<(Fleet, FleetInbox)>,
 ) -> anyhow::Result<()> {
     let fleet = fleet
-        .map(|(fleet, inbox)| FleetRunner::start(fleet, inbox, Arc::clone(&shared)))
+        .map(|(fleet, inbox)| fleet::start(fleet, inbox, Arc::clone(&shared)))
         .transpose()?;
-    let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
-    let announcements = Announcements::start(Arc::clone(&shared))?;
+    let rounds = Arc::new(AtomicU64::new(0));
+    let (control, failed) = control(Arc::clone(&shared), Arc::clone(&rounds))?;
+    let announcements = announce::start(Arc::clone(&shared))?;
     let kept = Arc::clone(&shared);
-    let keeper = Repeated::start("state", KEEP_EVERY, move || kept.keep())?;
+    let keeper = Worker::repeat("state", KEEP_EVERY, move || kept.keep())?;
     let looking = Arc::clone(&shared);
     let mut hops = NextHopWatch::default();
-    let watch = Repeated::start("next-hop", LOOK_EVERY, move || {
+    let watch = Worker::repeat("next-hop", LOOK_EVERY, move || {
         looking.engine().mend();
         // What the kernel does not say is as it was at the last look.
         if let Ok(own) = causeway_netio::own_addresses() {
@@ -71,7 +73,6 @@ pub(crate) fn serve(
         rules: api::RULES,
     };
     let mut seen = None;
-    let rounds = Arc::clone(&control.rounds);
     let reloaded = Arc::clone(&shared);
     let work = Work {
         reload: move || reloaded.reload(),
@@ -87,105 +88,30 @@ pub(crate) fn serve(
     }
     announcements.stop();
     control.stop();
-    keeper.stop(STOP_TIMEOUT);
-    watch.stop(STOP_TIMEOUT);
+    keeper.stop_within(STOP_TIMEOUT);
+    watch.stop_within(STOP_TIMEOUT);
     result
 }
 
-/// Calls the engine once per interval, on a thread of its own: its work blocks
-/// and must not wait for the API's.
-struct ControlLoop {
-    thread: JoinHandle<()>,
-    stop: Arc<AtomicBool>,
-    /// Intervals that have been worked through.
+/// Calls the engine once per interval, on a thread of its own: its work blocks and must not wait for
+/// the API's. Counts intervals that have been worked through; also gives a future that resolves if
+/// the loop ends without being asked to.
+fn control(
+    shared: Arc<Shared>,
     rounds: Arc<AtomicU64>,
-}
-
-impl ControlLoop {
-    /// Also gives a future that resolves if the loop ends without being asked to.
-    fn start(shared: Arc<Shared>) -> anyhow::Result<(Self, impl Future<Output = anyhow::Error>)> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let rounds = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&rounds);
-        let (alive, ended) = oneshot::channel::<Infallible>();
-        let thread = thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || {
-                let _alive = alive;
-                run(&shared, &stopped, &counted);
-            })?;
-        let failed = async {
-            let _ = ended.await;
-            anyhow!(
-                "the control loop has failed, see above; the data plane forwards on with the weights it has: start the daemon again"
-            )
-        };
-        Ok((
-            Self {
-                thread,
-                stop,
-                rounds,
-            },
-            failed,
-        ))
-    }
-
-    fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
-        // A panic in it is what ended the daemon, and was reported.
-        let _ = self.thread.join();
-    }
-}
-
-/// Something that is done again and again, on a thread of its own: a disk or a router may be
-/// slow.
-struct Repeated {
-    thread: JoinHandle<()>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Repeated {
-    fn start(
-        name: &str,
-        every: Duration,
-        mut work: impl FnMut() + Send + 'static,
-    ) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                // Once more behind the stop: what is kept is to be as it was left.
-                loop {
-                    let is_last = stopped.load(Ordering::Relaxed);
-                    work();
-                    if is_last {
-                        return;
-                    }
-                    thread::park_timeout(every);
-                }
-            })?;
-        Ok(Self { thread, stop })
-    }
-
-    /// Waits for what it is doing, but not for a disk that has stopped answering.
-    fn stop(self, timeout: Duration) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
-        let until = Instant::now() + timeout;
-        while !self.thread.is_finished() {
-            if Instant::now() >= until {
-                let name = self.thread.thread().name().unwrap_or_default();
-                warn!("the work of the thread `{name}` is given up: it does not end");
-                return;
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        // A panic in it was reported; the daemon did without it.
-        let _ = self.thread.join();
-    }
+) -> anyhow::Result<(Worker, impl Future<Output = anyhow::Error>)> {
+    let (alive, ended) = oneshot::channel::<Infallible>();
+    let worker = Worker::start("control", move |stopped| {
+        let _alive = alive;
+        run(&shared, stopped, &rounds);
+    })?;
+    let failed = async {
+        let _ = ended.await;
+        anyhow!(
+            "the control loop has failed, see above; the data plane forwards on with the weights it has: start the daemon again"
+        )
+    };
+    Ok((worker, failed))
 }
 
 fn run(shared: &Shared, stopped: &AtomicBool, rounds: &AtomicU64) {
@@ -214,44 +140,11 @@ fn run(shared: &Shared, stopped: &AtomicBool, rounds: &AtomicU64) {
         drop(engine);
         rounds.fetch_add(1, Ordering::Relaxed);
         let error = error.map(|error| format!("{error:#}"));
-        if error != last_error {
-            match &error {
-                Some(error) => warn!("control interval failed, weights are held: {error}"),
-                None => info!("control works again"),
-            }
-            last_error = error;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    #[test]
-    fn a_stop_does_not_wait_for_what_hangs() {
-        let (begun, begins) = mpsc::channel();
-        let (_hangs, hung) = mpsc::channel::<()>();
-        let work = move || {
-            begun.send(()).unwrap();
-            let _ = hung.recv();
-        };
-        let repeated = Repeated::start("state", Duration::ZERO, work).unwrap();
-        begins.recv().unwrap();
-        repeated.stop(Duration::from_millis(10));
-        assert!(begins.try_recv().is_err(), "it hangs still");
-    }
-
-    /// What changed since the last time would not be kept.
-    #[test]
-    fn a_stop_has_the_work_done_once_more() {
-        let (begun, begins) = mpsc::channel();
-        let work = move || begun.send(()).unwrap();
-        let repeated = Repeated::start("state", Duration::from_secs(3600), work).unwrap();
-        begins.recv().unwrap();
-        repeated.stop(Duration::from_secs(60));
-        assert!(begins.try_recv().is_ok());
+        log_fault!(
+            last_error,
+            error,
+            "control interval failed, weights are held: {}",
+            "control works again"
+        );
     }
 }

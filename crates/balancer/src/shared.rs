@@ -10,10 +10,10 @@ use causeway_api::Moment;
 use causeway_api::balancer::{Difference, Status};
 use causeway_api::fleet::{FleetPush, FleetPushed, FleetRollback};
 use causeway_service::config::{ConfigErrors, plural};
+use causeway_service::log_fault;
 use causeway_service::memory::give_back_memory;
 use causeway_service::process::Doors;
 use tokio::task::JoinError;
-use tracing::{info, warn};
 
 use super::engine::{Engine, EngineError, GATEWAY_TIMEOUT};
 use super::fleet::{FleetOrder, FleetOrders, HasEngine};
@@ -133,16 +133,12 @@ impl Shared {
     }
 
     fn note_kept(&self, error: Option<String>) {
-        let mut before = self.keep_error();
-        if error != *before {
-            match &error {
-                Some(error) => warn!(
-                    "what is set by hand, health and the last good configuration would not outlive the daemon: {error}"
-                ),
-                None => info!("the state is kept again"),
-            }
-        }
-        *before = error;
+        log_fault!(
+            *self.keep_error(),
+            error,
+            "what is set by hand, health and the last good configuration would not outlive the daemon: {}",
+            "the state is kept again"
+        );
     }
 
     fn keeping(&self) -> MutexGuard<'_, Keeping> {

@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use causeway_api::balancer::RealChange;
-use causeway_service::replace_file;
+use causeway_service::{FileRights, replace_beside};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -198,8 +198,7 @@ impl StateDir {
             .recursive(true)
             .mode(0o700)
             .create(&self.dir)?;
-        let new = self.dir.join(format!("{name}.new"));
-        replace_file(&self.dir.join(name), &new, content)
+        replace_beside(&self.dir.join(name), content, FileRights::PRIVATE)
     }
 }
 

@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use causeway_dataplane::{Forwarding, Real, RealId, Vip, VipId, VipOptions, VipRings};
 use causeway_netio::NextHop;
-use tracing::{info, warn};
+use causeway_service::log_fault;
+use tracing::warn;
 
 use super::cookies::Ids;
 use super::engine::{Engine, GATEWAY_TIMEOUT};
@@ -126,13 +127,12 @@ impl Engine {
             })
             .collect();
         let unfinished = (!faults.is_empty()).then(|| faults.join("; "));
-        if unfinished != self.unfinished {
-            match &unfinished {
-                Some(faults) => warn!("the change is in force, but {faults}"),
-                None => info!("the last change is complete now"),
-            }
-        }
-        self.unfinished = unfinished;
+        log_fault!(
+            self.unfinished,
+            unfinished,
+            "the change is in force, but {}",
+            "the last change is complete now"
+        );
     }
 
     /// The way for `config`, if it is another than that in force.

@@ -3,17 +3,16 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use causeway_api::Problem;
+use causeway_service::exchange::{ServerUrl, send};
 use causeway_service::tls::{self, ClientFiles};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -24,6 +23,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long it may take to read its file again: one with thousands of VIPs takes a while.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// More than the answer about a million reals is no answer.
+const BODY_MAX: usize = 1 << 30;
 
 /// How long it may take without a word.
 const UNTOLD: Duration = Duration::from_secs(2);
@@ -246,13 +248,14 @@ async fn call(
             .map_err(|error| unreachable_daemon(target, &error))?;
         return exchange(stream, request.header("host", "causeway").body(body)?).await;
     };
-    let host = Host::of(api)?;
-    let stream = TcpStream::connect((host.name.as_str(), host.port)).await;
+    let host = ServerUrl::parse(&api.to_string(), "a daemon", "https://lb1.example:9470");
+    let host = host.map_err(anyhow::Error::msg)?;
+    let stream = TcpStream::connect((host.host.as_str(), host.port)).await;
     let stream = stream.with_context(|| format!("cannot connect to {api}"))?;
     let request = request.header("host", host.authority.as_str());
     match host.tls {
         true => {
-            let stream = tls::connect(stream, &host.name, &target.credentials.files()).await?;
+            let stream = tls::connect(stream, &host.host, &target.credentials.files()).await?;
             let request = match target
                 .credentials
                 .token_file
@@ -270,67 +273,14 @@ async fn call(
     }
 }
 
-/// Where a URL leads.
-struct Host {
-    name: String,
-    port: u16,
-    authority: String,
-    tls: bool,
-}
-
-impl Host {
-    fn of(api: &Uri) -> anyhow::Result<Self> {
-        let wrong = || {
-            anyhow!(
-                "`{api}` is not the address of a daemon; write for example https://lb1.example:9470"
-            )
-        };
-        let authority = api.authority().ok_or_else(wrong)?;
-        let name = authority.host();
-        let name = name.trim_start_matches('[').trim_end_matches(']');
-        let (tls, port) = match api.scheme_str() {
-            Some("https") => (true, 443),
-            Some("http") => (false, 80),
-            _ => return Err(wrong()),
-        };
-        anyhow::ensure!(
-            matches!(api.path(), "" | "/") && api.query().is_none(),
-            wrong()
-        );
-        let is_here = name == "localhost"
-            || name
-                .parse::<IpAddr>()
-                .is_ok_and(|address| address.is_loopback());
-        if !tls && !is_here {
-            bail!(
-                "{api} is another host: write https://, so that neither token nor answer is read on the way"
-            );
-        }
-        Ok(Self {
-            name: name.to_owned(),
-            port: authority.port_u16().unwrap_or(port),
-            authority: authority.to_string(),
-            tls,
-        })
-    }
-}
-
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Bytes> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .context("cannot talk to the daemon")?;
-    // Ends with the connection; what fails in it, fails in the request too.
-    let driver = tokio::spawn(connection);
-    let answer = sender
-        .send_request(request)
-        .await
-        .context("the daemon closed the connection")?;
-    let status = answer.status();
-    let body = answer.into_body().collect().await?.to_bytes();
-    driver.abort();
+    let answer = send(stream, request).await;
+    let answer = answer.context("cannot talk to the daemon")?;
+    let status = answer.status;
+    let body = answer.read(BODY_MAX).await?;
     match status.is_success() {
         true => Ok(body),
         false => Err(refusal(status, &body)),
@@ -408,27 +358,6 @@ mod tests {
             error.to_string(),
             "no daemon runs at /nonexistent/lb.sock; start one with `causeway lb -c FILE`, or name its socket with --socket"
         );
-    }
-
-    #[test]
-    fn tokens_go_by_tls_alone() {
-        let of = |url: &str| Host::of(&url.parse().unwrap());
-        let host = of("https://[2001:db8::1]:9470/").unwrap();
-        assert_eq!(
-            (host.name.as_str(), host.port, host.tls),
-            ("2001:db8::1", 9470, true)
-        );
-        assert_eq!(host.authority, "[2001:db8::1]:9470");
-        assert_eq!(of("https://lb1.example").unwrap().port, 443);
-        assert!(!of("http://127.0.0.1:9470").unwrap().tls);
-        for wrong in [
-            "http://lb1.example:9470",
-            "lb1.example:9470",
-            "/run/lb.sock",
-            "https://lb1/v1",
-        ] {
-            assert!(of(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

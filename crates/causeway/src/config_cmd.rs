@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,6 +15,7 @@ use causeway_balancer::{BalancerConfig, held_vips};
 use causeway_netio::own_addresses;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, has_key, is_readable, read};
+use causeway_service::{FileRights, beside, replace_beside};
 use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
 use hyper::Uri;
@@ -179,19 +181,15 @@ fn migrate(file: &Path, write: bool) -> anyhow::Result<ExitCode> {
 
 /// Replaces a file in one step, and keeps its former text beside it.
 fn replace(file: &Path, former: &str, text: &str) -> anyhow::Result<()> {
-    let beside = |ending: &str| {
-        let mut name = file.as_os_str().to_owned();
-        name.push(ending);
-        PathBuf::from(name)
+    let rights = FileRights {
+        mode: fs::metadata(file)?.mode() & 0o7777,
+        owner: None,
     };
-    let mode = fs::metadata(file)?.permissions();
-    let cannot = |path: &Path| format!("cannot write {}", path.display());
-    for (ending, text) in [(".old", former), (".new", text)] {
-        let path = beside(ending);
-        fs::write(&path, text).with_context(|| cannot(&path))?;
-        fs::set_permissions(&path, mode.clone()).with_context(|| cannot(&path))?;
+    for (path, text) in [(&beside(file, ".old"), former), (&file.to_owned(), text)] {
+        replace_beside(path, text.as_bytes(), rights)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    fs::rename(beside(".new"), file).with_context(|| cannot(file))
+    Ok(())
 }
 
 /// Says whether a file is well, or each of its faults.
@@ -491,6 +489,9 @@ pub(crate) fn is_agents_file(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn lines<C: std::fmt::Debug>(parsed: Result<C, ConfigErrors>) -> Vec<String> {
@@ -520,6 +521,28 @@ mod tests {
                 .to_string()
                 .contains("is JSON")
         );
+    }
+
+    #[test]
+    fn a_former_copy_that_is_open_to_all_never_holds_the_new_text() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("lb.toml");
+        fs::write(&file, "former = \"secret\"").expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("its mode");
+        for left in ["lb.toml.old", "lb.toml.new"] {
+            fs::write(dir.path().join(left), "").expect("written");
+        }
+        let old = dir.path().join("lb.toml.old");
+        let mut open = fs::File::open(&old).expect("open to all");
+        replace(&file, "former = \"secret\"", "new = \"secret\"").expect("replaced");
+        let mut seen = String::new();
+        open.read_to_string(&mut seen).expect("read");
+        assert_eq!(seen, "");
+        for (path, text) in [(&old, "former = \"secret\""), (&file, "new = \"secret\"")] {
+            assert_eq!(fs::read_to_string(path).expect("a file"), text);
+            let mode = fs::metadata(path).expect("a file").permissions().mode();
+            assert_eq!(mode & 0o777, 0o640, "{}", path.display());
+        }
     }
 
     #[test]

@@ -2,8 +2,6 @@
 //! `causeway cookie`: keys and their rotation, ids, and what agents need to know.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +12,7 @@ use causeway_api::fleet::FleetView;
 use causeway_core::cookie::CookieKey;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::KeysFile;
+use causeway_service::random;
 use clap::Subcommand;
 
 use crate::client::Target;
@@ -178,11 +177,7 @@ fn agent_toml(stats: &Stats, real: IpAddr, keys: &Path) -> anyhow::Result<String
 }
 
 fn random_key() -> anyhow::Result<CookieKey> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("cannot read /dev/urandom")?;
-    Ok(CookieKey::from_bytes(bytes))
+    Ok(CookieKey::from_bytes(random()?))
 }
 
 fn new_keys(file: &Path) -> anyhow::Result<()> {

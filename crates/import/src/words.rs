@@ -72,7 +72,7 @@ pub(crate) fn addresses(text: &str) -> Option<Vec<IpAddr>> {
 
 /// `02:00:00:00:00:01`.
 pub(crate) fn is_mac(text: &str) -> bool {
-    let is_octet = |octet: &str| octet.len() == 2 && u8::from_str_radix(octet, 16).is_ok();
+    let is_octet = |octet: &str| octet.len() == 2 && octet.bytes().all(|c| c.is_ascii_hexdigit());
     text.split(':').count() == 6 && text.split(':').all(is_octet)
 }
 
@@ -130,7 +130,12 @@ mod tests {
     #[test]
     fn ethernet_addresses_have_six_octets() {
         assert!(is_mac("02:00:00:00:00:0a"));
-        assert!(!is_mac("02:00:00:00:00") && !is_mac("02:00:00:00:00:xy") && !is_mac("0"));
+        assert!(
+            !is_mac("02:00:00:00:00")
+                && !is_mac("+2:00:00:00:00:01")
+                && !is_mac("02:00:00:00:00:xy")
+                && !is_mac("0")
+        );
     }
 
     #[test]

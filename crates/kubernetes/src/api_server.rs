@@ -2,23 +2,20 @@
 //! Requests to the cluster's API server.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use causeway_service::exchange::{self, HttpAnswer, ServerUrl};
 use causeway_service::tls::{self, ClientFiles};
 use http_body_util::Full;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-use crate::exchange::{self, Answer};
 
 /// How long a connection, the head of an answer, or a whole answer that is no watch may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,52 +23,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("causeway-kubernetes/", env!("CARGO_PKG_VERSION"));
 
+/// More in one answer is nothing that is waited for here.
+pub(crate) const BODY_MAX: usize = 64 << 20;
+
 /// Where the API server is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerUrl {
-    host: String,
-    port: u16,
-    authority: String,
-    tls: bool,
-}
-
-impl FromStr for ServerUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "`{text}` is not the address of an API server; write for example \"https://10.0.0.10:6443\""
-            )
-        };
-        let uri: Uri = text.parse().map_err(|_| wrong())?;
-        let authority = uri.authority().ok_or_else(wrong)?;
-        let tls = uri.scheme_str() == Some("https");
-        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        if !is_bare || !(tls || uri.scheme_str() == Some("http")) {
-            return Err(wrong());
-        }
-        let host = authority.host().trim_matches(['[', ']']);
-        let is_here = host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        if !tls && !is_here {
-            return Err(format!(
-                "{text} is another host: write https://, so that the token is not read on the way"
-            ));
-        }
-        Ok(Self {
-            host: host.to_owned(),
-            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
-            authority: authority.to_string(),
-            tls,
-        })
-    }
-}
-
-impl fmt::Display for ServerUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority)
-    }
+pub(crate) fn server_url(text: &str) -> Result<ServerUrl, String> {
+    ServerUrl::parse(text, "an API server", "\"https://10.0.0.10:6443\"")
 }
 
 /// The API server, and what shows who asks. Files are read for each request: tokens are replaced
@@ -154,7 +111,7 @@ impl ApiServer {
     ) -> Result<T, ApiError> {
         let answer = async {
             let answer = self.send(method, path, body).await?;
-            Ok::<_, ApiError>(answer.read().await?)
+            Ok::<_, ApiError>(answer.read(BODY_MAX).await?)
         };
         let body = timeout(TIMEOUT, answer).await.map_err(|_| silent())??;
         let read = serde_json::from_slice(&body);
@@ -162,7 +119,7 @@ impl ApiServer {
     }
 
     /// `GET path`, to read line by line for as long as it lasts.
-    pub(crate) async fn watch(&self, path: &str) -> Result<Answer, ApiError> {
+    pub(crate) async fn watch(&self, path: &str) -> Result<HttpAnswer, ApiError> {
         let answer = timeout(TIMEOUT, self.send(Method::GET, path, None)).await;
         answer.map_err(|_| silent())?
     }
@@ -172,7 +129,7 @@ impl ApiServer {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, ApiError> {
+    ) -> Result<HttpAnswer, ApiError> {
         let patched = method == Method::PATCH;
         let mut request = Request::builder()
             .method(method)
@@ -210,7 +167,7 @@ impl ApiServer {
             return Ok(answer);
         }
         let code = answer.status.as_u16();
-        let body = answer.read().await?;
+        let body = answer.read(BODY_MAX).await?;
         let status: Option<Value> = serde_json::from_slice(&body).ok();
         let message = status
             .as_ref()
@@ -226,30 +183,4 @@ impl ApiServer {
 
 fn silent() -> ApiError {
     ApiError::Failed(anyhow!("no answer within {} s", TIMEOUT.as_secs()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_go_by_tls_alone() {
-        let of = |text: &str| text.parse::<ServerUrl>();
-        let url = of("https://[2001:db8::1]:6443").unwrap();
-        assert_eq!(
-            (url.host.as_str(), url.port, url.tls),
-            ("2001:db8::1", 6443, true)
-        );
-        assert_eq!(url.to_string(), "https://[2001:db8::1]:6443");
-        assert_eq!(of("https://k8s.example/").unwrap().port, 443);
-        assert!(!of("http://127.0.0.1:8001").unwrap().tls);
-        for wrong in [
-            "http://10.0.0.1:6443",
-            "10.0.0.1:6443",
-            "https://a/b",
-            "ftp://a",
-        ] {
-            assert!(of(wrong).is_err(), "{wrong}");
-        }
-    }
 }

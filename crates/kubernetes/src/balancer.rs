@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use causeway_api::Problem;
 use causeway_api::balancer::Difference;
+use causeway_service::exchange;
 use http_body_util::Full;
 use hyper::{Method, Request};
 use serde::Deserialize;
@@ -16,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::exchange;
+use crate::api_server::BODY_MAX;
 use crate::wanted::InForce;
 
 /// A reload of thousands of VIPs takes a while.
@@ -125,7 +126,7 @@ impl LocalBalancer {
             let stream = stream.with_context(|| format!("cannot connect to {socket}"))?;
             let answer = exchange::send(stream, request).await?;
             let status = answer.status;
-            Ok::<_, anyhow::Error>((status, answer.read().await?))
+            Ok::<_, anyhow::Error>((status, answer.read(BODY_MAX).await?))
         };
         let answer = timeout(TIMEOUT, asked).await;
         let silent = |_| anyhow!("nothing from {socket} within {} s", TIMEOUT.as_secs());

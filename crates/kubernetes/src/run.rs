@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_api::Moment;
-use causeway_service::{notify, replace_file};
+use causeway_service::{FileRights, beside, log_fault, notify, replace_beside};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -202,21 +202,17 @@ impl<'a> Controller<'a> {
         if !cluster.is_known() {
             return LOOK;
         }
-        match self.try_step(cluster).await {
-            Ok(next) => {
-                if self.trouble.take().is_some() {
-                    info!("the balancer follows the cluster again");
-                }
-                next
-            }
-            Err(error) => {
-                if self.trouble.as_ref() != Some(&error) {
-                    warn!("the balancer does not follow the cluster: {error}");
-                }
-                self.trouble = Some(error);
-                RETRY
-            }
-        }
+        let (next, trouble) = match self.try_step(cluster).await {
+            Ok(next) => (next, None),
+            Err(error) => (RETRY, Some(error)),
+        };
+        log_fault!(
+            self.trouble,
+            trouble,
+            "the balancer does not follow the cluster: {}",
+            "the balancer follows the cluster again"
+        );
+        next
     }
 
     async fn try_step(&mut self, cluster: &Cluster) -> Result<Duration, String> {
@@ -490,13 +486,6 @@ fn read_base(path: &Path) -> Result<BaseFile, String> {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), String> {
-    let written = replace_file(file, &beside(file, ".new"), text.as_bytes());
+    let written = replace_beside(file, text.as_bytes(), FileRights::PRIVATE);
     written.map_err(|error| format!("{} cannot be written: {error}", file.display()))
-}
-
-/// The name of a file with something behind it.
-fn beside(file: &Path, behind: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(behind);
-    name.into()
 }

@@ -12,7 +12,7 @@ use causeway_service::tls::ClientFiles;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::api_server::ApiServer;
+use crate::api_server::{ApiServer, server_url};
 use crate::balancer::LocalBalancer;
 use crate::claims::ClaimRules;
 use crate::objects::ObjectKey;
@@ -93,7 +93,7 @@ fn settings(raw: RawSettings, faults: &mut Faults<'_>) -> Option<KubernetesSetti
     if raw.server.is_none() {
         faults.file("`server` is missing; name the cluster's API server, for example server = \"https://10.0.0.10:6443\"");
     }
-    let url = text(raw.server.as_ref(), faults, str::parse);
+    let url = text(raw.server.as_ref(), faults, server_url);
     let path = |value: &Text, faults: &mut Faults<'_>| text(value.as_ref(), faults, absolute);
     let ca = path(&raw.ca, faults);
     let token = path(&raw.token, faults);

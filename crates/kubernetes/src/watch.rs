@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use crate::api_server::{ApiError, ApiServer};
 use crate::cluster::Heard;
-use crate::exchange::Lines;
+use crate::lines::Lines;
 use crate::objects::{ObjectKind, ObjectMeta};
 
 /// Objects of one answer to a list.

@@ -1,22 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that daemons write.
+//! Files that are replaced in one step.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
 
-/// Replaces a file in one step, by way of a new one in the same directory; it is on the disk then.
-/// No other user may read it: it may hold keys.
-pub fn replace_file(path: &Path, new: &Path, content: &[u8]) -> io::Result<()> {
+/// Who may open a file.
+#[derive(Debug, Clone, Copy)]
+pub struct FileRights {
+    /// Its permissions.
+    pub mode: u32,
+    /// Its user and group, if not those of this process.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl FileRights {
+    /// This process's user alone: the file may hold keys.
+    pub const PRIVATE: Self = Self {
+        mode: 0o600,
+        owner: None,
+    };
+}
+
+/// Replaces a file in one step, by way of `new` in the same directory; it is on the disk then.
+/// At no time may anyone open its text whom its rights do not allow to.
+pub fn replace_file(path: &Path, new: &Path, content: &[u8], rights: FileRights) -> io::Result<()> {
+    // One that an earlier attempt left may have other permissions, and be open.
+    match fs::remove_file(new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
+        .create_new(true)
+        .mode(FileRights::PRIVATE.mode)
         .open(new)?;
+    if let Some((user, group)) = rights.owner {
+        fchown(&file, Some(user), Some(group))?;
+    }
+    if rights.mode != FileRights::PRIVATE.mode {
+        file.set_permissions(Permissions::from_mode(rights.mode))?;
+    }
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(new, path)?;
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    let dir = match path.parent() {
+        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
+        Some(dir) => dir,
+        None => Path::new("/"),
+    };
+    File::open(dir)?.sync_all()
+}
+
+/// The same by way of a file with `.new` behind its name.
+pub fn replace_beside(path: &Path, content: &[u8], rights: FileRights) -> io::Result<()> {
+    replace_file(path, &beside(path, ".new"), content, rights)
+}
+
+/// The name of a file with something behind it.
+pub fn beside(file: &Path, behind: &str) -> PathBuf {
+    let mut name: OsString = file.into();
+    name.push(behind);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_attempt_left_opens_no_file_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("x"), dir.path().join("x.new"));
+        fs::write(&new, "half").unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).unwrap();
+        replace_beside(&path, b"secret", FileRights::PRIVATE).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"secret");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+        assert!(!new.exists());
+    }
 }

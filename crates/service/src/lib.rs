@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod config;
+pub mod exchange;
 mod files;
 pub mod http;
 mod linger;
@@ -15,9 +16,11 @@ pub mod metrics;
 pub mod notify;
 pub mod privileges;
 pub mod process;
+mod random;
 pub mod seal;
 pub mod stop;
 pub mod tls;
 pub mod tokens;
 
-pub use files::replace_file;
+pub use files::{FileRights, beside, replace_beside, replace_file};
+pub use random::random;

@@ -27,6 +27,23 @@ words! {
     }
 }
 
+/// Logs a fault when it begins or changes, as a sentence that holds it at `{}`, and that it is over;
+/// the first argument is the place of the fault that there was before.
+#[macro_export]
+macro_rules! log_fault {
+    ($last:expr, $fault:expr, $began:literal, $over:literal) => {{
+        let fault: Option<String> = $fault;
+        let last: &mut Option<String> = &mut $last;
+        if fault != *last {
+            match &fault {
+                Some(fault) => tracing::warn!($began, fault),
+                None => tracing::info!($over),
+            }
+            *last = fault;
+        }
+    }};
+}
+
 /// The format in use, for what is said when all ends.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 

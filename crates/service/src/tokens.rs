@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom as _, SystemRandom};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
-use crate::config::{Words as _, or_made_by};
+use crate::config::{Words as _, octets, or_made_by};
+use crate::random;
 use crate::words;
 
 words! {
@@ -122,7 +122,10 @@ fn entry(line: &str) -> Result<(Digest, Identity), String> {
         name: (*name).to_owned(),
         role: Role::from_word(role)?,
     };
-    Ok((from_hex(digest)?, identity))
+    let digest = octets(digest);
+    let digest =
+        digest.ok_or_else(|| format!("a SHA-256 has {} hexadecimal digits", 2 * DIGEST))?;
+    Ok((digest, identity))
 }
 
 fn check_name(name: &str) -> Result<(), String> {
@@ -134,19 +137,6 @@ fn check_name(name: &str) -> Result<(), String> {
             name.escape_default()
         )),
     }
-}
-
-fn from_hex(text: &str) -> Result<Digest, String> {
-    let wrong = || format!("a SHA-256 has {} hexadecimal digits", 2 * DIGEST);
-    if text.len() != 2 * DIGEST || !text.is_ascii() {
-        return Err(wrong());
-    }
-    let mut bytes = [0; DIGEST];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
-    }
-    Ok(bytes)
 }
 
 fn to_hex(bytes: &[u8]) -> String {
@@ -181,10 +171,7 @@ impl NewToken {
     /// Makes one of 256 bits of chance.
     pub fn make(name: &str, role: Role) -> anyhow::Result<Self> {
         check_name(name).map_err(anyhow::Error::msg)?;
-        let mut bytes = [0; TOKEN];
-        SystemRandom::new()
-            .fill(&mut bytes)
-            .map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
+        let bytes: [u8; TOKEN] = random()?;
         let token = format!("cw_{}", to_hex(&bytes));
         let line = format!("{name} {role} {}", to_hex(&sha256(token.as_bytes())));
         Ok(Self { token, line })
@@ -311,6 +298,10 @@ mod tests {
             (vec!["alice admin a5".to_owned()], "64 hexadecimal digits"),
             (
                 vec![format!("alice admin {}", "xy".repeat(32))],
+                "64 hexadecimal digits",
+            ),
+            (
+                vec![format!("alice admin {}", "+f".repeat(32))],
                 "64 hexadecimal digits",
             ),
             (

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use causeway_core::certes::Estimate;
+use causeway_service::beside;
 
 const FORMAT: &[u8] = b"causeway clients 1\n";
 /// Longer ones were never written.
@@ -247,12 +248,6 @@ impl HistoryFile {
 
 fn older(path: &Path) -> PathBuf {
     beside(path, ".old")
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
 }
 
 /// All records at `path`, the older file's first; what is torn is left out.

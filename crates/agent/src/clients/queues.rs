@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 use causeway_api::agent::QueueView;
 use causeway_core::certes::{ClientRule, Estimate, Trial};
 use causeway_netio::listener::{self, Listening};
-use tracing::{info, warn};
+use causeway_service::log_fault;
+use tracing::info;
 
 use crate::config::{AcceptQueuePolicy, ClientsConfig};
 
@@ -82,22 +83,15 @@ impl Queues {
             self.looked_s = second;
             let manage = over && self.mode == AcceptQueuePolicy::Manage;
             let outcome = self.look(manage);
-            self.say(outcome.err());
+            log_fault!(
+                self.failed,
+                outcome.err().map(|error| error.to_string()),
+                "accept queues cannot be seen to: {}",
+                "accept queues are seen to again"
+            );
         }
         if over {
             self.begun_s = Some(second);
-        }
-    }
-
-    /// Each failure once, and that it is over.
-    fn say(&mut self, error: Option<std::io::Error>) {
-        let error = error.map(|error| error.to_string());
-        if error != self.failed {
-            match &error {
-                Some(error) => warn!("accept queues cannot be seen to: {error}"),
-                None => info!("accept queues are seen to again"),
-            }
-            self.failed = error;
         }
     }
 

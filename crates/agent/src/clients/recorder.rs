@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_
 use std::thread;
 
 use anyhow::{Result, anyhow};
-use tracing::{info, warn};
+use causeway_service::log_fault;
+use tracing::warn;
 
 use super::history::{HistoryFile, Record};
 
@@ -77,13 +78,12 @@ impl Recorder {
             )),
         };
         let fault = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        if fault != self.fault {
-            match &fault {
-                Some(fault) => warn!("{fault}; what clients do is kept, to be written later"),
-                None => info!("the history is written again"),
-            }
-            self.fault = fault;
-        }
+        log_fault!(
+            self.fault,
+            fault,
+            "{}; what clients do is kept, to be written later",
+            "the history is written again"
+        );
         let done = outcome.ok()?;
         self.is_open = true;
         Some(done)

@@ -465,20 +465,10 @@ fn cookie_vip(
         faults,
     );
     let id = config::cookie_id(raw.id.as_ref(), format.as_ref(), faults);
-    let place = raw.port.as_ref()?;
-    let port = u16::try_from(*place.as_ref());
-    if port.is_err() {
-        faults.at(
-            place.span(),
-            format!(
-                "port {} is out of range; use 1 to 65535, or 0 for every port",
-                place.as_ref()
-            ),
-        );
-    }
+    let port = config::vip_port(raw.port.as_ref()?, faults);
     let vip = Vip {
         address: address?,
-        port: port.ok()?,
+        port: port?,
         protocol: Protocol::Tcp,
     };
     Some((vip, (id?, format?)))

@@ -647,3 +647,20 @@ fn a_key_with_another_name_is_told_its_new_one() {
          lb.toml: the values were not checked; mend these first"
     );
 }
+
+#[test]
+fn octets_and_prefix_lengths_have_no_sign() {
+    assert!(super::validate::mac("02:00:00:00:00:01").is_ok());
+    for wrong in [
+        "+2:00:00:00:00:01",
+        "02:00:00:00:00",
+        "02:00:00:00:00:1",
+        "02:00:00:00:00:01:02",
+    ] {
+        assert!(super::validate::mac(wrong).is_err(), "{wrong}");
+    }
+    let text = "interface = \"eth0\"\n[encap]\nsource = \"10.8.0.1/+24\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
+                forwarding = \"ipip\"\n[[vip.real]]\naddress = \"10.0.0.1\"\n";
+    let told = BalancerConfig::parse(Path::new("lb.toml"), text).unwrap_err();
+    assert!(told.to_string().contains("is not a valid source"), "{told}");
+}

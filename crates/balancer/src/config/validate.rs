@@ -11,7 +11,8 @@ use std::time::Duration;
 use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
     CountValue, Faults, Spanned, TimeValue, Words, address_or_network, api, count, directory,
-    gue_port, http, interface, one_of, secret, socket_group, text, units, vip_address, within,
+    gue_port, http, interface, octets, one_of, prefix_length, secret, socket_group, text, units,
+    vip_address, within,
 };
 
 use super::cookie::{self, Beside};
@@ -250,7 +251,7 @@ fn prefix<A: FromStr>(text: &str, bits: u8, example: &str) -> Result<(A, u8), St
         .map_or((text, None), |(a, l)| (a, Some(l)));
     let length = match length {
         None => Some(bits),
-        Some(length) => u8::from_str(length).ok().filter(|length| *length <= bits),
+        Some(length) => prefix_length(length, bits),
     };
     match (A::from_str(address), length) {
         (Ok(address), Some(length)) => Ok((address, length)),
@@ -263,20 +264,14 @@ fn prefix<A: FromStr>(text: &str, bits: u8, example: &str) -> Result<(A, u8), St
 pub(super) fn mac(text: &str) -> Result<MacAddress, String> {
     let wrong =
         || format!("`{text}` is not a valid Ethernet address; write for example 02:00:00:00:00:01");
-    let mut bytes = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts
-            .next()
-            .filter(|part| part.len() == 2)
-            .ok_or_else(wrong)?;
-        *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
-    }
-    match (parts.next(), bytes[0] & 1) {
-        (None, 0) => Ok(MacAddress(bytes)),
-        (None, _) => Err(format!(
+    let parts: Option<Vec<[u8; 1]>> = text.split(':').map(octets).collect();
+    let bytes = parts.map(|parts| parts.concat());
+    let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+    let bytes = bytes.ok_or_else(wrong)?;
+    match bytes[0] & 1 {
+        0 => Ok(MacAddress(bytes)),
+        _ => Err(format!(
             "`{text}` is a group address; a next hop has a unicast one"
         )),
-        _ => Err(wrong()),
     }
 }

@@ -10,6 +10,7 @@ use causeway_core::control::{Law, SAMPLING_MAX};
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
     Faults, Spanned, Words, cookie_id, endpoint, host_address, one_of, text, units, vip_address,
+    vip_port,
 };
 
 use super::cookie::{self, Beside};
@@ -270,17 +271,7 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
         );
         return None;
     };
-    let value = u16::try_from(*port.as_ref()).ok();
-    if value.is_none() {
-        faults.at(
-            port.span(),
-            format!(
-                "port {} is out of range; use 1 to 65535, or 0 for every port",
-                port.as_ref()
-            ),
-        );
-    }
-    value
+    vip_port(port, faults)
 }
 
 /// A sorry server serves where none is healthy: its VIP is to be there then.

@@ -2,15 +2,12 @@
 //! A page with a list of reals.
 
 use anyhow::{Context as _, Result, ensure};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::client::conn::http1;
+use causeway_service::exchange::send;
+use http_body_util::Full;
 use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
 use hyper::{Request, Uri};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 use super::TEXT_MAX;
 use crate::config::Authorities;
@@ -37,10 +34,6 @@ async fn read(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     uri: &Uri,
 ) -> Result<String> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Dropped with the request, and the connection with it.
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let request = Request::get(path)
         .header(
@@ -50,11 +43,10 @@ async fn read(
         .header(USER_AGENT, "causeway")
         .header(ACCEPT, "application/json")
         .header(CONNECTION, "close")
-        .body(Empty::<Bytes>::new())?;
-    let answer = sender.send_request(request).await?;
-    let status = answer.status();
+        .body(Full::default())?;
+    let answer = send(stream, request).await?;
+    let status = answer.status;
     ensure!(status.is_success(), "status {}", status.as_u16());
-    let body = Limited::new(answer.into_body(), TEXT_MAX).collect().await;
-    let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
+    let body = answer.read(TEXT_MAX).await?;
     String::from_utf8(body.to_vec()).context("the page is not UTF-8 text")
 }

@@ -2,15 +2,15 @@
 //! A store in a directory, for balancers of one machine: no daemon, one clock.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use causeway_api::Moment;
-use causeway_service::replace_file;
+use causeway_service::{FileRights, random, replace_file};
 use serde::{Deserialize, Serialize};
 
 use super::store::{Held, Store, StoreError};
@@ -97,9 +97,7 @@ impl DirStore {
         match text_of(&path)? {
             Some(id) => Ok(id),
             None => {
-                let mut bytes = [0; 16];
-                File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-                let id: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                let id = format!("{:032x}", u128::from_be_bytes(random()?));
                 replace(&path, id.as_bytes())?;
                 Ok(id)
             }
@@ -207,5 +205,6 @@ fn texts_in(dir: &Path) -> io::Result<BTreeMap<String, String>> {
 
 /// Replaces a file in one step, under the lock.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    replace_file(path, &path.with_file_name(".new"), content)
+    let new = path.with_file_name(".new");
+    replace_file(path, &new, content, FileRights::PRIVATE)
 }

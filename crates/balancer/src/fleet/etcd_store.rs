@@ -13,6 +13,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -364,15 +365,19 @@ async fn connect(config: &EtcdConfig, server: &str) -> Result<Sender, String> {
     if scheme == "https" {
         let stream = tls::connect(stream, host, &config.tls).await;
         let stream = stream.map_err(|error| format!("{error:#}"))?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
-        // What fails in it, fails in a request, too.
-        tokio::spawn(connection);
-        Ok(sender)
+        shake_hands(stream).await
     } else {
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
-        tokio::spawn(connection);
-        Ok(sender)
+        shake_hands(stream).await
     }
+}
+
+async fn shake_hands(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Sender, String> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+    // What fails in it, fails in a request, too.
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 fn request(

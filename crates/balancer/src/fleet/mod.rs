@@ -3,7 +3,7 @@
 //! and the engine around them.
 //!
 //! [`Fleet::round`] is all that it does again and again: renew the lease, read the store, pass it
-//! to the rules, do what they say. It takes the time as an argument; [`FleetRunner`] calls it, on a
+//! to the rules, do what they say. It takes the time as an argument; [`start`] has it called, on a
 //! thread of its own, as a store may be slow. The engine is held only while it follows a book.
 
 #[cfg(test)]
@@ -43,6 +43,7 @@ use causeway_core::fleet::{
     Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, HandState, Hold,
     KeyNumber, Position, Removal, Stored,
 };
+use causeway_service::log_fault;
 use tracing::{info, warn};
 
 use self::book_text::{AckText, FleetVips, READS};
@@ -61,7 +62,7 @@ use crate::state_dir::{SetByHand, StateDir};
 
 pub(crate) use self::following::{Following, Membership, Service};
 pub(crate) use self::pushing::{held_at_start, refusal};
-pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, FleetRunner};
+pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, start};
 pub(crate) use self::telling::{AgentPaths, Telling};
 
 /// Who has the engine.
@@ -111,25 +112,21 @@ struct Faults {
 
 impl Faults {
     fn store(&mut self, fault: Option<String>) {
-        if fault != self.store {
-            match (&fault, &self.store) {
-                (Some(fault), _) => {
-                    warn!("the fleet's store cannot be used, and the last good book holds: {fault}")
-                }
-                (None, _) => info!("the fleet's store can be used again"),
-            }
-        }
-        self.store = fault;
+        log_fault!(
+            self.store,
+            fault,
+            "the fleet's store cannot be used, and the last good book holds: {}",
+            "the fleet's store can be used again"
+        );
     }
 
     fn hold(&mut self, fault: Option<String>) {
-        if fault != self.hold {
-            match &fault {
-                Some(fault) => warn!("this member of the fleet keeps what it has: {fault}"),
-                None => info!("this member of the fleet goes on"),
-            }
-        }
-        self.hold = fault;
+        log_fault!(
+            self.hold,
+            fault,
+            "this member of the fleet keeps what it has: {}",
+            "this member of the fleet goes on"
+        );
     }
 }
 

@@ -370,7 +370,7 @@ fn orders_read_the_file_show_what_changes_and_wait_for_a_word() {
     let shared = Arc::new(shared);
     let no_book = shared.push(FleetPush::default()).unwrap_err();
     assert!(no_book.to_string().contains("causeway fleet found"));
-    let runner = FleetRunner::start(fleet, inbox, Arc::clone(&shared)).unwrap();
+    let runner = start(fleet, inbox, Arc::clone(&shared)).unwrap();
     shared.order(FleetOrder::Found).unwrap();
     let serves = || shared.engine().fleet.as_ref().unwrap().view.in_service;
     in_time(serves);

@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use causeway_api::Moment;
@@ -12,6 +11,7 @@ use causeway_api::fleet::{FleetPush, FleetRollback, FleetTokenOrder};
 
 use super::{Fleet, HasEngine, ROUNDS_MAX};
 use crate::engine::EngineError;
+use crate::worker::Worker;
 
 /// How long an operator's word may wait for the store.
 const TIMEOUT: Duration = Duration::from_secs(9);
@@ -102,37 +102,18 @@ impl FleetOrders {
 /// Where orders come out.
 pub(crate) type FleetInbox = Receiver<GivenOrder>;
 
-/// A member's thread.
-pub(crate) struct FleetRunner {
-    thread: JoinHandle<()>,
-    stop: Arc<AtomicBool>,
-}
-
-impl FleetRunner {
-    /// Begins.
-    pub(crate) fn start<E: HasEngine + Send + Sync + 'static>(
-        mut fleet: Fleet,
-        inbox: FleetInbox,
-        engines: Arc<E>,
-    ) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("fleet".to_owned())
-            .spawn(move || {
-                while !stopped.load(Ordering::Relaxed) {
-                    fleet.turn(&*engines, &inbox, &stopped);
-                }
-            })?;
-        Ok(Self { thread, stop })
-    }
-
-    /// Ends. The data plane goes on as the book has it.
-    pub(crate) fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // A panic in it was reported.
-        let _ = self.thread.join();
-    }
+/// Begins a member's work, on a thread of its own. When it is stopped the data plane goes on as the
+/// book has it.
+pub(crate) fn start<E: HasEngine + Send + Sync + 'static>(
+    mut fleet: Fleet,
+    inbox: FleetInbox,
+    engines: Arc<E>,
+) -> std::io::Result<Worker> {
+    Worker::start("fleet", move |stopped| {
+        while !stopped.load(Ordering::Relaxed) {
+            fleet.turn(&*engines, &inbox, stopped);
+        }
+    })
 }
 
 impl Fleet {

@@ -1077,7 +1077,7 @@ fn the_thread_hears_operators_and_reloads() {
     let engine = Engine::succeed(plane, file, KeptState::default(), Some(membership), START);
     let engine = Arc::new(Mutex::new(engine.unwrap()));
     let (orders, inbox) = FleetOrders::new();
-    let runner = FleetRunner::start(fleet, inbox, Arc::clone(&engine)).unwrap();
+    let runner = start(fleet, inbox, Arc::clone(&engine)).unwrap();
     assert!(orders.give(FleetOrder::Join).is_err());
     let said = orders.give(FleetOrder::Found).unwrap();
     assert_eq!(said, "fleet edge is founded with 1 ids, as they run here");
@@ -1173,7 +1173,7 @@ fn an_order_that_was_given_up_is_never_carried_out() {
     let engine = Engine::succeed(plane, file, KeptState::default(), Some(membership), START);
     let engine = Arc::new(Mutex::new(engine.unwrap()));
     let (orders, inbox) = FleetOrders::new();
-    let runner = FleetRunner::start(fleet, inbox, Arc::clone(&engine)).unwrap();
+    let runner = start(fleet, inbox, Arc::clone(&engine)).unwrap();
     orders.give(FleetOrder::Found).unwrap();
     let view = || engine.lock().unwrap().fleet.as_ref().unwrap().view.clone();
     in_time(|| view().state == "serving");

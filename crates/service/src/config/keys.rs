@@ -4,10 +4,7 @@
 //! its own part.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write as _;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -18,6 +15,7 @@ use serde::Deserialize;
 use super::error::Faults;
 use super::spanned::Spanned;
 use super::values::text;
+use crate::files::{FileRights, replace_beside};
 
 const SERVERS_OWN: &str = "it is a server's own part; take the balancers' file";
 
@@ -95,22 +93,7 @@ impl KeysFile {
 
     /// Writes a file for its owner alone, in one step.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".new");
-        let new = PathBuf::from(name);
-        // One that an earlier attempt left may have other permissions.
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        file.write_all(self.to_text().as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
+        replace_beside(path, self.to_text().as_bytes(), FileRights::PRIVATE)
     }
 
     /// The file's text: all its secrets.

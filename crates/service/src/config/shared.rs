@@ -141,6 +141,21 @@ pub fn vip_address(text: &str) -> Result<IpAddr, String> {
     }
 }
 
+/// The port of a VIP; 0 is every port.
+pub fn vip_port(value: &Spanned<i64>, faults: &mut Faults<'_>) -> Option<u16> {
+    let port = u16::try_from(*value.as_ref()).ok();
+    if port.is_none() {
+        faults.at(
+            value.span(),
+            format!(
+                "port {} is out of range; use 1 to 65535, or 0 for every port",
+                value.as_ref()
+            ),
+        );
+    }
+    port
+}
+
 /// An address of one host.
 pub fn host_address(text: &str) -> Result<IpAddr, String> {
     let address = IpAddr::from_str(text).map_err(|_| match SocketAddr::from_str(text) {

@@ -275,6 +275,27 @@ pub fn http(
     None
 }
 
+/// Octets of two hexadecimal digits each.
+pub fn octets<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * N {
+        return None;
+    }
+    let value = |digit: u8| char::from(digit).to_digit(16);
+    let mut octets = [0; N];
+    for (octet, pair) in octets.iter_mut().zip(digits.chunks_exact(2)) {
+        *octet = (value(pair[0])? << 4 | value(pair[1])?) as u8;
+    }
+    Some(octets)
+}
+
+/// The length of a prefix, of `bits` at most: digits alone.
+pub fn prefix_length(text: &str, bits: u8) -> Option<u8> {
+    let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
+    let length = text.parse().ok().filter(|_| is_plain);
+    length.filter(|length| *length <= bits)
+}
+
 /// A number, or text with a unit.
 pub fn count(value: &CountValue) -> Result<u64, String> {
     match value {
@@ -291,14 +312,11 @@ pub fn network(text: &str) -> Result<(IpAddr, u8), String> {
         || format!("`{text}` is not a valid prefix; write for example 10.0.0.0/8 or 2001:db8::/32");
     let (address, length) = text.split_once('/').ok_or_else(wrong)?;
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let length: u8 = length.parse().map_err(|_| wrong())?;
     let (value, bits) = match address {
         IpAddr::V4(v4) => (u128::from(u32::from(v4)) << 96, 32),
         IpAddr::V6(v6) => (u128::from(v6), 128),
     };
-    if length > bits {
-        return Err(wrong());
-    }
+    let length = prefix_length(length, bits).ok_or_else(wrong)?;
     match value.checked_shl(length.into()).unwrap_or(0) {
         0 => Ok((address, length)),
         _ => Err(format!(
@@ -321,4 +339,17 @@ pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "not an address with a port; write for example 192.0.2.1:80 or [2001:db8::1]:443".to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_length_has_no_sign() {
+        assert_eq!(network("10.0.0.0/8"), Ok(([10, 0, 0, 0].into(), 8)));
+        for wrong in ["10.0.0.0/+8", "10.0.0.0/", "10.0.0.0/33", "2001:db8::/+32"] {
+            assert!(network(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use causeway_bifrost::{TunnelKey, TunnelKeys};
-use causeway_service::config::read_secrets;
+use causeway_service::config::{octets, read_secrets};
 use serde::Deserialize;
 
 const MAKE: &str = "make one with `openssl rand -hex 32`";
@@ -54,16 +54,8 @@ fn parse(text: &str) -> Result<TunnelKeys, String> {
 }
 
 fn secret_of(text: &str) -> Result<[u8; 32], String> {
-    let mut secret = [0; 32];
-    let digits = text.as_bytes();
-    let malformed = || format!("a key is 64 hexadecimal digits; {MAKE}");
-    if digits.len() != 64 || !text.is_ascii() {
-        return Err(malformed());
-    }
-    for (byte, pair) in secret.iter_mut().zip(digits.chunks_exact(2)) {
-        let pair = std::str::from_utf8(pair).map_err(|_| malformed())?;
-        *byte = u8::from_str_radix(pair, 16).map_err(|_| malformed())?;
-    }
+    let secret = octets(text);
+    let secret = secret.ok_or_else(|| format!("a key is 64 hexadecimal digits; {MAKE}"))?;
     match secret == [0; 32] {
         true => Err(format!("a key of zeros is not secret; {MAKE}")),
         false => Ok(secret),
@@ -113,6 +105,10 @@ mod tests {
             (
                 "send = 1\n[keys]\n1 = \"ab\"".to_owned(),
                 "key 1: a key is 64 hexadecimal digits; make one with `openssl rand -hex 32`",
+            ),
+            (
+                format!("send = 1\n[keys]\n1 = \"{}\"", "+f".repeat(32)),
+                "key 1: a key is 64 hexadecimal digits",
             ),
             (
                 format!("send = 1\n[keys]\n1 = \"{}\"", "00".repeat(32)),

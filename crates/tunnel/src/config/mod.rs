@@ -14,7 +14,7 @@ use std::time::Duration;
 use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use causeway_service::config::{
     self, ApiConfig, ConfigErrors, CountValue, Faults, SocketGroup, Spanned, Time, Words, plural,
-    read, text, units,
+    prefix_length, read, text, units,
 };
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
@@ -465,7 +465,7 @@ fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
     let parsed = text.split_once('/').and_then(|(address, length)| {
         let address: IpAddr = address.parse().ok()?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        let length = length.parse().ok().filter(|length| *length <= most)?;
+        let length = prefix_length(length, most)?;
         Some((address, length))
     });
     parsed.ok_or_else(|| {
