@@ -16,7 +16,7 @@ use causeway_dataplane::{
     Decapsulator, DecapsulatorOptions, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol,
     Real, Vip, XdpMode,
 };
-use causeway_netio::{interface_info, resolve_next_hop};
+use causeway_netio::{find_gateways, interface_info};
 
 use sandbox::{Netns, Sandbox, attach_pass, ip, run_first, sysctl, tx_checksums_off, wait_for};
 
@@ -185,7 +185,11 @@ impl Planes {
         };
         let lb = net.balancer.run(|| {
             let (lb, _) = LoadBalancer::start(&options).expect("a balancer");
-            let hop = resolve_next_hop(net.interface, TIMEOUT).expect("a next hop");
+            let info = interface_info(net.interface).expect("the interface");
+            let found = find_gateways(&info, &[], TIMEOUT).expect("tables");
+            let macs = found.answering(net.interface, TIMEOUT);
+            let [v4, v6] = macs.expect("a gateway");
+            let hop = info.next_hop(v4, v6, &[]);
             assert_eq!(hop.mtu, net.mtu);
             lb.set_next_hop(&hop).expect("set the next hop");
             lb

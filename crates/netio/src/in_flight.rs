@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
+use crate::netlink::attribute;
 use crate::sock_diag::{self, MESSAGE_LEN, word};
 
 /// `INET_DIAG_INFO`, and the bit that asks for it.
@@ -48,18 +49,6 @@ fn waits(message: &[u8]) -> Option<bool> {
     }
     let info = attribute(message.get(MESSAGE_LEN..)?, INFO)?;
     Some(word(info, RECEIVED_AT)? < word(info, SENT_AT)?)
-}
-
-/// The value of an attribute: length, kind, value, padded to four bytes.
-fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
-    loop {
-        let half = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
-        let (len, kind) = (usize::from(half(0)?), half(2)?);
-        if kind == wanted {
-            return rest.get(4..len);
-        }
-        rest = rest.get(len.max(4).next_multiple_of(4)..)?;
-    }
 }
 
 #[cfg(test)]

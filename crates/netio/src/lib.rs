@@ -3,7 +3,7 @@
 //! builds without clang. It moves bytes and reads tables, and decides nothing.
 //!
 //! - [`Capture`]: packets of an interface by AF_PACKET; [`filter`]: tcpdump's filter language.
-//! - [`resolve_next_hop`]: where packets go, asked of the kernel's tables by netlink.
+//! - [`interface_info`], [`find_gateways`]: where packets go, asked of the kernel's tables by netlink.
 //! - [`net_devices`], [`DriverInfo`], [`closed_input_chains`], [`reach`]: what stands between a
 //!   program on an interface and the packets.
 //! - [`in_flight`], [`listener`]: connections and accept queues, asked by sock_diag.
@@ -23,6 +23,7 @@ mod netlink;
 mod next_hop;
 mod nf_tables;
 mod path_mtu;
+mod route;
 mod route_mtu;
 pub mod rtt;
 mod sock_diag;
@@ -37,7 +38,6 @@ pub use net_device::{NetDevice, net_devices};
 pub use next_hop::{
     Gateway, Gateways, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OnLink, OuterSource,
     OwnAddress, WORLD_V4, device_to, find_gateways, interface_info, on_link, own_addresses,
-    resolve_next_hop,
 };
 pub use nf_tables::closed_input_chains;
 pub use path_mtu::{Reach, reach};

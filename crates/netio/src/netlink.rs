@@ -12,7 +12,9 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 /// Bytes of a netlink message's header; the first four are the message's length.
-pub(crate) const HEADER_LEN: usize = 16;
+const HEADER_LEN: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 
 /// Sends a dump request and collects what `pick` takes of the answer. Entries that
 /// this build cannot decode are passed over: a newer kernel may have them.
@@ -74,6 +76,55 @@ pub(crate) fn change(request: RouteNetlinkMessage) -> io::Result<()> {
     }
 }
 
+/// Asks another protocol than routing for all entries, by what it has behind the netlink header, and
+/// shows each message of the answer: its kind, and what is behind that header.
+pub(crate) fn raw_dump(
+    protocol: isize,
+    kind: u16,
+    request: &[u8],
+    mut visit: impl FnMut(u16, &[u8]),
+) -> io::Result<()> {
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut bytes = Vec::with_capacity(HEADER_LEN + request.len());
+    bytes.extend(((HEADER_LEN + request.len()) as u32).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((NLM_F_DUMP | NLM_F_REQUEST).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(request);
+    socket.send(&bytes, 0)?;
+    loop {
+        let (datagram, _) = socket.recv_from_full()?;
+        for message in messages(&datagram) {
+            let (head, body) = message.split_at(HEADER_LEN);
+            match u16::from_ne_bytes([head[4], head[5]]) {
+                NLMSG_DONE => return Ok(()),
+                NLMSG_ERROR => {
+                    let code = body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
+                    return Err(io::Error::from_raw_os_error(-code));
+                }
+                kind => visit(kind, body),
+            }
+        }
+    }
+}
+
+/// The value of the first attribute of a kind.
+pub(crate) fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    const HEADER: usize = 4;
+    const KIND_MASK: u16 = 0x3fff;
+    loop {
+        let [l0, l1, k0, k1] = *bytes.first_chunk::<HEADER>()?;
+        let len = usize::from(u16::from_ne_bytes([l0, l1]));
+        let value = bytes.get(HEADER..len)?;
+        if u16::from_ne_bytes([k0, k1]) & KIND_MASK == wanted {
+            return Some(value);
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..)?;
+    }
+}
+
 fn send(request: RouteNetlinkMessage, flags: u16) -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.set_netlink_get_strict_chk(true)?;
@@ -94,7 +145,7 @@ fn decoded(datagram: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkM
 }
 
 /// The messages of a datagram, each padded to four bytes.
-pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let len = u32::from_ne_bytes(*datagram.first_chunk()?) as usize;
         let message = datagram.get(..len).filter(|_| len >= HEADER_LEN)?;

@@ -16,12 +16,15 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::sys::socket::{AddressFamily as Domain, SockFlag, SockType, setsockopt, sockopt};
 use thiserror::Error;
 
 use crate::netlink::{change, dump, get};
+use crate::route::{oif, route};
 
 /// A MAC address.
 pub type Mac = [u8; 6];
@@ -190,16 +193,6 @@ pub enum NextHopError {
 }
 
 type Result<T> = std::result::Result<T, NextHopError>;
-
-/// The interface's gateway, MTU and addresses, put together. Sources have no
-/// entropy; the best address of each family is taken. Waits up to `timeout` for the gateway to
-/// answer with its MAC address.
-pub fn resolve_next_hop(interface: &str, timeout: Duration) -> Result<NextHop> {
-    let info = interface_info(interface)?;
-    let gateways = find_gateways(&info, &[], timeout)?;
-    let [v4, v6] = gateways.answering(interface, timeout)?;
-    Ok(info.next_hop(v4, v6, &[]))
-}
 
 /// Looks an interface up by name.
 pub fn interface_info(name: &str) -> Result<InterfaceInfo> {
@@ -507,33 +500,18 @@ pub fn own_addresses() -> Result<Vec<OwnAddress>> {
 /// The number of the device that the kernel would send to `address` by, and whether that is the
 /// address of this host itself. `None` without a route.
 pub fn device_to(address: IpAddr) -> Result<Option<(u32, bool)>> {
-    let mut request = RouteMessage::default();
-    (
-        request.header.address_family,
-        request.header.destination_prefix_length,
-    ) = family_of(address);
-    request.attributes = vec![RouteAttribute::Destination(address.into())];
-    let found = ask("route", RouteNetlinkMessage::GetRoute(request))?;
-    let Some(RouteNetlinkMessage::NewRoute(route)) = found else {
+    let Some(route) = ask_route(address, None)? else {
         return Ok(None);
     };
     let own = route.header.kind == RouteType::Local;
-    Ok(oif(&route.attributes).map(|out| (out, own)))
+    Ok(oif(&route).map(|out| (out, own)))
 }
 
-/// The number of the device that a route leads out by.
-pub(crate) fn oif(route: &[RouteAttribute]) -> Option<u32> {
-    route.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Oif(index) => Some(*index),
-        _ => None,
+fn ask_route(to: IpAddr, device: Option<u32>) -> Result<Option<RouteMessage>> {
+    route(None, to, device, RouteFlags::empty()).map_err(|cause| NextHopError::Netlink {
+        table: "route",
+        cause,
     })
-}
-
-pub(crate) fn family_of(address: IpAddr) -> (AddressFamily, u8) {
-    match address {
-        IpAddr::V4(_) => (AddressFamily::Inet, 32),
-        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-    }
 }
 
 /// Where a route leads first.
@@ -545,22 +523,10 @@ enum Hop {
 
 /// Where the route leads that the kernel would take to `address` through the interface.
 fn route_to(interface: &InterfaceInfo, address: IpAddr) -> Result<Option<Hop>> {
-    let mut request = RouteMessage::default();
-    (
-        request.header.address_family,
-        request.header.destination_prefix_length,
-    ) = family_of(address);
-    request.attributes = vec![
-        RouteAttribute::Destination(address.into()),
-        RouteAttribute::Oif(interface.index),
-    ];
-    let found = ask("route", RouteNetlinkMessage::GetRoute(request))?;
-    let Some(RouteNetlinkMessage::NewRoute(route)) = found else {
+    let Some(route) = ask_route(address, Some(interface.index))? else {
         return Ok(None);
     };
-    let out = route.attributes.iter().any(
-        |attribute| matches!(attribute, RouteAttribute::Oif(index) if *index == interface.index),
-    );
+    let out = oif(&route) == Some(interface.index);
     let gateway = route
         .attributes
         .iter()

@@ -3,14 +3,10 @@
 
 use std::io;
 
-use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use crate::netlink::{HEADER_LEN, messages};
+use crate::netlink::{attribute, raw_dump};
 
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST_DUMP: u16 = 0x301;
 // linux/netfilter/nfnetlink.h and nf_tables.h
 const SUBSYSTEM: u16 = 10 << 8;
 const NEW_CHAIN: u16 = SUBSYSTEM | 3;
@@ -34,33 +30,15 @@ const FAMILIES: [(u8, &str); 3] = [(1, "inet"), (2, "ip"), (10, "ip6")];
 /// # Errors
 /// No right to ask.
 pub fn closed_input_chains() -> io::Result<Vec<String>> {
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    socket.bind_auto()?;
-    socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
-    let mut request = Vec::with_capacity(HEADER_LEN + GENERIC_LEN);
-    request.extend(((HEADER_LEN + GENERIC_LEN) as u32).to_ne_bytes());
-    request.extend(GET_CHAIN.to_ne_bytes());
-    request.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
-    request.resize(HEADER_LEN + GENERIC_LEN, 0);
-    socket.send(&request, 0)?;
     let mut chains = Vec::new();
-    loop {
-        let (datagram, _) = socket.recv_from_full()?;
-        for message in messages(&datagram) {
-            let (head, body) = message.split_at(HEADER_LEN);
-            match u16::from_ne_bytes([head[4], head[5]]) {
-                NLMSG_DONE => return Ok(chains),
-                NLMSG_ERROR => {
-                    let code = body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
-                    return match -code {
-                        libc::EPERM => Err(io::Error::from_raw_os_error(libc::EPERM)),
-                        _ => Ok(chains),
-                    };
-                }
-                NEW_CHAIN => chains.extend(closed_input(body)),
-                _ => {}
-            }
+    let take = |kind, body: &[u8]| {
+        if kind == NEW_CHAIN {
+            chains.extend(closed_input(body));
         }
+    };
+    match raw_dump(NETLINK_NETFILTER, GET_CHAIN, &[0; GENERIC_LEN], take) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
+        _ => Ok(chains),
     }
 }
 
@@ -78,21 +56,6 @@ fn closed_input(body: &[u8]) -> Option<String> {
     };
     let (table, chain) = (text(CHAIN_TABLE)?, text(CHAIN_NAME)?);
     (hook == LOCAL_IN && policy == DROP).then(|| format!("{family} {table} {chain}"))
-}
-
-/// The value of the first attribute of a kind.
-fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    const HEADER: usize = 4;
-    const KIND_MASK: u16 = 0x3fff;
-    loop {
-        let [l0, l1, k0, k1] = *bytes.first_chunk::<HEADER>()?;
-        let len = usize::from(u16::from_ne_bytes([l0, l1]));
-        let value = bytes.get(HEADER..len)?;
-        if u16::from_ne_bytes([k0, k1]) & KIND_MASK == wanted {
-            return Some(value);
-        }
-        bytes = bytes.get(len.next_multiple_of(4)..)?;
-    }
 }
 
 #[cfg(test)]

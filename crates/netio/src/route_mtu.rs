@@ -4,12 +4,10 @@
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteMetric};
 
 use crate::net_device::net_device;
-use crate::netlink::get;
-use crate::next_hop::{family_of, oif};
+use crate::route::{oif, route};
 
 /// Bytes of the largest packet that the kernel's tables let through: the route's own MTU, or else
 /// that of its device. Not what ICMP messages have said ("fragmentation needed"), which the
@@ -18,8 +16,8 @@ use crate::next_hop::{family_of, oif};
 pub(crate) fn route_mtu(from: IpAddr, to: IpAddr, device: Option<u32>) -> io::Result<u32> {
     let entry = match device {
         // A socket that is bound to a device may send where no route leads.
-        Some(_) => ask(None, to, device, RouteFlags::FibMatch)?.unwrap_or_default(),
-        None => ask(Some(from), to, None, RouteFlags::FibMatch)?.ok_or_else(no_route)?,
+        Some(_) => route(None, to, device, RouteFlags::FibMatch)?.unwrap_or_default(),
+        None => route(Some(from), to, None, RouteFlags::FibMatch)?.ok_or_else(no_route)?,
     };
     // IPv6 takes the wish for a device lightly here.
     let other = oif(&entry).is_some_and(|index| device.is_some_and(|device| device != index));
@@ -30,42 +28,21 @@ pub(crate) fn route_mtu(from: IpAddr, to: IpAddr, device: Option<u32>) -> io::Re
     let out = match device {
         Some(device) => device,
         None => {
-            let chosen = ask(Some(from), to, None, RouteFlags::empty())?;
+            let chosen = route(Some(from), to, None, RouteFlags::empty())?;
             oif(&chosen.ok_or_else(no_route)?).ok_or_else(no_device)?
         }
     };
     Ok(net_device(out)?.ok_or_else(no_device)?.mtu)
 }
 
-/// What the kernel has for packets to an address; `None`: no route.
-fn ask(
-    from: Option<IpAddr>,
-    to: IpAddr,
-    device: Option<u32>,
-    flags: RouteFlags,
-) -> io::Result<Option<Vec<RouteAttribute>>> {
-    let mut request = RouteMessage::default();
-    let (family, length) = family_of(to);
-    request.header.address_family = family;
-    request.header.destination_prefix_length = length;
-    request.header.flags = flags;
-    request.attributes = vec![RouteAttribute::Destination(to.into())];
-    if let Some(from) = from {
-        request.header.source_prefix_length = length;
-        request.attributes.push(RouteAttribute::Source(from.into()));
-    }
-    request.attributes.extend(device.map(RouteAttribute::Oif));
-    Ok(match get(RouteNetlinkMessage::GetRoute(request))? {
-        Some(RouteNetlinkMessage::NewRoute(route)) => Some(route.attributes),
-        _ => None,
-    })
-}
-
-fn own_mtu(entry: &[RouteAttribute]) -> Option<u32> {
-    let metrics = entry.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Metrics(metrics) => Some(metrics),
-        _ => None,
-    });
+fn own_mtu(entry: &RouteMessage) -> Option<u32> {
+    let metrics = entry
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Metrics(metrics) => Some(metrics),
+            _ => None,
+        });
     metrics?.iter().find_map(|metric| match metric {
         RouteMetric::Mtu(mtu) => Some(*mtu),
         _ => None,

@@ -6,15 +6,11 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
-use crate::netlink::{HEADER_LEN, messages};
+use crate::netlink::raw_dump;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST_DUMP: u16 = 0x301;
 /// Bytes of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
 const REQUEST_LEN: usize = 56;
 pub(crate) const MESSAGE_LEN: usize = 72;
@@ -33,39 +29,25 @@ pub(crate) fn dump(
     extensions: u8,
     mut visit: impl FnMut(&[u8]),
 ) -> io::Result<()> {
-    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-    socket.bind_auto()?;
-    socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
-    socket.send(&request(family as u8, states, extensions), 0)?;
-    loop {
-        let (datagram, _) = socket.recv_from_full()?;
-        for message in messages(&datagram) {
-            let (head, body) = message.split_at(HEADER_LEN);
-            match u16::from_ne_bytes([head[4], head[5]]) {
-                NLMSG_DONE => return Ok(()),
-                NLMSG_ERROR => {
-                    let code = body.first_chunk();
-                    let code = code.map_or(0, |code| i32::from_ne_bytes(*code));
-                    return Err(io::Error::from_raw_os_error(-code));
-                }
-                SOCK_DIAG_BY_FAMILY => visit(body),
-                _ => {}
+    let request = request(family as u8, states, extensions);
+    raw_dump(
+        NETLINK_SOCK_DIAG,
+        SOCK_DIAG_BY_FAMILY,
+        &request,
+        |kind, body| {
+            if kind == SOCK_DIAG_BY_FAMILY {
+                visit(body);
             }
-        }
-    }
+        },
+    )
 }
 
-/// A netlink header and a `struct inet_diag_req_v2`: family, protocol, what else is
-/// wanted, a byte of padding, states, and a socket that is any.
-fn request(family: u8, states: u32, extensions: u8) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER_LEN + REQUEST_LEN);
-    bytes.extend(((HEADER_LEN + REQUEST_LEN) as u32).to_ne_bytes());
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend([family, libc::IPPROTO_TCP as u8, extensions, 0]);
-    bytes.extend(states.to_ne_bytes());
-    bytes.resize(HEADER_LEN + REQUEST_LEN, 0);
+/// A `struct inet_diag_req_v2`: family, protocol, what else is wanted, a byte of padding, states,
+/// and a socket that is any.
+fn request(family: u8, states: u32, extensions: u8) -> [u8; REQUEST_LEN] {
+    let mut bytes = [0; REQUEST_LEN];
+    bytes[..4].copy_from_slice(&[family, libc::IPPROTO_TCP as u8, extensions, 0]);
+    bytes[4..8].copy_from_slice(&states.to_ne_bytes());
     bytes
 }
 

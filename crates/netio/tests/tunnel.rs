@@ -8,9 +8,10 @@ use std::io::IoSlice;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
+use causeway_netio::monotonic_ns;
 use causeway_netio::tunnel::{
     BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, SendBuffers, Slab, TunnelError,
-    UdpPath, UdpReceiver, VNET_HEADER, Waiter, monotonic_ns,
+    UdpPath, UdpReceiver, VNET_HEADER, Waiter,
 };
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,

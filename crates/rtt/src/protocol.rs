@@ -200,7 +200,7 @@ impl TcpFigures {
         Self {
             rtt_us: stream.rtt_us,
             rttvar_us: stream.rttvar_us,
-            minrtt_us: stream.min_rtt_ns() as f64 / 1e3,
+            minrtt_us: stream.min_rtt_ns as f64 / 1e3,
             rto_us: stream.rto_us,
             ato_us: stream.ato_us,
             mss: stream.snd_mss,

@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 
 use anyhow::Context as _;
 use causeway_bifrost::{self as bifrost, PathId, Span, TransportEngine, TunnelEvent};
+use causeway_netio::monotonic_ns;
 use causeway_netio::tunnel::{
     BUFFER_BYTES, ReceivedMessage, Tun, UdpPath, UdpReceiver, VNET_HEADER, Waiter, Waker,
-    monotonic_ns,
 };
 use tracing::{info, warn};
 

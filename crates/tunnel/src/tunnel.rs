@@ -17,11 +17,13 @@ use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::tunnel::TunnelStatus;
 use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
-use causeway_netio::tunnel::{Device, DeviceOptions, Waiter, monotonic_ns, random_instance};
+use causeway_netio::monotonic_ns;
+use causeway_netio::tunnel::{Device, DeviceOptions, Waiter};
 use causeway_service::access::Rules;
 use causeway_service::http::{blocking, described, description, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::Doors;
+use causeway_service::random;
 use tokio::sync::oneshot;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -68,7 +70,7 @@ impl Tunnel {
         file: PathBuf,
         doors: Doors,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = anyhow::Error>)> {
-        let limits = limits();
+        let limits = Limits::default();
         let engine_config = engine_config(&config, limits);
         engine_config.check()?;
         let device = Device::open(&device_options(&config))?;
@@ -78,7 +80,7 @@ impl Tunnel {
         let mut handles = Vec::new();
         let mut shards = Vec::new();
         for ((number, tun), added) in device.queues.into_iter().enumerate().zip(added) {
-            let mut engine = TransportEngine::new(engine_config.clone(), random_instance()?)?;
+            let mut engine = TransportEngine::new(engine_config.clone(), instance()?)?;
             let mut paths = BTreeMap::new();
             let now = monotonic_ns();
             for (id, (path, socket)) in added {
@@ -154,7 +156,7 @@ impl Tunnel {
     fn change(&self, config: &TunnelConfig, gone: &[u8], added: Vec<AddedPaths>) {
         for (handle, add) in self.handles.iter().zip(added) {
             handle.send(ShardCommand::Change(Box::new(ShardChange {
-                config: engine_config(config, limits()),
+                config: engine_config(config, Limits::default()),
                 vnic_queue: config.engine.vnic_queue,
                 poll: config.poll,
                 remove: gone.to_vec(),
@@ -190,7 +192,7 @@ impl Tunnel {
                 "`{key}` cannot change while the tunnel runs; restart it"
             ));
         }
-        let engine = engine_config(&wanted, limits());
+        let engine = engine_config(&wanted, Limits::default());
         engine.check().map_err(|error| error.to_string())?;
         // Everything that can fail comes before the first thread changes.
         let mut paths = running.paths.clone();
@@ -295,9 +297,14 @@ fn device_options(config: &TunnelConfig) -> DeviceOptions {
     }
 }
 
-/// What a thread may hold. Frames: twice what four paths of 10 Gbit/s hold at 1 ms.
-fn limits() -> Limits {
-    Limits::default()
+/// 64 random bits, never 0.
+fn instance() -> std::io::Result<u64> {
+    loop {
+        match u64::from_ne_bytes(random()?) {
+            0 => {}
+            instance => return Ok(instance),
+        }
+    }
 }
 
 fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::TransportConfig {

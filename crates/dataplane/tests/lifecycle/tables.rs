@@ -311,7 +311,12 @@ fn the_next_hop_is_found_on_the_wire() {
     Sandbox::run(|sandbox| {
         let peer = veth();
         let timeout = std::time::Duration::from_secs(3);
-        let resolve = |timeout| causeway_netio::resolve_next_hop("lb0", timeout);
+        let resolve = |timeout| {
+            let info = causeway_netio::interface_info("lb0")?;
+            let found = causeway_netio::find_gateways(&info, &[], timeout)?;
+            let [v4, v6] = found.answering("lb0", timeout)?;
+            Ok::<_, causeway_netio::NextHopError>(info.next_hop(v4, v6, &[]))
+        };
         let error = resolve(timeout).expect_err("no route yet");
         assert!(error.to_string().contains("encap.gateway_mac"), "{error}");
         ip("route add default via 10.7.0.9 dev lb0 metric 50");

@@ -11,16 +11,7 @@ use std::hint;
 /// What reports say of the clock and the timer.
 pub const DESCRIPTION: &str = "CLOCK_MONOTONIC; clock_nanosleep(TIMER_ABSTIME), then a busy end";
 
-/// Nanoseconds of CLOCK_MONOTONIC.
-pub fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a live timespec and a clock that every Linux has.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
+pub use crate::monotonic_ns as now_ns;
 
 /// Waits until `at_ns`; the last `busy_ns` by looking at the clock. Gives the time
 /// at which it returned, at once if `at_ns` is past.

@@ -26,7 +26,7 @@ pub use send::{SendBatch, SendBuffers, Sent};
 pub use slab::{BUFFER_BYTES, BufferId, Slab};
 pub use tun::{Device, DeviceOptions, FRAME_MAX, Tun, VNET_HEADER};
 pub use udp::{PathOptions, PathRoute, ReceiveStatus, ReceivedMessage, UdpPath, UdpReceiver};
-pub use wait::{Ready, Waiter, Waker, monotonic_ns, precise_timers, random_instance};
+pub use wait::{Ready, Waiter, Waker};
 
 /// Why a tunnel's device or path cannot be used.
 #[derive(Debug, Error)]

@@ -5,43 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use nix::time::{ClockId, clock_gettime};
-
 use super::TunnelError;
-
-/// CLOCK_MONOTONIC in nanoseconds.
-pub fn monotonic_ns() -> u64 {
-    // The clock exists and the pointer is valid, so it cannot fail.
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
-}
-
-/// Sets the calling thread's timer slack to its minimum: by default the kernel may end sleeps
-/// 50 us late.
-pub fn precise_timers() {
-    // SAFETY: PR_SET_TIMERSLACK takes one integer.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
-}
-
-/// 64 random bits, never 0.
-pub fn random_instance() -> Result<u64, TunnelError> {
-    let mut bytes = [0; 8];
-    loop {
-        // SAFETY: eight live bytes; no flags.
-        let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        match (count, u64::from_ne_bytes(bytes)) {
-            (8, 0) => {}
-            (8, instance) => return Ok(instance),
-            _ => {
-                return Err(TunnelError::Wait {
-                    doing: "get random bits",
-                    cause: io::Error::last_os_error(),
-                });
-            }
-        }
-    }
-}
 
 /// Wakes a [`Waiter`] from another thread.
 #[derive(Debug, Clone)]
@@ -153,7 +117,7 @@ impl Waiter {
         }
     }
 
-    /// Sleeps until `until_ns` of [`monotonic_ns`] at the latest, and perhaps not that long;
+    /// Sleeps until `until_ns` of [`crate::monotonic_ns`] at the latest, and perhaps not that long;
     /// a time that is over (0, say) means not at all.
     pub fn wait(&mut self, now_ns: u64, until_ns: u64) -> Result<Ready<'_>, TunnelError> {
         let sleeps = until_ns > now_ns;
@@ -242,6 +206,7 @@ fn pollfd(fd: BorrowedFd<'_>) -> libc::pollfd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::monotonic_ns;
 
     const MS: u64 = 1_000_000;
 

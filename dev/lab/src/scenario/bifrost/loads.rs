@@ -207,7 +207,7 @@ where
         .map(|_| {
             let (client, next) = (client.clone(), Arc::clone(&next));
             netns.thread(move || {
-                causeway_netio::tunnel::precise_timers();
+                causeway_netio::rtt::clock::set_least_timer_slack();
                 let mut request = client()?;
                 let (mut times, mut late, mut failed) = (Vec::new(), Vec::new(), 0);
                 loop {

@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context as _, Result};
+use causeway_netio::monotonic_ns;
 use causeway_netio::tunnel::{
     BUFFER_BYTES, BufferId, Device, DeviceOptions, FRAME_MAX, PathOptions, ReceivedMessage,
-    SendBuffers, Slab, Tun, UdpPath, UdpReceiver, Waiter, monotonic_ns,
+    SendBuffers, Slab, Tun, UdpPath, UdpReceiver, Waiter,
 };
 use serde::{Deserialize, Serialize};
 
