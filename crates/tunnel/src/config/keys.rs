@@ -108,7 +108,7 @@ mod tests {
             ),
             (
                 format!("send = 1\n[keys]\n1 = \"{}\"", "+f".repeat(32)),
-                "key 1: a key is 64 hexadecimal digits",
+                "key 1: a key is 64 hexadecimal digits; make one with `openssl rand -hex 32`",
             ),
             (
                 format!("send = 1\n[keys]\n1 = \"{}\"", "00".repeat(32)),
