@@ -164,8 +164,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, const struc
 	if (vip)
 		found = read_cookie(ctx, pkt, family, vip, route, &real);
 	if (is_valid(found)) {
-		if (is_kept(vip) && is_own(pkt, family))
-			*flow = measured_flow(pkt, family, control, real, route);
+		*flow = is_kept(vip) && is_own(pkt, family) ? measured_flow(pkt, family, control, real, route) : NULL;
 	} else {
 		if (!vip || !gets_cookie(pkt, vip) || is_kept(vip))
 			hash_key(pkt, family, control);

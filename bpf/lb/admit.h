@@ -426,7 +426,8 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
 	if (cfg_conn_partitions && vip->flags & VIP_STATEFUL && is_syn(pkt))
 		open_conn(pkt, family, route);
 	route->keep = lasting && !(vip->flags & VIP_FORGET);
-	if (cached && is_syn(pkt) && !is_kept_syn(pkt, vip, route)) {
+	/* What the table has of the tuple is renewed, or it would count for the new connection. */
+	if (cached && is_syn(pkt) && !flow && !is_kept_syn(pkt, vip, route)) {
 		route->keep = false;
 		cache_syn(hash, pkt->est.seq, route->real_id);
 	}

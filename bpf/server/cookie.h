@@ -22,7 +22,6 @@ const volatile u64 cfg_netns_cookie = 0;
 /* The same: keeps clients from choosing each other's names. */
 const volatile u64 cfg_name_seed = 1;
 
-/* A connection with an event-driven clock. */
 /* Where an open connection's clock is. */
 enum cookie_lent {
 	CLOCK_IS_HERE = 0,
@@ -30,6 +29,7 @@ enum cookie_lent {
 	CLOCK_IS_LEAVING = 2, /* on its way there: here it is as new as there */
 };
 
+/* A connection with an event-driven clock. */
 struct cookie_socket {
 	struct bpf_spin_lock lock; /* out and in may run on two CPUs */
 	u32 cookie;

@@ -130,6 +130,9 @@ static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const 
 	return sk;
 }
 
+/* How often it is asked where a clock is, that comes and goes meanwhile. */
+#define CLOCK_LOOKS 3
+
 /*
  * TSval by the connection's clock. A clock that is lent comes back, as its end or the
  * lease's is near, or it was evicted.
@@ -137,23 +140,26 @@ static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const 
 static __noinline int
 clock_tsval(struct __sk_buff *skb, const struct segment *seg, struct cookie_socket *state, u32 *tsval)
 {
-	bool was_lent = state->is_lent, is_here;
+	bool was_lent = state->is_lent, is_here = false;
 	enum cookie_segment kind;
 	u32 t = 0, bits, cookie;
 
-	if (was_lent)
-		take_clock_back(state, seg->tsval);
-	kind = segment_kind(skb, seg, &state->clock);
-	bpf_spin_lock(&state->lock);
-	/* Another CPU may have it, or have lent it meanwhile. */
-	is_here = state->is_lent == CLOCK_IS_HERE;
-	if (is_here)
-		t = cookie_clock_stamp_kind(&state->clock, seg->tsval, kind);
-	bits = state->clock.bits;
-	cookie = state->cookie;
-	bpf_spin_unlock(&state->lock);
-	if (!is_here)
-		t = lent_t(state);
+	CW_NO_UNROLL
+	for (u32 i = 0; i < CLOCK_LOOKS; i++) {
+		if (was_lent || i)
+			take_clock_back(state, seg->tsval);
+		kind = segment_kind(skb, seg, &state->clock);
+		bpf_spin_lock(&state->lock);
+		/* Another CPU may have it, or have lent it meanwhile. */
+		is_here = state->is_lent == CLOCK_IS_HERE;
+		if (is_here)
+			t = cookie_clock_stamp_kind(&state->clock, seg->tsval, kind);
+		bits = state->clock.bits;
+		cookie = state->cookie;
+		bpf_spin_unlock(&state->lock);
+		if (is_here || lent_t(state, &t))
+			break;
+	}
 	*tsval = t << (bits & 31) | cookie;
 	if (was_lent && is_here && !(seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)))
 		lend_clock(state, segment_name(seg));

@@ -258,8 +258,11 @@ static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
 	return is_here;
 }
 
-/* T of a clock that another CPU has: what that sends is as new. */
-static __noinline u32 lent_t(struct cookie_socket *state)
+/*
+ * T of a clock that another CPU has, or that is on its way to it: what that sends is as new. False: it is with
+ * neither any more, and the storage has to be asked again.
+ */
+static __noinline int lent_t(struct cookie_socket *state, u32 *to)
 {
 	struct timestamp_cache_line *line = cache_line(state->name);
 	struct timestamp_clock *own = clock_at(state->name);
@@ -268,13 +271,19 @@ static __noinline u32 lent_t(struct cookie_socket *state)
 	for (u32 i = 0; line && own && i < CLAIM_TRIES; i++) {
 		u32 change = *(volatile u32 *)&line->change, t;
 
-		if (*(volatile u64 *)&line->name != name)
+		if (change & 1 || *(volatile u64 *)&line->name != name)
 			continue;
 		t = *(volatile u32 *)&own->clock.t;
-		if (*(volatile u64 *)&line->name == name && *(volatile u32 *)&line->change == change)
-			return t;
+		if (*(volatile u64 *)&line->name == name && *(volatile u32 *)&line->change == change) {
+			*to = t;
+			return 1;
+		}
 	}
-	return *(volatile u32 *)&state->clock.t;
+	bpf_spin_lock(&state->lock);
+	*to = state->clock.t;
+	name = state->is_lent == CLOCK_IS_LEAVING;
+	bpf_spin_unlock(&state->lock);
+	return (int)name;
 }
 
 /* A connection begins, or there is none: what the line holds is of an earlier one. */

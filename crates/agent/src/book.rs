@@ -195,12 +195,9 @@ impl HeardBook {
         agent.position() == Some(orders.position) && own.add(&orders)
     }
 
-    /// Whether it says what this server serves: of one of its addresses, or nothing of each.
+    /// Whether it says what this server serves: something of each of its addresses, if it is that there is nothing.
     pub(crate) fn is_known(&self, addresses: &BTreeSet<IpAddr>) -> bool {
-        let own = |address| self.0.get(address).map(|(_, orders)| orders);
-        let is_real = |orders: &AgentOrders| !orders.services.is_empty();
-        addresses.iter().any(|of| own(of).is_some_and(is_real))
-            || addresses.iter().all(|of| own(of).is_some())
+        addresses.iter().all(|of| self.0.contains_key(of))
     }
 
     /// What is acknowledged in a server's name.

@@ -180,7 +180,7 @@ impl Shared {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what waits for the engine, a gateway or a disk on a thread of its own. The runtime has
+    /// Does what waits for the engine, a gateway or a disk on another thread than the runtime's
     /// two, which requests and the probes that are out need. It fails if `work` panics.
     pub(crate) async fn aside<T: Send + 'static>(
         self: &Arc<Self>,

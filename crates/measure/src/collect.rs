@@ -82,8 +82,9 @@ impl Open {
 }
 
 impl Found {
-    /// Finds what the style needs.
+    /// Finds what the style needs, of so many flows or other groups; each estimator has one of its own of each.
     pub(crate) fn new(style: &Style, max_groups: usize, seed: u64) -> Self {
+        let max_groups = max_groups.saturating_mul(style.estimators.len().max(1));
         let totals = (!style.format.is_rows()).then(|| {
             Totals::new(Wanted {
                 grouping: style.grouping,

@@ -103,12 +103,14 @@ pub(crate) fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHa
                 longest: EchoHole::default(),
             },
         };
-        if let Err(error) = sender.run(&plan) {
+        let run = sender.run(&plan);
+        let end_ns = *run.as_ref().unwrap_or(&clock::now_ns());
+        if let Err(error) = run {
             tracing::warn!("ping ends: {error}");
         }
-        // Up to the request that comes no more.
+        // Up to the request that comes no more: the wait for the last replies is none.
         let next = sender.sequence.wrapping_add(1);
-        sender.holes.answered(next, clock::now_ns());
+        sender.holes.answered(next, end_ns);
         sender.echoes.hole = sender.holes.longest;
         sender.echoes.elapsed_ns = clock::now_ns() - plan.start_ns;
         sender.echoes
@@ -126,18 +128,20 @@ struct Sender {
 }
 
 impl Sender {
-    fn run(&mut self, plan: &Plan) -> io::Result<()> {
+    /// Gives the time of the end, before the last replies.
+    fn run(&mut self, plan: &Plan) -> io::Result<u64> {
         let mut due_ns = plan.start_ns;
         while due_ns < plan.end_ns && !plan.done.load(Ordering::Relaxed) && !stop::stopped() {
             self.send();
             due_ns = plan.after(due_ns, clock::now_ns());
             self.receive_until(due_ns, &plan.done)?;
         }
-        let last_ns = clock::now_ns() + LAST_NS;
+        let end_ns = clock::now_ns();
+        let last_ns = end_ns + LAST_NS;
         while !self.open.is_empty() && clock::now_ns() < last_ns {
             self.receive(last_ns)?;
         }
-        Ok(())
+        Ok(end_ns)
     }
 
     fn send(&mut self) {

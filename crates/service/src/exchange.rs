@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use anyhow::Context as _;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, StatusCode, Uri};
@@ -82,7 +82,7 @@ pub async fn send(
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let answer = sender.send_request(request).await;
-    let answer = answer.context("the connection was closed")?;
+    let answer = answer.context("no answer to the request")?;
     Ok(HttpAnswer {
         status: answer.status(),
         body: answer.into_body(),
@@ -94,7 +94,10 @@ impl HttpAnswer {
     /// The whole body, of `max` bytes at most.
     pub async fn read(self, max: usize) -> anyhow::Result<Bytes> {
         let body = Limited::new(self.body, max).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("the answer breaks off: {error}"))?;
+        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+            true => anyhow::anyhow!("the answer is longer than {max} bytes"),
+            false => anyhow::Error::from_boxed(error).context("the answer breaks off"),
+        })?;
         Ok(body.to_bytes())
     }
 }

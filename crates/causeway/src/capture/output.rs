@@ -61,15 +61,16 @@ impl Output {
                 let new = OpenOptions::new()
                     .write(true)
                     .create(true)
-                    .truncate(true)
+                    .truncate(false)
                     .mode(0o600)
                     .open(file);
                 let what = || format!("cannot write {}", file.display());
                 let new = new.with_context(what)?;
-                // One that was there keeps the mode that it had.
+                // One that was there keeps the mode that it had; what is not ours to close is not emptied.
                 if new.metadata().with_context(what)?.is_file() {
                     let own = Permissions::from_mode(0o600);
                     new.set_permissions(own).with_context(what)?;
+                    new.set_len(0).with_context(what)?;
                 }
                 Box::new(new)
             }

@@ -102,5 +102,10 @@ fn a_table_has_no_more_flows_than_are_held() {
         let lines = stdout(&output).lines().count();
         assert!((90..=102).contains(&lines), "{threads} threads: {lines}");
         assert!(stdout(&output).contains("(others)"), "{threads} threads");
+        // As many for each estimator.
+        let three = ["--estimator", "window-chain,fixed-gap,modes"];
+        let args = [&["--max-flows", "1000", "--threads", threads], &three[..]].concat();
+        let all = stdout(&measure_stdin(&many, &args)).lines().count();
+        assert!(all > 600, "{threads} threads: {all}");
     }
 }

@@ -338,6 +338,7 @@ impl LoadBalancer {
             let mut former_size = old.former_size;
             if let Some(next) = Self::next_owners(&book, of_vip, &old) {
                 former_size = former_size.min(next.former_size());
+                is_shorter |= former_size < old.former_size;
                 // In front of the ring itself: a slot's owner is its own former one for a moment.
                 swaps.extend(self.former_swap(*id, &next)?);
                 owners.insert(*id, next);

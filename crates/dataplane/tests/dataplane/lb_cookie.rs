@@ -752,14 +752,30 @@ fn an_end_counts_where_the_table_has_an_older_connection_of_the_tuple() {
     let echo = open(&mut rig, 4000, 1000, Verdict::Opened);
     go_on(&mut rig, 4000, ACK, 1001, echo);
     // The tuple opens again on another real, by a SYN that the table is not told of.
-    sample(&rig, 20, 0, 20);
+    sample(&rig, 20, 20, 20);
     rig.real(0, RealValue::default());
     let echo = open(&mut rig, 4000, 7000, Verdict::Opened);
     assert_eq!(rig.flow(client(4000), TCP).expect("the older one").real, 0);
+    sample(&rig, 20, 0, 20);
     for _ in 0..2 {
         go_on(&mut rig, 4000, FIN | ACK, 7001, echo);
     }
     let of = rig.real_stats(1);
     assert_eq!((of.conns_opened, of.conns_closed), (1, 1));
     assert_eq!(rig.real_stats(0).conns_closed, 0);
+}
+
+#[test]
+fn a_tuple_that_opens_again_on_its_real_counts_again() {
+    let mut rig = Rig::new();
+    set_up(&mut rig);
+    for seq in [1000, 7000] {
+        let echo = open(&mut rig, 4000, seq, Verdict::Opened);
+        go_on(&mut rig, 4000, ACK, seq + 1, echo);
+        go_on(&mut rig, 4000, FIN | ACK, seq + 1, echo);
+        // From now on the table is told of few that open.
+        sample(&rig, 20, 0, 20);
+    }
+    let of = rig.real_stats(0);
+    assert_eq!((of.conns_opened, of.conns_closed), (2, 2));
 }

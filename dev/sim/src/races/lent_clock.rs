@@ -4,8 +4,8 @@
 //! lends another connection's clock to the same line.
 //!
 //! Each segment moves T by one, and a lease goes as far as two. Left out: the way in, which moves no T;
-//! another connection's segments; that `lent_t()` tries so often and no oftener, where another CPU
-//! writes the line each time.
+//! another connection's segments; that `clock_tsval()` and `lent_t()` look so often and no oftener, where
+//! another CPU writes the line each time.
 
 use super::Race;
 

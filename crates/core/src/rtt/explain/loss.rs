@@ -17,7 +17,7 @@ pub(super) fn outage(evidence: &Evidence) -> Option<Finding> {
     // Where most are lost one by one, this hole is one of many.
     (hole.lost >= LOST_PINGS && hole.lost * 2 >= lost && stood_still).then_some(Finding::Outage {
         ns: hole.ns,
-        lost,
+        lost: hole.lost, // also those that this host had no way to send
         rr_max_ns: rr.max_ns,
     })
 }
