@@ -354,7 +354,7 @@ fn two_cpus() -> Result<Option<[usize; 2]>, BenchError> {
     Ok(cpus.next().zip(cpus.next()).map(|(a, b)| [a, b]))
 }
 
-fn stay_on(cpu: usize) -> Result<(), BenchError> {
+pub(crate) fn stay_on(cpu: usize) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
     set.set(cpu)
         .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))

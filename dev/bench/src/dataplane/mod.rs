@@ -24,7 +24,8 @@ use std::mem::MaybeUninit;
 use causeway_core::control::{ConnectionSampler, ControlParams, Controller, Law, SampledInterval};
 use causeway_dataplane::abi::{REAL_GUE, Verdict};
 use libbpf_rs::OpenObject;
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare};
+use nix::unistd::Pid;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
@@ -437,10 +438,17 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     ] {
         instrument.fill(program, shot, flows)?;
     }
+    // The same connections in the same order and on one CPU, as each gives out slots of its own: the
+    // same tokens, or no packet would be of a known one.
+    let own = sched_getaffinity(Pid::from_raw(0)).map_err(BenchError::Namespace)?;
+    let mut cpus = 0..CpuSet::count();
+    crate::server::stay_on(
+        cpus.find(|&cpu| own.is_set(cpu).unwrap_or(false))
+            .unwrap_or(0),
+    )?;
     let tokens = slot_measured.open_all(&mut instrument, flows)?;
-    // Of the same connections, opened in the same order: the same tokens, or no packet would
-    // be of a known one.
     slot_sampled.open_all(&mut instrument, flows)?;
+    sched_setaffinity(Pid::from_raw(0), &own).map_err(BenchError::Namespace)?;
     instrument.set_clients(&shuffled(flows, 0x5eed), &tokens)?;
 
     let established = Verdict::Established;
