@@ -769,6 +769,7 @@ fn an_end_counts_where_the_table_has_an_older_connection_of_the_tuple() {
 fn a_tuple_that_opens_again_on_its_real_counts_again() {
     let mut rig = Rig::new();
     set_up(&mut rig);
+    rig.ring(5, &[0, 0, 0]);
     for seq in [1000, 7000] {
         let echo = open(&mut rig, 4000, seq, Verdict::Opened);
         go_on(&mut rig, 4000, ACK, seq + 1, echo);
