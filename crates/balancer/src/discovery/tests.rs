@@ -467,7 +467,7 @@ async fn a_page_is_asked_for_reals() {
         ),
         (
             format!("HTTP/1.1 200 OK\r\n\r\n{}", " ".repeat(TEXT_MAX + 1)),
-            Err("limit"),
+            Err("longer than"),
         ),
         ("SSH-2.0-x\r\n".to_owned(), Err("invalid HTTP")),
     ] {

@@ -121,14 +121,21 @@ fn write_files(machine: &Machine, host: &str, priority: u8) {
         mac("s2")
     );
     fs::write(machine.path(&format!("{host}.toml")), text).expect("write a file");
+    let status = format!("{BINARY} status --quiet --socket {dir}/{host}.sock");
+    let answers = machine.path(&format!("{host}-answers"));
+    let script = format!("#!/bin/sh\n{status} > /dev/null 2>&1\ntest $? -le 1\n");
+    fs::write(&answers, script).expect("write a script");
+    fs::set_permissions(&answers, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let each_second = "interval 1\n timeout 10\n fall 2\n rise 2\n weight -60";
     let text = format!(
         "global_defs {{ script_user root\n enable_script_security\n vrrp_version 3 }}\n\
-         vrrp_script causeway {{ script \"{BINARY} status --quiet --socket {dir}/{host}.sock\"\n\
-         interval 1\n timeout 10\n fall 2\n rise 2\n weight -100 }}\n\
+         vrrp_script answers {{ script \"{}\"\n {each_second} }}\n\
+         vrrp_script well {{ script \"{status}\"\n {each_second} }}\n\
          vrrp_instance web {{ state BACKUP\n interface eth0\n virtual_router_id 51\n\
          priority {priority}\n advert_int 0.2\n\
          virtual_ipaddress {{ {VIP}/32 dev eth0 }}\n\
-         track_script {{ causeway }} }}\n"
+         track_script {{\n answers\n well\n }} }}\n",
+        answers.display()
     );
     let file = machine.path(&format!("{host}.keepalived"));
     fs::write(&file, text).expect("write a file");
