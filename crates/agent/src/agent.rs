@@ -91,7 +91,7 @@ pub struct Agent {
     running: Mutex<Running>,
     /// Held while the file is read again.
     reloading: Mutex<()>,
-    /// Held while QUIC programs are given their ids: nobody else waits for that disk.
+    /// Held while QUIC programs are given their ids: no other thread waits for that disk.
     giving: Mutex<()>,
     status: Mutex<AgentStatus>,
     load: Mutex<ServerLoad>,

@@ -65,7 +65,7 @@ pub(super) fn shared_by(plane: &FakePlane, config: BalancerConfig) -> Arc<Shared
     Arc::new(Shared::new(engine, status, "lb.toml".into()))
 }
 
-/// An engine that somebody holds, as a reload of many VIPs does.
+/// An engine that is held, as by a reload of many VIPs.
 pub(super) struct HeldEngine {
     let_go: mpsc::Sender<()>,
     holder: thread::JoinHandle<bool>,

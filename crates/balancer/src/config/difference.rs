@@ -104,7 +104,7 @@ fn about(vip: &VipConfig) -> String {
 }
 
 /// Compares two values field by field: by which method, under which key, shown how. Every field is
-/// named here, so that the compiler refuses a new one that nobody compares.
+/// named here, so that the compiler refuses a new one that is not compared.
 macro_rules! compare {
     ($changes:ident, $from:expr, $to:expr, $of:ident {
         $($field:ident: $how:ident $($key:literal)? $(($show:expr))?,)*

@@ -91,7 +91,7 @@ fn a_reader_that_leaves_ends_all_threads() {
     }
 }
 
-/// `--max-flows` bounds the table, too, whoever worked on its flows.
+/// `--max-flows` bounds the table, too, whichever thread had its flows.
 #[test]
 fn a_table_has_no_more_flows_than_are_held() {
     let (many, _) = repeated(100, 4);

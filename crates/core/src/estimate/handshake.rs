@@ -7,7 +7,7 @@
 //! for a SYN. A SYN that was sent twice gives nothing: whose answer came is
 //! unknown (Karn's rule).
 
-use super::technique::{Segment, Side, known};
+use super::technique::{Segment, Side, known_since};
 use super::{Packet, Samples};
 
 /// One flow's opening.
@@ -42,9 +42,7 @@ impl Handshake {
             return Samples::default();
         }
         match std::mem::take(&mut self.state) {
-            State::Opening(syn_ns) if !segment.has(Packet::RST) => {
-                known(t_ns.saturating_sub(syn_ns), t_ns)
-            }
+            State::Opening(syn_ns) if !segment.has(Packet::RST) => known_since(syn_ns, t_ns),
             _ => Samples::default(),
         }
     }

@@ -64,8 +64,9 @@ impl Sampled {
         let (mut sum_ns, mut count) = (0u64, 0);
         self.outstanding.retain(|&(end, sent_ns)| {
             let covered = !after(end, ack);
-            if covered {
-                sum_ns = sum_ns.saturating_add(t_ns.saturating_sub(sent_ns));
+            // None over a clock that was put back.
+            if let Some(took_ns) = t_ns.checked_sub(sent_ns).filter(|_| covered) {
+                sum_ns = sum_ns.saturating_add(took_ns);
                 count += 1;
             }
             !covered

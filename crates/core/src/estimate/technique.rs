@@ -59,6 +59,40 @@ impl Segment {
     }
 }
 
+/// Clients' packets alone, as most captures beside a balancer have, and then the server's answer, so
+/// much later than the last: the sums that it gives.
+#[cfg(test)]
+pub(super) fn one_direction(
+    mut packet: impl FnMut(&Segment) -> Samples,
+    later_ns: i64,
+) -> Vec<u64> {
+    let mut segment = Segment {
+        from: Side::Client,
+        packet: Packet {
+            ip_len: 152,
+            payload_len: 100,
+            tcp_flags: Packet::ACK,
+            proto: Packet::TCP,
+            has_ts: true,
+            ..Packet::default()
+        },
+        tsval: 0,
+        first_byte: None,
+    };
+    for n in 0..5_000u32 {
+        segment.packet.t_ns = u64::from(n) * 1_000_000;
+        segment.packet.seq = n * 100;
+        segment.tsval = n;
+        packet(&segment);
+    }
+    segment.from = Side::Server;
+    segment.packet.t_ns = segment.packet.t_ns.saturating_add_signed(later_ns);
+    (segment.packet.ack, segment.packet.tsecr) = (500_000, 4_999);
+    let samples = packet(&segment);
+    let values = samples.iter().filter(|sample| sample.weight_halves > 0);
+    values.map(|sample| sample.sum_halves_ns).collect()
+}
+
 /// Serial number arithmetic (RFC 1982): `a` comes after `b`.
 pub(super) fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
@@ -67,6 +101,14 @@ pub(super) fn after(a: u32, b: u32) -> bool {
 /// One latency, for the time at which it became known.
 pub(super) fn known(latency_ns: u64, when_ns: u64) -> Samples {
     several(latency_ns, 1, when_ns)
+}
+
+/// The time since `from_ns`; none where the clock was put back in between.
+pub(super) fn known_since(from_ns: u64, now_ns: u64) -> Samples {
+    match now_ns.checked_sub(from_ns) {
+        Some(latency_ns) => known(latency_ns, now_ns),
+        None => Samples::default(),
+    }
 }
 
 /// `count` latencies with this sum.

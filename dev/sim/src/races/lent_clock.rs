@@ -36,7 +36,7 @@ enum Where {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Name {
-    Nobody,
+    Free,
     Own,
     Other,
 }
@@ -81,7 +81,7 @@ enum At {
     TakesBack,
     Unnames,
     ReleasesTaken,
-    /// With the storage locked: nobody takes the clock back between the two looks.
+    /// With the storage locked: no CPU takes the clock back between the two looks.
     LooksForEviction,
     Stamps,
     ReadsChange,
@@ -175,7 +175,7 @@ impl LentClock {
                 At::Unnames
             }
             At::Unnames => {
-                line.name = Name::Nobody;
+                line.name = Name::Free;
                 At::ReleasesTaken
             }
             At::ReleasesTaken => {
@@ -233,7 +233,7 @@ impl LentClock {
                 }
             }
             At::TakesName => {
-                line.name = Name::Nobody;
+                line.name = Name::Free;
                 At::BeginsChange
             }
             At::BeginsChange => {
@@ -294,7 +294,7 @@ impl LentClock {
                 }
             }
             Evicts::TakesName => {
-                line.name = Name::Nobody;
+                line.name = Name::Free;
                 Evicts::BeginsChange
             }
             Evicts::BeginsChange => {
