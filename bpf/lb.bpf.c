@@ -135,7 +135,7 @@ follow_slot(struct xdp_md *ctx, struct packet *pkt, const int family, const stru
 	if (is_closing(pkt) && !((*conn)->bits & FLOW_CLOSED) && !cfg_dry)
 		family == IPV4 ? end_entry4(pkt) : end_entry6(pkt);
 	pkt->marks |= PKT_COOKIE;
-	vip = cfg_measure && may_have_cookie(pkt, family, control) ? known_vip(pkt, family, control) : NULL;
+	vip = cfg_measure && asks_vip_first(pkt, family, control) ? known_vip(pkt, family, control) : NULL;
 	if (has_cookies(vip))
 		mark_clock(pkt, vip);
 	return real;
@@ -152,15 +152,18 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, const struc
 {
 	enum cookie_result found = CR_PLAIN;
 	struct vip *vip = NULL; /* as long as it is asked for cookies: one that has them */
+	bool forgets = false;
 	struct real *real;
 
 	real = cfg_conn_partitions ? follow_slot(ctx, pkt, family, control, flow, route) : NULL;
 	if (real)
 		return real;
-	if (may_have_cookie(pkt, family, control))
+	if (asks_vip_first(pkt, family, control))
 		vip = known_vip(pkt, family, control);
-	if (!has_cookies(vip))
+	if (!has_cookies(vip)) {
+		forgets = vip && vip->flags & VIP_FORGET;
 		vip = NULL;
+	}
 	if (vip)
 		found = read_cookie(ctx, pkt, family, vip, route, &real);
 	if (is_valid(found)) {
@@ -168,7 +171,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, const struc
 	} else {
 		if (!vip || !gets_cookie(pkt, vip) || is_kept(vip))
 			hash_key(pkt, family, control);
-		*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
+		*flow = forgets || (vip && goes_without_table(pkt, vip)) ? NULL : find_flow(pkt, family);
 		if (vip && *flow && (*flow)->bits & FLOW_CLOSED &&
 		    (family == IPV4 ? was_opened_anew4(pkt, vip, *flow, route)
 				    : was_opened_anew6(pkt, vip, *flow, route)))

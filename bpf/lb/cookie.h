@@ -14,12 +14,12 @@
 #include "vip.h"
 #include "../shared/cookie.h"
 
-/* Whether a VIP of the packet's protocol has cookies: else the packet's own is not looked up for one. */
-static __always_inline bool may_have_cookie(const struct packet *pkt, const int family, const struct ctl *control)
+/* Whether the packet's VIP is looked up before its flow: it may have cookies, or forget flows. */
+static __always_inline bool asks_vip_first(const struct packet *pkt, const int family, const struct ctl *control)
 {
 	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
 
-	return control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP);
+	return control->vip_first & (proto == IPPROTO_TCP ? VIP_FIRST_TCP : VIP_FIRST_UDP);
 }
 
 static __always_inline bool has_cookies(const struct vip *vip)

@@ -506,10 +506,13 @@ struct turns {
 };
 ABI_SIZE(struct turns, 64);
 
-/* Of which protocols VIPs have cookies: packets of others are not asked for one. */
-enum ctl_cookies {
-	COOKIES_TCP = 1 << 0,
-	COOKIES_UDP = 1 << 1,
+/*
+ * Of which protocols VIPs have cookies, or no flows in the table: their packets have the VIP
+ * looked up first, others the flow.
+ */
+enum ctl_vip_first {
+	VIP_FIRST_TCP = 1 << 0,
+	VIP_FIRST_UDP = 1 << 1,
 };
 
 /*
@@ -526,7 +529,7 @@ struct ctl {
 	u32 outer6_entropy_be; /* mask within the last 32 bits */
 	u16 gue_port_be;     /* UDP port of the reals' tunnel ends; 0: 6080 */
 	u8 gue_checksum;     /* enum gue_checksum */
-	u8 cookies;          /* enum ctl_cookies */
+	u8 vip_first;        /* enum ctl_vip_first */
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
 	u64 table_seed;      /* of this balancer's flow table alone */
 	/* Sources of IP-in-IP headers whose last 16 bits are a connection's token: with

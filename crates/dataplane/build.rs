@@ -49,8 +49,8 @@ const HEADERS: &[&str] = &["abi.h", "cookie.h", "syn_abi.h", "syn_track.h"];
 const CONSTANTS: &[(&str, &str)] = &[
     ("CONN_RING", "u32"),
     ("CONN_TOKEN_BITS", "u32"),
-    ("COOKIES_TCP", "u8"),
-    ("COOKIES_UDP", "u8"),
+    ("VIP_FIRST_TCP", "u8"),
+    ("VIP_FIRST_UDP", "u8"),
     ("COOKIE_QUIC", "u8"),
     ("FLOW_OPENED", "u8"),
     ("FLOW_HAS_TOKEN", "u8"),

@@ -502,8 +502,10 @@ impl DataPlane for FakePlane {
         Ok(())
     }
 
-    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
-        Ok(self.state().rings.get(&vip).cloned().unwrap_or_default())
+    fn rings(&self, vips: &[VipId]) -> anyhow::Result<Vec<Vec<RealId>>> {
+        let state = self.state();
+        let ring = |vip| state.rings.get(vip).cloned().unwrap_or_default();
+        Ok(vips.iter().map(ring).collect())
     }
 
     fn age(&self) -> Duration {

@@ -322,8 +322,8 @@ impl DataPlane for KernelPlane {
         self.sweep.totals()
     }
 
-    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
-        Ok(self.balancer.ring(vip)?)
+    fn rings(&self, vips: &[VipId]) -> anyhow::Result<Vec<Vec<RealId>>> {
+        Ok(self.balancer.rings(vips)?)
     }
 
     /// The age of the oldest pin: maps are pinned when they are made.

@@ -128,8 +128,8 @@ pub trait DataPlane: CookiePlane + Send {
     ) -> HashMap<RealId, u64>;
     /// What the flow table holds, and what became of flows.
     fn flow_totals(&self) -> FlowTotals;
-    /// A VIP's ring; empty without one.
-    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>>;
+    /// The rings of these VIPs; empty where there is none.
+    fn rings(&self, vips: &[VipId]) -> anyhow::Result<Vec<Vec<RealId>>>;
     /// How long it has counted, the time of former daemons included.
     fn age(&self) -> Duration;
     /// Totals of every exit, in the data plane's order.

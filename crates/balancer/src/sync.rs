@@ -180,15 +180,18 @@ impl Engine {
             counters: Vec::new(),
         };
         let mut rings = Vec::new();
-        for vip in known {
-            let (mut pool, were_there) = self.stage_pool(config, vip, done)?;
+        for vips in known.chunks(RINGS_AT_A_TIME) {
+            let pools = vips.iter().map(|vip| self.stage_pool(config, vip, done));
+            let mut pools = pools.collect::<anyhow::Result<Vec<_>>>()?;
             if let Some(now_ns) = resume_at {
-                self.resume(&mut pool, now_ns, &were_there);
+                self.resume(&mut pools, now_ns);
             }
-            if pool.ring_is_stale() {
-                rings.push(pool.stale_rings());
+            for (pool, _) in pools {
+                if pool.ring_is_stale() {
+                    rings.push(pool.stale_rings());
+                }
+                staged.pools.push(pool);
             }
-            staged.pools.push(pool);
             self.set_staged(&mut rings, RINGS_AT_A_TIME, done)?;
         }
         for vips in new.chunks(RINGS_AT_A_TIME) {
@@ -282,19 +285,30 @@ impl Engine {
         Ok((pool, were_there))
     }
 
-    /// Goes on where a daemon that ended was: with the weights of its ring, and without the
-    /// reals that it had out of it.
-    fn resume(&mut self, pool: &mut Pool, now_ns: u64, were_there: &HashSet<RealId>) {
-        let ring = match self.plane.ring(pool.id()) {
-            Ok(ring) => ring,
-            Err(error) => {
-                let name = &pool.vip().name;
-                warn!(
-                    "the ring of {name} is not read: its weights are learnt again, and a real that was down gets connections until its probes fail: {error:#}"
-                );
-                Vec::new()
-            }
-        };
+    /// Goes on where a daemon that ended was: with the weights of its rings, and without the
+    /// reals that it had out of them. Of each pool it says which reals were there.
+    fn resume(&mut self, pools: &mut [(Pool, HashSet<RealId>)], now_ns: u64) {
+        let ids: Vec<VipId> = pools.iter().map(|(pool, _)| pool.id()).collect();
+        let rings = self.plane.rings(&ids).unwrap_or_else(|error| {
+            let names = pools.iter().map(|(pool, _)| pool.vip().name.as_str());
+            warn!(
+                "the rings of {} are not read: their weights are learnt again, and a real that was down gets connections until its probes fail: {error:#}",
+                names.collect::<Vec<_>>().join(", ")
+            );
+            vec![Vec::new(); ids.len()]
+        });
+        for ((pool, were_there), ring) in pools.iter_mut().zip(rings) {
+            self.resume_with(pool, now_ns, were_there, &ring);
+        }
+    }
+
+    fn resume_with(
+        &mut self,
+        pool: &mut Pool,
+        now_ns: u64,
+        were_there: &HashSet<RealId>,
+        ring: &[RealId],
+    ) {
         let in_ring: HashSet<RealId> = ring.iter().copied().collect();
         let out = self.were_out(pool, &in_ring, were_there);
         pool.set_unfit(&out, |_| true);
@@ -305,7 +319,7 @@ impl Engine {
         }
         self.begin_down.extend(out);
         if pool.follows_latency() && !ring.is_empty() {
-            pool.resume(now_ns, &ring);
+            pool.resume(now_ns, ring);
             let interval_ns = self.config.control.interval_ns;
             pool.visits.look_on(now_ns, interval_ns);
         }

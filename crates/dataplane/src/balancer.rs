@@ -203,6 +203,8 @@ struct Book {
     down: HashSet<RealId>,
     /// The VIPs with cookies.
     cookies: BTreeMap<VipId, cookies::Block>,
+    /// The VIPs without flows in the table.
+    forgetful: BTreeSet<VipId>,
     /// The VIPs with reals for some clients.
     sources: BTreeMap<VipId, Vec<sources::Group>>,
     /// The VIPs whose servers are sent the former owners of slots.
@@ -286,10 +288,11 @@ impl LoadBalancer {
             plane,
             book: Mutex::default(),
         };
-        let vips = balancer.read_vips()?;
+        let (vips, forgetful) = balancer.read_vips()?;
         let (reals, down) = balancer.read_reals()?;
         let mut book = Book {
             cookies: balancer.read_cookies(&vips)?,
+            forgetful,
             sources: balancer.read_sources()?,
             owners: balancer.read_owners()?,
             vips,

@@ -8,10 +8,10 @@ use super::{Plain, c, plain};
 
 /// `CookieFormat::mode` of a VIP whose cookies are QUIC connection ids.
 pub const COOKIE_QUIC: u8 = c::COOKIE_QUIC;
-/// `Ctl::cookies`: a VIP of TCP has cookies.
-pub const COOKIES_TCP: u8 = c::COOKIES_TCP;
-/// `Ctl::cookies`: a VIP of UDP has connection ids.
-pub const COOKIES_UDP: u8 = c::COOKIES_UDP;
+/// `Ctl::vip_first`: a VIP of TCP has cookies, or forgets flows.
+pub const VIP_FIRST_TCP: u8 = c::VIP_FIRST_TCP;
+/// `Ctl::vip_first`: a VIP of UDP has connection ids, or forgets flows.
+pub const VIP_FIRST_UDP: u8 = c::VIP_FIRST_UDP;
 /// Entries of `quic_configs` for each VIP.
 pub const QUIC_CODEPOINTS: u32 = c::QUIC_CODEPOINTS;
 

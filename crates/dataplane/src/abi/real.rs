@@ -117,8 +117,8 @@ plain! {
         gue_port_be: [u8; 2],
         /// [`GUE_CHECKSUM_4`], [`GUE_CHECKSUM_6`].
         gue_checksum: u8,
-        /// Of which protocols VIPs have cookies, see `enum ctl_cookies`.
-        cookies: u8,
+        /// Whose packets have the VIP looked up first, see `enum ctl_vip_first`.
+        vip_first: u8,
         /// SipHash key of the pick.
         hash_key: [u64; 2],
         /// Of this balancer's flow table alone.

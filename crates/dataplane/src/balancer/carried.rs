@@ -287,13 +287,12 @@ fn carry_rings(carried: &mut Carried) -> Result<()> {
         }
     };
     let (old, new) = (Rings::new(old)?, Rings::new(new)?);
-    let mut all = Vec::new();
-    for ring in rings_in_use(carried, from)? {
-        if let (Some(to), Some(inner)) = (number(ring), old.inner(ring)?) {
-            all.push((to, inner));
-        }
-    }
-    new.swap(&all)
+    let in_use = rings_in_use(carried, from)?.into_iter();
+    let in_use = in_use.filter_map(|ring| Some((ring, number(ring)?)));
+    let (from, to): (Vec<u32>, Vec<u32>) = in_use.unzip();
+    let rings = to.into_iter().zip(old.inner(&from)?);
+    let rings = rings.filter_map(|(to, ring)| Some((to, ring?)));
+    new.swap(&Vec::from_iter(rings))
 }
 
 /// Numbers of the rings that VIPs and groups of client prefixes say they have: to ask for each one

@@ -122,25 +122,29 @@ impl LoadBalancer {
         // Packets are checked as long as a VIP has cookies, wherever a kill comes in between.
         if has_ids {
             value.cookie_base = self.block_base(book, id)?;
-            self.set_cookie_vips(book)?;
+            self.set_vip_first(book)?;
             return self.put_vip(&vip.key(), &value);
         }
         self.put_vip(&vip.key(), &value)?;
         book.cookies.remove(&id);
-        self.set_cookie_vips(book)
+        self.set_vip_first(book)
     }
 
-    /// Sets in the data plane which packets may have to be checked for a cookie.
-    pub(super) fn set_cookie_vips(&self, book: &Book) -> Result<()> {
+    /// Sets of which packets the data plane looks up the VIP before the flow: they may have to be
+    /// checked for a cookie, or their flow is in no table.
+    pub(super) fn set_vip_first(&self, book: &Book) -> Result<()> {
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
-        ctl.cookies = 0;
-        for vip in book.cookies.keys() {
-            ctl.cookies |= match book.vip(*vip)?.protocol {
-                Protocol::Tcp => abi::COOKIES_TCP,
-                Protocol::Udp => abi::COOKIES_UDP,
+        let before = std::mem::take(&mut ctl.vip_first);
+        for vip in book.cookies.keys().chain(&book.forgetful) {
+            ctl.vip_first |= match book.vip(*vip)?.protocol {
+                Protocol::Tcp => abi::VIP_FIRST_TCP,
+                Protocol::Udp => abi::VIP_FIRST_UDP,
             };
         }
-        self.ctl.put(&0, &ctl)
+        match ctl.vip_first == before {
+            true => Ok(()),
+            false => self.ctl.put(&0, &ctl),
+        }
     }
 
     /// A block of slots that no VIP has, emptied.

@@ -175,7 +175,7 @@ impl LoadBalancer {
         let read = |number: u32, size: u32| {
             let mut ring = match size {
                 0 => Vec::new(),
-                _ => self.rings.read(number)?,
+                _ => self.rings.read(&[number])?.remove(0),
             };
             ring.truncate(size as usize);
             Ok::<_, crate::error::DataPlaneError>(ring)

@@ -272,8 +272,8 @@ impl LoadBalancer {
         self.drop_vip(&vip.key())?;
         book.vips.take(id);
         self.remove_beside(&book, &vip)?;
-        if book.cookies.remove(&id).is_some() {
-            self.set_cookie_vips(&book)?;
+        if book.cookies.remove(&id).is_some() | book.forgetful.remove(&id) {
+            self.set_vip_first(&book)?;
         }
         self.forget_sources(&mut book, id)?;
         for (size, number) in [
@@ -398,8 +398,14 @@ impl LoadBalancer {
     /// A VIP's ring; empty if it has none. Needs CAP_SYS_ADMIN, and copies it all:
     /// not for every tick.
     pub fn ring(&self, vip: VipId) -> Result<Vec<RealId>> {
-        self.book().vip(vip)?;
-        self.rings.read(vip)
+        Ok(self.rings(&[vip])?.remove(0))
+    }
+
+    /// The rings of these VIPs, as [`ring`](Self::ring) has them.
+    pub fn rings(&self, vips: &[VipId]) -> Result<Vec<Vec<RealId>>> {
+        let book = self.book();
+        vips.iter().try_for_each(|vip| book.vip(*vip).map(drop))?;
+        self.rings.read(vips)
     }
 
     /// Sets which connections of a VIP are measured at any of its reals.
@@ -414,13 +420,18 @@ impl LoadBalancer {
         }
     }
 
-    /// Sets how a VIP gives new flows to its reals; flows that it knows stay. Any
-    /// ring works with any way to pick, so the order of this and of
+    /// Sets how a VIP gives new flows to its reals; flows that it knows stay, unless it is to
+    /// remember none. Any ring works with any way to pick, so the order of this and of
     /// [`set_ring`](Self::set_ring) does not matter.
     pub fn set_picking(&self, id: VipId, picking: Picking) -> Result<()> {
-        let book = self.book();
+        let mut book = self.book();
         let vip = book.vip(id)?;
-        self.change(&vip, id, |value| picking.store(value))
+        self.change(&vip, id, |value| picking.store(value))?;
+        match picking.remember {
+            true => book.forgetful.remove(&id),
+            false => book.forgetful.insert(id),
+        };
+        self.set_vip_first(&book)
     }
 
     /// Has the next new flow of a VIP with [`Pick::Turn`] take slot `turn` modulo the
@@ -568,10 +579,20 @@ impl LoadBalancer {
     }
 
     /// The VIPs in the map.
-    pub(super) fn read_vips(&self) -> Result<Slots<Vip>> {
+    pub(super) fn read_vips(&self) -> Result<(Slots<Vip>, BTreeSet<VipId>)> {
         let entries = self.vips.entries()?.into_iter();
-        let vips = entries.filter_map(|(key, value)| Some((value.id, Vip::from_key(&key)?)));
-        Ok(vips.collect())
+        let vips = entries.filter_map(|(key, value)| Some((value, Vip::from_key(&key)?)));
+        let vips: Vec<_> = vips.collect();
+        let forgetful = vips
+            .iter()
+            .filter(|(value, _)| value.flags & abi::VIP_FORGET != 0);
+        let forgetful = forgetful.map(|(value, _)| value.id).collect();
+        Ok((
+            vips.into_iter()
+                .map(|(value, vip)| (value.id, vip))
+                .collect(),
+            forgetful,
+        ))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use causeway_dataplane::abi::{
-    PICK_HASH, PICK_TURN, PICK_TWO, RealLoad, VIP_COUNT_LOAD, VIP_FORGET, Verdict,
+    PICK_HASH, PICK_TURN, PICK_TWO, RealLoad, VIP_COUNT_LOAD, VIP_FIRST_TCP, VIP_FORGET, Verdict,
 };
 
 use crate::frame::{ACK, FIN, Ip, Tcp, Tuple, arriving, leaving};
@@ -217,6 +217,18 @@ verdict_tests! { Rig, Verdict:
         rig.ring(5, &[3]);
         rig.expect(Verdict::Adopted, &arriving(&ack), &tunnelled(3, &ack));
         assert_eq!(rig.flow(client(4000), TCP), None);
+    }
+    Adopted what_a_vip_knew_before_it_forgets_is_not_looked_up(rig) {
+        pool(rig, 1, TCP, 0, 0);
+        rig.tunnel_real(3, &address(3));
+        let syn = client(4000).tcp(Tcp::syn(1));
+        rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(0, &syn));
+        rig.ring(5, &[3]);
+        let ack = client(4000).tcp(Tcp::ack(2, 1));
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(0, &ack));
+        rig.change_vip(VIP, 80, TCP, |vip| vip.flags |= VIP_FORGET);
+        rig.set_ctl(|ctl| ctl.vip_first = VIP_FIRST_TCP);
+        rig.expect(Verdict::Adopted, &arriving(&ack), &tunnelled(3, &ack));
     }
 }
 

@@ -2,8 +2,10 @@
 //! Interfaces, tables and next hops as they are found.
 
 use causeway_core::cookie::{CookieLayout, CookieMode};
-use causeway_dataplane::VipOptions;
-use causeway_dataplane::abi::{Plain, VIP_OF_FRAGMENTS, VipKey, VipValue, addr_bytes};
+use causeway_dataplane::abi::{
+    Ctl, Plain, VIP_FIRST_TCP, VIP_FIRST_UDP, VIP_OF_FRAGMENTS, VipKey, VipValue, addr_bytes,
+};
+use causeway_dataplane::{Picking, VipOptions};
 use libbpf_rs::{MapCore as _, MapFlags};
 
 use super::*;
@@ -526,5 +528,46 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
             &frames,
         );
         assert!(nowhere.is_err());
+    });
+}
+
+#[test]
+fn vips_are_looked_up_first_where_some_forget_flows() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let first = || {
+            let ctl = pinned(&options.pin_dir, "ctl");
+            let value = ctl.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+            let value = value.expect("an entry").expect("an entry");
+            Ctl::from_bytes(&value).expect("its layout").vip_first
+        };
+        let forget = |forgets: bool| Picking {
+            remember: !forgets,
+            ..Picking::default()
+        };
+        let lb = start(&options);
+        let [tcp, udp] = [Protocol::Tcp, Protocol::Udp].map(|protocol| {
+            let vip = Vip {
+                address: addr("192.0.2.10"),
+                port: 53,
+                protocol,
+            };
+            lb.add_vip(&vip).expect("a VIP")
+        });
+        assert_eq!(first(), 0);
+        lb.set_picking(udp, forget(true)).expect("a setting");
+        assert_eq!(first(), VIP_FIRST_UDP);
+        lb.set_picking(tcp, forget(true)).expect("a setting");
+        assert_eq!(first(), VIP_FIRST_TCP | VIP_FIRST_UDP);
+        lb.set_picking(tcp, forget(false)).expect("a setting");
+        drop(lb);
+        // A successor knows it, and ends it with the VIP.
+        let lb = start(&options);
+        lb.set_picking(tcp, forget(true)).expect("a setting");
+        lb.set_picking(tcp, forget(false)).expect("a setting");
+        assert_eq!(first(), VIP_FIRST_UDP);
+        lb.remove_vip(udp).expect("a removal");
+        assert_eq!(first(), 0);
     });
 }

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_dataplane::abi::{
-    COOKIE_QUIC, COOKIES_TCP, COOKIES_UDP, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes,
-    Plain, QuicLbConfig, REAL_PRESENT, RealStats, RealValue, SamplingValue, VIP_STATEFUL, Verdict,
-    VipKey, VipValue, addr_bytes,
+    COOKIE_QUIC, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes, Plain, QuicLbConfig,
+    REAL_PRESENT, RealStats, RealValue, SamplingValue, VIP_FIRST_TCP, VIP_FIRST_UDP, VIP_FORGET,
+    VIP_STATEFUL, Verdict, VipKey, VipValue, addr_bytes,
 };
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
 use causeway_dataplane::{ConnLayout, ConnTable, flow_table};
@@ -307,7 +307,7 @@ impl<'o> Balancer<'o> {
 
     fn give_cookies(&self) -> libbpf_rs::Result<()> {
         let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
-        self.give_ids(COOKIES_TCP)?;
+        self.give_ids(VIP_FIRST_TCP)?;
         let keys = Keys::new(KeyEpoch::Zero, cookie_key(), None);
         let keys = CookieKeys::from(Some(&keys));
         maps.cookie_keys
@@ -317,7 +317,7 @@ impl<'o> Balancer<'o> {
     }
 
     fn give_cids(&self) -> libbpf_rs::Result<()> {
-        self.give_ids(COOKIES_UDP)?;
+        self.give_ids(VIP_FIRST_UDP)?;
         let route = CidRoute::new(&cid_config()).map_err(|e| io::Error::other(e.to_string()))?;
         let config = QuicLbConfig::from(&route);
         let configs = &self.skel.maps.quic_configs;
@@ -325,15 +325,21 @@ impl<'o> Balancer<'o> {
         self.change_vips(|vip| vip.cookie.mode = COOKIE_QUIC)
     }
 
-    /// Each real's id; packets of these protocols are asked for one.
-    fn give_ids(&self, cookies: u8) -> libbpf_rs::Result<()> {
-        let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
-        let old = maps.ctl.lookup(&zero, MapFlags::ANY)?.unwrap_or_default();
-        let ctl = Ctl {
-            cookies,
+    /// Has packets of these protocols look their VIP up first.
+    fn set_vip_first(&self, vip_first: u8) -> libbpf_rs::Result<()> {
+        let (ctl, zero) = (&self.skel.maps.ctl, 0u32.to_ne_bytes());
+        let old = ctl.lookup(&zero, MapFlags::ANY)?.unwrap_or_default();
+        let value = Ctl {
+            vip_first,
             ..Ctl::from_bytes(&old).unwrap_or_default()
         };
-        maps.ctl.update(&zero, ctl.as_bytes(), MapFlags::ANY)?;
+        ctl.update(&zero, value.as_bytes(), MapFlags::ANY)
+    }
+
+    /// Each real's id; packets of these protocols are asked for one.
+    fn give_ids(&self, vip_first: u8) -> libbpf_rs::Result<()> {
+        self.set_vip_first(vip_first)?;
+        let maps = &self.skel.maps;
         for real in 0..REALS {
             let slot = CookieSlot {
                 real: real + 1,
@@ -414,6 +420,10 @@ impl<'o> Balancer<'o> {
             pick,
             ..VipValue::default()
         };
+        if flags & VIP_FORGET != 0 {
+            self.set_vip_first(VIP_FIRST_TCP | VIP_FIRST_UDP)
+                .map_err(failed("setting the VIPs"))?;
+        }
         self.write_vips(vip).map_err(failed("setting the VIPs"))
     }
 

@@ -9,7 +9,7 @@ impl Rig {
     /// Makes a VIP a first tier's, whose reals are second-tier balancers with these
     /// numbers, as `(number, real)`.
     pub(crate) fn tier(&self, vip: (&str, u16), id_bits: u8, numbers: &[(u16, u32)]) {
-        self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_TCP);
+        self.set_ctl(|ctl| ctl.vip_first = abi::VIP_FIRST_TCP);
         let format = CookieLayout::new(CookieMode::Tier, 15, id_bits).expect("a format");
         self.change_vip(vip.0, vip.1, TCP, |value| {
             value.flags |= abi::VIP_FORGET;
@@ -266,7 +266,7 @@ impl Rig {
 
     /// Gives a VIP cookies of the default kind and these ids, as `(id, real)`.
     pub(crate) fn cookies(&self, vip: (&str, u16), keys: &Keys, ids: &[(u16, u32)]) {
-        self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_TCP);
+        self.set_ctl(|ctl| ctl.vip_first = abi::VIP_FIRST_TCP);
         let value = CookieKeys::from(Some(keys));
         let zero = 0u32.to_ne_bytes();
         write(&self.skel.maps.cookie_keys, &zero, Plain::as_bytes(&value));
@@ -279,7 +279,7 @@ impl Rig {
 
     /// Has a UDP VIP's packets routed by their connection ids.
     pub(crate) fn quic_ids(&self, vip: (&str, u16), routes: &[CidRoute], ids: &[(u16, u32)]) {
-        self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_UDP);
+        self.set_ctl(|ctl| ctl.vip_first = abi::VIP_FIRST_UDP);
         self.change_vip(vip.0, vip.1, UDP, |value| {
             value.cookie_base = COOKIE_BASE;
             value.cookie.mode = abi::COOKIE_QUIC;

@@ -63,6 +63,11 @@ impl Deed {
     fn is_without_connections(self) -> bool {
         matches!(self, Self::FirstStart | Self::Unload)
     }
+
+    fn changes_maps(self) -> bool {
+        let at_start = matches!(self, Self::FirstStart | Self::Takeover);
+        at_start || matches!(self, Self::ReloadWithMore | Self::ReloadWithLess)
+    }
 }
 
 /// What a kill left.
@@ -112,6 +117,11 @@ fn deed_row(world: &mut World<'_>, name: &str, deed: Deed, many: usize) -> Resul
         let strace = strace(world, deed, None)?;
         perform(world, deed, &strace)?;
         let calls = strace.calls()?;
+        let changes = |call: &Call| call.leaves && call.point.name == "bpf";
+        ensure!(
+            !deed.changes_maps() || calls.iter().any(changes),
+            "strace has not seen what changes the data plane"
+        );
         let faults = recover(world, deed)?;
         ensure!(faults.is_empty(), "without a kill: {faults:?}");
         calls

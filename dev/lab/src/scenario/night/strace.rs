@@ -67,13 +67,11 @@ impl Strace {
         words
     }
 
-    /// Watches a process that runs: its first thread, or those that touch the paths.
+    /// Watches a process that runs, with all its threads: what changes something is mostly done
+    /// by another than the first.
     pub(super) fn attach(&self, pid: u32) -> Result<Attached> {
-        let mut command = Command::new("strace");
-        if !self.paths.is_empty() {
-            command.arg("-f");
-        }
-        let strace = command
+        let strace = Command::new("strace")
+            .arg("-f")
             .args(self.words())
             .args(["-p", &pid.to_string()])
             .stdin(Stdio::null())
@@ -154,15 +152,16 @@ impl Attached {
 }
 
 fn calls(log: &str) -> Vec<Call> {
-    let mut counts: HashMap<(&str, &str), usize> = HashMap::new();
-    let mut main = None;
+    let mut counts: HashMap<(u32, &str), usize> = HashMap::new();
+    // Each line begins with a thread's number.
+    let lines = log.lines().filter_map(|line| {
+        let (thread, call) = line.split_once(' ')?;
+        Some((thread.parse::<u32>().ok()?, call))
+    });
+    // They are given out in turn.
+    let main = lines.clone().map(|(thread, _)| thread).min();
     let mut calls = Vec::new();
-    for line in log.lines() {
-        // With threads, each line begins with one's number.
-        let (thread, call) = match line.split_once(' ') {
-            Some((thread, call)) if thread.bytes().all(|b| b.is_ascii_digit()) => (thread, call),
-            _ => ("", line),
-        };
+    for (thread, call) in lines {
         let call = call.trim_start();
         let Some((name, arguments)) = call.split_once('(') else {
             continue;
@@ -177,7 +176,7 @@ fn calls(log: &str) -> Vec<Call> {
                 name: name.to_owned(),
                 nth: *nth,
             },
-            of_main: *main.get_or_insert(thread) == thread,
+            of_main: main == Some(thread),
             leaves: leaves(name, arguments),
         });
     }
