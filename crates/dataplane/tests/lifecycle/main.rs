@@ -18,8 +18,8 @@ use std::process::{Command, Stdio};
 use causeway_dataplane::abi::Verdict;
 use causeway_dataplane::{
     AttachedMode, CookieHooks, DataPlaneError, Decapsulator, DecapsulatorOptions, Forwarding,
-    HoldChanges, LoadBalancer, LoadBalancerOptions, Protocol, Real, SourceRing, TableLimits, Vip,
-    VipRings, XdpMode,
+    HoldChanges, LoadBalancer, LoadBalancerOptions, Protocol, Real, RealId, SourceRing,
+    TableLimits, Vip, VipId, VipRings, XdpMode,
 };
 use causeway_netio::{NextHop, OuterSource};
 

@@ -571,3 +571,54 @@ fn vips_are_looked_up_first_where_some_forget_flows() {
         assert_eq!(first(), 0);
     });
 }
+
+#[test]
+fn rings_of_many_vips_are_set_at_once_and_read_back() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let mut options = options("lb0", &sandbox.pin_dir("lb"));
+        (options.limits.vips, options.limits.reals) = (200, 200);
+        let lb = start(&options);
+        let vips: Vec<VipId> = (0..200)
+            .map(|port| {
+                let vip = Vip {
+                    address: addr("192.0.2.10"),
+                    port,
+                    protocol: Protocol::Tcp,
+                };
+                lb.add_vip(&vip).expect("a VIP")
+            })
+            .collect();
+        let reals: Vec<RealId> = vips
+            .iter()
+            .map(|vip| {
+                let real = Real {
+                    vip: *vip,
+                    address: addr("10.8.0.1"),
+                    forwarding: Forwarding::Ipip,
+                };
+                lb.add_real(&real).expect("a real")
+            })
+            .collect();
+        let ring_of = |vip: VipId| vec![reals[vip as usize]; 1 + vip as usize];
+        let rings: Vec<VipRings> = vips
+            .iter()
+            .map(|vip| VipRings {
+                vip: *vip,
+                ring: ring_of(*vip),
+                plain: None,
+            })
+            .collect();
+        let begun = std::time::Instant::now();
+        lb.set_rings(&rings).expect("rings");
+        let set = begun.elapsed();
+        let read = lb.rings(&vips).expect("rings");
+        println!(
+            "200 rings: set in {set:?}, read in {:?}",
+            begun.elapsed() - set
+        );
+        for (vip, ring) in vips.iter().zip(read) {
+            assert_eq!(ring, ring_of(*vip), "VIP {vip}");
+        }
+    });
+}
