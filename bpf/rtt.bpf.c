@@ -217,11 +217,4 @@ int causeway_rtt_in(struct __sk_buff *skb)
 	return observe(skb, false);
 }
 
-/* What running any program costs: the reference of the sampler's own cost. */
-SEC("tc")
-int causeway_rtt_nop(struct __sk_buff *skb __attribute__((unused)))
-{
-	return NEXT;
-}
-
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

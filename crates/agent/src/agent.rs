@@ -19,7 +19,7 @@ use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView,
 use causeway_api::{Moment, VerdictView};
 use causeway_core::agent_report::{AgentFollows, AgentOrders, ServerLoad, ServiceLatency};
 use causeway_dataplane::{
-    ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, HoldChanges, Protocol, Started, Vip,
+    ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Repairs, Started, Vip,
 };
 use causeway_service::access::Rules;
 use causeway_service::http::{blocking, described, description, problem, with_description};
@@ -466,7 +466,7 @@ impl Agent {
     }
 }
 
-fn tell_of_mending(changes: &HoldChanges) {
+fn tell_of_mending(changes: &Repairs) {
     if let Some(interface) = &changes.attached {
         warn!(
             "{} was gone and has been recreated: it has the program, and tunnels are opened",

@@ -15,7 +15,7 @@ use causeway_core::cookie::{CookieLayout, Keys, quic};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{CookieResult, PacketsBytes, Verdict};
 use causeway_dataplane::{
-    CookieTotals, FlowIdle, FlowTotals, HoldChanges, LoadTerms, Picking, Real, RealId, RealStats,
+    CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, Repairs,
     SourceRing, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateway, Gateways, NextHop, OuterSource};
@@ -483,10 +483,10 @@ impl DataPlane for FakePlane {
         Ok(())
     }
 
-    fn mend(&mut self) -> anyhow::Result<HoldChanges> {
+    fn mend(&mut self) -> anyhow::Result<Repairs> {
         match &self.state().hold_fault {
             Some(fault) => bail!("{fault}"),
-            None => Ok(HoldChanges::default()),
+            None => Ok(Repairs::default()),
         }
     }
 

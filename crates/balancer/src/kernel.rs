@@ -13,8 +13,8 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::probe::ProbeEgress;
 use causeway_dataplane::{
-    FlowIdle, FlowSweep, FlowTotals, HoldChanges, LoadBalancer, LoadTerms, Picking, Real, RealId,
-    RealStats, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
+    FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId, RealStats,
+    Repairs, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
 use causeway_service::random;
@@ -280,7 +280,7 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.set_vip_sampling(vip, sampling)?)
     }
 
-    fn mend(&mut self) -> anyhow::Result<HoldChanges> {
+    fn mend(&mut self) -> anyhow::Result<Repairs> {
         let changes = self.balancer.mend();
         if let Some(probes) = &mut self.probes {
             probes.mend()?;

@@ -13,8 +13,8 @@ use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::{
-    FlowIdle, FlowTotals, HoldChanges, LoadTerms, Picking, Real, RealId, RealStats, SourceRing,
-    Vip, VipId, VipOptions, VipRings,
+    FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, Repairs, SourceRing, Vip,
+    VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop};
 
@@ -112,7 +112,7 @@ pub trait DataPlane: CookiePlane + Send {
     /// nothing.
     fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()>;
     /// Checks that the kernel still holds the data plane as it should, and repairs what can be.
-    fn mend(&mut self) -> anyhow::Result<HoldChanges>;
+    fn mend(&mut self) -> anyhow::Result<Repairs>;
     /// Whether its program is on an interface.
     fn is_attached(&self) -> anyhow::Result<bool>;
     /// Prepares the sending of health probes; may be called again.

@@ -14,7 +14,6 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use self::slots::Slots;
 use crate::error::{DataPlaneError, Result};
-use crate::hold::HoldChanges;
 use crate::map::{PerCpu, Table, io_error};
 use crate::mapped::Mapped;
 use crate::pins::Kind;
@@ -22,6 +21,7 @@ use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
 use crate::rings::{NewRing, Rings};
 use crate::skel::lb::LbSkelBuilder;
 use crate::tunnel_sources::TunnelSources;
+use crate::upkeep::Repairs;
 use crate::xdp::XdpMode;
 use crate::{abi, flow_table};
 
@@ -191,12 +191,12 @@ pub struct LoadBalancer {
     conn_free_slots: MapHandle,
     conn_layout: ConnLayout,
     /// What the tables hold, so that readers need not scan them.
-    book: Mutex<Book>,
+    registry: Mutex<Registry>,
 }
 
 /// The VIPs and reals in use, by id.
 #[derive(Debug, Default)]
-struct Book {
+struct Registry {
     vips: Slots<Vip>,
     reals: Slots<Real>,
     /// The reals that no SYN stays on.
@@ -286,11 +286,11 @@ impl LoadBalancer {
             conn_free_slots: plane.take_map("conn_free_slots")?,
             conn_layout,
             plane,
-            book: Mutex::default(),
+            registry: Mutex::default(),
         };
         let (vips, forgetful) = balancer.read_vips()?;
         let (reals, down) = balancer.read_reals()?;
-        let mut book = Book {
+        let mut registry = Registry {
             cookies: balancer.read_cookies(&vips)?,
             forgetful,
             sources: balancer.read_sources()?,
@@ -299,20 +299,20 @@ impl LoadBalancer {
             reals,
             down,
         };
-        balancer.finish_removals(&mut book)?;
+        balancer.finish_removals(&mut registry)?;
         balancer.choose_table_seed()?;
-        *balancer.book() = book;
+        *balancer.registry() = registry;
         Ok(balancer)
     }
 
     /// Ends what a predecessor began: a VIP is removed in several steps, and a kill
     /// may have come between them.
-    fn finish_removals(&self, book: &mut Book) -> Result<()> {
+    fn finish_removals(&self, registry: &mut Registry) -> Result<()> {
         let mut gone = BTreeSet::new();
-        for (id, real) in book.reals.iter().collect::<Vec<_>>() {
-            if book.vip(real.vip).is_err() {
+        for (id, real) in registry.reals.iter().collect::<Vec<_>>() {
+            if registry.vip(real.vip).is_err() {
                 gone.insert(real.vip);
-                self.retire(book, id)?;
+                self.retire(registry, id)?;
             }
         }
         for vip in gone {
@@ -320,15 +320,15 @@ impl LoadBalancer {
             self.rings.clear(self.plain_ring(vip))?;
             self.rings.clear(self.former_ring(vip))?;
         }
-        let sources: Vec<VipId> = book.sources.keys().copied().collect();
+        let sources: Vec<VipId> = registry.sources.keys().copied().collect();
         for id in sources
             .into_iter()
-            .filter(|id| book.vip(*id).is_err())
+            .filter(|id| registry.vip(*id).is_err())
             .collect::<Vec<_>>()
         {
-            self.forget_sources(book, id)?;
+            self.forget_sources(registry, id)?;
         }
-        self.remove_bare_addresses(book)
+        self.remove_bare_addresses(registry)
     }
 
     /// Flows keep their slots as long as the seed does: only a new table gets one.
@@ -344,7 +344,7 @@ impl LoadBalancer {
     /// Sets the networks whose last 16 bits carry the tokens of connections, with SYNs
     /// that are sent in bare IP.
     pub fn set_token_sources(&self, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Result<()> {
-        let _changing = self.book();
+        let _changing = self.registry();
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         ctl.token4_be = v4.map_or([0; 4], |v4| v4.octets());
         ctl.token6_be = v6.map_or([0; 16], |v6| v6.octets());
@@ -353,7 +353,7 @@ impl LoadBalancer {
 
     /// Writes the options into the program's tables.
     fn store(&self, options: &LoadBalancerOptions) -> Result<()> {
-        let _changing = self.book();
+        let _changing = self.registry();
         let ends = options.tunnel_ends;
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         ctl.pass_unserved = options.pass_unserved.into();
@@ -388,8 +388,8 @@ impl LoadBalancer {
         connection: &Connection,
         real: RealId,
     ) -> Result<bool> {
-        let book = self.book();
-        book.real(real)?;
+        let registry = self.registry();
+        registry.real(real)?;
         let value = self.reals.get(&real)?.unwrap_or_default();
         Ok(table.reroute(connection, real, value.r#gen))
     }
@@ -406,7 +406,7 @@ impl LoadBalancer {
     ///
     /// # Errors
     /// What cannot be put right; the rest goes on.
-    pub fn mend(&self) -> Result<HoldChanges> {
+    pub fn mend(&self) -> Result<Repairs> {
         self.plane.mend()
     }
 
@@ -419,7 +419,7 @@ impl LoadBalancer {
     /// Sets where encapsulated packets go. Until then they are dropped and counted
     /// as `no_next_hop`.
     pub fn set_next_hop(&self, next_hop: &NextHop) -> Result<()> {
-        let _changing = self.book();
+        let _changing = self.registry();
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         next_hop::store_next_hop(next_hop, &mut ctl);
         self.ctl.put(&0, &ctl)
@@ -439,7 +439,7 @@ impl LoadBalancer {
     /// Sets the key of the hash that picks a slot of a ring. Balancers that share
     /// VIPs share it; it should be secret, so that no client can aim at a server.
     pub fn set_hash_key(&self, key: [u64; 2]) -> Result<()> {
-        let _changing = self.book();
+        let _changing = self.registry();
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         ctl.hash_key = key;
         self.ctl.put(&0, &ctl)
@@ -450,10 +450,10 @@ impl LoadBalancer {
         (self.reals.map(), self.ctl.map())
     }
 
-    /// The book is plain data that is whole after every statement, so a panic
+    /// The registry is plain data that is whole after every statement, so a panic
     /// elsewhere does not spoil it.
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

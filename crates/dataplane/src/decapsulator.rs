@@ -18,12 +18,12 @@ use crate::conn_tokens::ConnTokens;
 use crate::cookie_hooks::{self, CookieFilters, CookieHooks};
 use crate::error::{DataPlaneError, Result};
 use crate::flow_table;
-use crate::hold::HoldChanges;
 use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
 use crate::skel::server::ServerSkelBuilder;
 use crate::tunnel_sources::TunnelSources;
+use crate::upkeep::Repairs;
 use crate::xdp::XdpMode;
 
 const BLUEPRINT: Blueprint = Blueprint {
@@ -194,13 +194,13 @@ impl Decapsulator {
     ///
     /// # Errors
     /// What cannot be put right; the rest goes on.
-    pub fn mend(&self) -> Result<HoldChanges> {
+    pub fn mend(&self) -> Result<Repairs> {
         let changes = self.plane.mend();
         let filters = self.filters.as_ref().map(CookieFilters::mend);
         // Behind the plane's pins, which bring the directory back.
         let pinned = self.filters.as_ref().map(CookieFilters::mend_pin);
         let changes = changes?;
-        Ok(HoldChanges {
+        Ok(Repairs {
             filters: filters.transpose()?.unwrap_or(0),
             pinned: changes.pinned + pinned.transpose()?.unwrap_or(0),
             ..changes

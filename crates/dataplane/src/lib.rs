@@ -21,7 +21,6 @@ mod cookie_hooks;
 mod decapsulator;
 mod error;
 pub mod flow_table;
-mod hold;
 mod map;
 mod mapped;
 pub mod meter;
@@ -30,12 +29,12 @@ mod pins;
 mod plane;
 pub mod probe;
 mod rings;
-mod run_time;
 mod sampler;
 mod syn_hooks;
 pub mod syn_meter;
 mod tc;
 mod tunnel_sources;
+mod upkeep;
 mod xdp;
 
 pub use balancer::{
@@ -49,7 +48,6 @@ pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::{CookieHooks, netns_cookie, root_cgroup};
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{DataPlaneError, Result};
-pub use hold::HoldChanges;
 pub use meter::{
     Attach, ClientNetwork, KernelMeter, MeterHook, MeterOptions, MeterSample, MeteredFlow,
     OpenEpochs, ServerLatencies,
@@ -60,11 +58,11 @@ pub use mirror::{
 };
 pub use pins::LAYOUT;
 pub use plane::{CarriedOver, Detached, Started};
-pub use run_time::{RunTime, RunTimes};
-pub use sampler::{Sampler, SamplerCost, SamplerOptions, interface_of, sampler_cost};
+pub use sampler::{Sampler, SamplerOptions, interface_of};
 pub use syn_hooks::HookChanges;
 pub use syn_meter::{RESPONSE_BOUNDS_US, SynMeter, SynMeterOptions};
 pub use tc::{TcDirection, TcLink};
+pub use upkeep::Repairs;
 pub use xdp::{AttachedMode, Link, XdpMode, XdpState};
 
 /// Generated skeletons: open, set sizes and flags, load.

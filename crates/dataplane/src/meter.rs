@@ -115,7 +115,7 @@ impl fmt::Display for MeterHook {
 }
 
 /// What holds the program on the interface.
-enum Hold {
+enum Attachment {
     Xdp { _link: Link },
     Tc { _link: TcLink },
 }
@@ -132,7 +132,7 @@ pub struct KernelMeter {
     /// Why the program does not run as XDP, where the driver would not have it.
     refused: Option<DataPlaneError>,
     // The link before the program that it holds.
-    hold: Option<Hold>,
+    attachment: Option<Attachment>,
     skel: MeterSkel<'static>,
 }
 
@@ -165,7 +165,7 @@ impl KernelMeter {
             }
             attached => (attached?, None),
         };
-        let (hold, place) = attached;
+        let (attachment, place) = attached;
         let handle = |map| MapHandle::try_from(map).map_err(|e| failed("open a map", &e));
         let mut flows = Vec::new();
         for (place, (slot, method)) in load::in_order(options).into_iter().enumerate() {
@@ -185,7 +185,7 @@ impl KernelMeter {
             flows,
             verdicts: PerCpu::new(handle(&skel.maps.verdicts)?)?,
             refused,
-            hold: Some(hold),
+            attachment: Some(attachment),
             skel,
         })
     }
@@ -240,7 +240,7 @@ impl KernelMeter {
 
     /// Takes the program off the interface; what it has found stays.
     pub fn detach(&mut self) {
-        self.hold = None;
+        self.attachment = None;
     }
 
     /// What each flow's open epoch holds so far. To be read last: its latencies
@@ -336,15 +336,15 @@ fn attach(
     options: &MeterOptions,
     interface: &Interface,
     tc: bool,
-) -> Result<(Hold, MeterHook)> {
+) -> Result<(Attachment, MeterHook)> {
     if tc {
         let program = skel.progs.causeway_meter_tc.as_fd();
         let link = TcLink::attach(program, interface, TcDirection::In)?;
-        return Ok((Hold::Tc { _link: link }, MeterHook::Tc));
+        return Ok((Attachment::Tc { _link: link }, MeterHook::Tc));
     }
     let program = skel.progs.causeway_meter.as_fd();
     match Link::attach(program, interface, options.xdp_mode) {
-        Ok((link, mode)) => Ok((Hold::Xdp { _link: link }, MeterHook::Xdp(mode))),
+        Ok((link, mode)) => Ok((Attachment::Xdp { _link: link }, MeterHook::Xdp(mode))),
         // Nothing of the balancer's settings is a remedy here.
         Err(DataPlaneError::NativeRefused { interface, cause }) => {
             Err(DataPlaneError::MeterRefused { interface, cause })

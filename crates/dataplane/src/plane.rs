@@ -37,9 +37,9 @@ use tracing::{info, warn};
 use crate::btf::Btf;
 use crate::carry::{Carried, Plan, Rules, Wanted};
 use crate::error::{DataPlaneError, Result};
-use crate::hold::{Hold, HoldChanges};
 use crate::map::io_error;
 use crate::pins::{Kind, LAYOUT, PinDir};
+use crate::upkeep::{Repairs, Upkeep};
 use crate::xdp::{self, AttachedMode, Link, XdpMode};
 
 /// What an interface has by default.
@@ -158,7 +158,7 @@ struct Running {
 /// A data plane that is loaded, pinned and attached.
 #[derive(Debug)]
 pub(crate) struct Plane {
-    hold: Mutex<Hold>,
+    upkeep: Mutex<Upkeep>,
     /// All pinned maps by name.
     maps: BTreeMap<String, MapHandle>,
 }
@@ -326,7 +326,7 @@ impl Startup {
         };
         self.pins.keep_only(|name| maps.contains_key(name))?;
         self.pins.keep();
-        let hold = Hold::new(
+        let upkeep = Upkeep::new(
             self.blueprint,
             &self.interface,
             self.mode,
@@ -336,7 +336,7 @@ impl Startup {
             &maps,
         )?;
         let plane = Plane {
-            hold: Mutex::new(hold),
+            upkeep: Mutex::new(upkeep),
             maps,
         };
         Ok((plane, started))
@@ -421,23 +421,23 @@ impl Startup {
 impl Plane {
     /// Looks whether the program is on its interface and everything is pinned, and puts right
     /// what can be.
-    pub(crate) fn mend(&self) -> Result<HoldChanges> {
-        self.hold().mend()
+    pub(crate) fn mend(&self) -> Result<Repairs> {
+        self.upkeep().mend()
     }
 
     /// Whether the program is on an interface.
     pub(crate) fn is_attached(&self) -> Result<bool> {
-        self.hold().is_attached()
+        self.upkeep().is_attached()
     }
 
     /// Id of the link that holds the program.
     pub(crate) fn link_id(&self) -> Result<u32> {
-        Ok(self.hold().link.info()?.id)
+        Ok(self.upkeep().link.info()?.id)
     }
 
     /// It is right after every step, so that a panic elsewhere does not spoil it.
-    fn hold(&self) -> MutexGuard<'_, Hold> {
-        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    fn upkeep(&self) -> MutexGuard<'_, Upkeep> {
+        self.upkeep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the map called `name` out, to be wrapped in its types.

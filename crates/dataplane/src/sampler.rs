@@ -118,58 +118,6 @@ impl Sampler {
     }
 }
 
-/// What the sampler costs a packet that it does not take.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplerCost {
-    /// Nanoseconds of running a program that does nothing: what any costs.
-    pub nothing_ns: f64,
-    /// Nanoseconds of the sampler, the same included.
-    pub not_sampled_ns: f64,
-}
-
-/// Lets the kernel run the sampler on a packet, over and over (BPF_PROG_TEST_RUN):
-/// `rounds` of `repeat` runs each, in turns with a program that does nothing. The
-/// medians.
-///
-/// # Errors
-/// No rights.
-pub fn sampler_cost(rounds: u32, repeat: u32) -> Result<SamplerCost> {
-    // One in 65,536 is taken, and looked at: that much is in the figure.
-    let skel = load(&SamplerOptions {
-        interface: "lo".to_owned(),
-        port: 9472,
-        one_in: 65_536,
-        follow: false,
-    })?;
-    // An Ethernet header, and an IP header that is none of ours.
-    let mut frame = [0_u8; 64];
-    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
-    let run = |program: &libbpf_rs::ProgramMut<'_>| -> Result<f64> {
-        let input = libbpf_rs::ProgramInput {
-            data_in: Some(&frame),
-            repeat,
-            ..libbpf_rs::ProgramInput::default()
-        };
-        let output = program
-            .test_run(input)
-            .map_err(|e| failed("run the sampler on a packet", &e))?;
-        Ok(output.duration.as_nanos() as f64)
-    };
-    let (mut nothing, mut sampler) = (Vec::new(), Vec::new());
-    for _ in 0..rounds.max(1) {
-        nothing.push(run(&skel.progs.causeway_rtt_nop)?);
-        sampler.push(run(&skel.progs.causeway_rtt_out)?);
-    }
-    let median = |mut of: Vec<f64>| {
-        of.sort_by(f64::total_cmp);
-        of[of.len() / 2]
-    };
-    Ok(SamplerCost {
-        nothing_ns: median(nothing),
-        not_sampled_ns: median(sampler),
-    })
-}
-
 /// The interface that has this address.
 #[must_use]
 pub fn interface_of(address: IpAddr) -> Option<String> {

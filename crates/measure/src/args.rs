@@ -12,8 +12,8 @@ use causeway_service::config::{socket_address as endpoint, units};
 use clap::ValueEnum as _;
 
 use super::group::{Grouping, PrefixLen};
-use super::names::{AttachName, EstimatorName, Format, HeadersName, IbgName, Per};
 use super::rows::{Label, Style};
+use super::words::{AttachName, EstimatorName, Format, HeadersName, IbgName, Per};
 
 /// Measure response latency from the packets that travel from clients to servers
 ///

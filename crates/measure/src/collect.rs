@@ -9,9 +9,9 @@ use causeway_core::estimate::Sample;
 use causeway_core::flow::{FlowEstimate, FlowKey, FlowState, Sink};
 use causeway_core::hist::Latencies;
 
-use super::names::Format;
 use super::rows::{Line, Rows, Style};
 use super::totals::{Totals, Wanted};
+use super::words::Format;
 
 /// Lines, each with the number of the packet that completed it.
 pub(crate) type Lines = Vec<(u64, Line)>;

@@ -16,10 +16,10 @@ use super::args::Filter;
 use super::collect::{Found, write_lines};
 use super::expression::Expression;
 use super::input::Input;
-use super::pool::{Closing, Pool, Rounds, SHARES};
 use super::progress::Progress;
 use super::rows::Rows;
 use super::summary::Summary;
+use super::threads::{Closing, Pool, Rounds, SHARES};
 use super::totals::Totals;
 
 /// Packets between two looks at the clock.

@@ -8,8 +8,8 @@ use causeway_core::flow::FlowKey;
 use causeway_core::wire::proto;
 use serde::Serialize;
 
-use super::names::Per;
 use super::rows::digits::{address, decimal};
+use super::words::Per;
 
 /// Lengths of the prefixes that clients are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

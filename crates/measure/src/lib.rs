@@ -9,16 +9,16 @@ mod expression;
 mod group;
 mod input;
 mod live;
-mod names;
 mod page;
-mod pool;
 mod progress;
 mod rows;
 mod shadow;
 mod sink;
 mod summary;
 mod table;
+mod threads;
 mod totals;
+mod words;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -36,11 +36,11 @@ use engine::Job;
 pub use expression::Expression;
 use input::Input;
 use page::Source;
-use pool::SHARES;
 use rows::Rows;
 pub use shadow::ShadowArgs;
 use sink::Target;
 use summary::Summary;
+use threads::SHARES;
 
 impl MeasureArgs {
     /// Runs the command; a file that cannot be read to its end gives exit code 1.

@@ -17,7 +17,7 @@ use causeway_core::flow::{FlowEstimate, FlowKey};
 use causeway_core::hist::Latencies;
 
 use super::group::Grouping;
-use super::names::{Format, Per};
+use super::words::{Format, Per};
 
 /// The percentiles of all outputs: share, name in tables, column in CSV and JSON.
 pub(crate) const PERCENTILES: [(f64, &str, &str); 5] = [

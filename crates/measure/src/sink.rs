@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::names::Format;
 use super::page::{self, Source};
 use super::rows::Rows;
 use super::table;
 use super::totals::Totals;
+use super::words::Format;
 
 /// The place, and a file open from the start: whatever is wrong with it shows
 /// before hours of measuring.

@@ -9,9 +9,9 @@ use causeway_core::hist::Latencies;
 use causeway_core::wire::proto;
 use causeway_report::table::TextTable;
 
-use super::names::Per;
 use super::rows::{PERCENTILES, Style};
 use super::totals::{Total, Totals};
+use super::words::Per;
 
 /// Columns of a distribution drawn with characters.
 const STRIP: usize = 24;

@@ -9,7 +9,7 @@ use causeway_core::flow::{FlowEstimate, FlowKey, FlowState};
 use causeway_core::hist::Latencies;
 
 use super::group::Grouping;
-use super::names::Per;
+use super::words::Per;
 
 /// Points of a time series; beyond that, neighbours become one.
 const MAX_POINTS: usize = 1024;

@@ -2,14 +2,17 @@
 //! The laboratory's BPF programs, which no balancer loads, and the benchmarks on them: the
 //! cost of a packet in the balancer's program beside references that do less
 //! ([`dataplane`]), of a segment in a server's ([`server`]), a packet dropper ([`loss`]), slow
-//! timestamps ([`ticks`]), daisy chaining ([`daisy_chain`]) and floods ([`flood`]), and where the
-//! product's binary is ([`product`]).
+//! timestamps ([`ticks`]), daisy chaining ([`daisy_chain`]) and floods ([`flood`]); the cost of a
+//! packet that is not sampled ([`sampler`]), and of programs while they run ([`run_time`]); and where
+//! the product's binary is ([`product`]).
 
 pub mod daisy_chain;
 pub mod dataplane;
 pub mod flood;
 pub mod loss;
 pub mod product;
+pub mod run_time;
+pub mod sampler;
 pub mod server;
 pub mod ticks;
 

@@ -98,7 +98,7 @@ pub struct AgentCookies {
     pub cgroup: Option<PathBuf>,
     /// By VIP, this server's id and how cookies are made.
     pub vips: BTreeMap<Vip, (u16, CookieLayout)>,
-    /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
+    /// Source of IP-in-IP headers whose last 16 bits are a connection's token.
     pub token_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
     pub token_source_v6: Option<Ipv6Addr>,
@@ -170,7 +170,7 @@ impl AgentConfig {
         self.clients.is_none() || self.cookies.is_some() || !self.addresses.is_empty()
     }
 
-    /// Networks that bare IP tunnels with words come from.
+    /// Networks that bare IP tunnels with tokens come from.
     pub fn token_sources(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
         let cookies = self.cookies.as_ref();
         cookies.map_or((None, None), |c| (c.token_source_v4, c.token_source_v6))

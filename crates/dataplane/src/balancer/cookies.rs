@@ -32,7 +32,7 @@ pub(super) struct Cookies {
     counts: PerCpu<CookieCounts>,
 }
 
-/// The slots of one VIP, as the book remembers them.
+/// The slots of one VIP, as the registry remembers them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     base: u32,
@@ -63,7 +63,7 @@ impl Cookies {
 impl LoadBalancer {
     /// Sets the keys; without any, no cookie is valid. Cookies of both epochs are.
     pub fn set_cookie_keys(&self, keys: Option<&Keys>) -> Result<()> {
-        let _changing = self.book();
+        let _changing = self.registry();
         self.cookies.keys.put(&0, &abi::CookieKeys::from(keys))
     }
 
@@ -71,19 +71,19 @@ impl LoadBalancer {
     /// ids are forgotten, and packets that carry them go by the ring.
     pub fn set_cookies(&self, id: VipId, format: Option<&CookieLayout>) -> Result<()> {
         let wanted = format.map(CookieFormat::from).unwrap_or_default();
-        self.set_format(&mut self.book(), id, wanted)
+        self.set_format(&mut self.registry(), id, wanted)
     }
 
     /// Has a VIP's packets routed by the server's id in their QUIC connection ids, as
     /// these configurations have it: at most one for each number. Ids of reals are those
     /// of cookies.
     pub fn set_quic_ids(&self, id: VipId, routes: &[CidRoute]) -> Result<()> {
-        let mut book = self.book();
+        let mut registry = self.registry();
         let format = CookieFormat {
             mode: abi::COOKIE_QUIC,
             ..CookieFormat::default()
         };
-        let base = self.block_base(&mut book, id)?;
+        let base = self.block_base(&mut registry, id)?;
         let first = base / u32::from(IDS) * abi::QUIC_CODEPOINTS;
         for codepoint in 0..abi::QUIC_CODEPOINTS {
             let is_of = |route: &&CidRoute| u32::from(route.config().number()) == codepoint;
@@ -91,25 +91,25 @@ impl LoadBalancer {
             let value = route.map(QuicLbConfig::from).unwrap_or_default();
             self.cookies.quic.put(&(first + codepoint), &value)?;
         }
-        self.set_format(&mut book, id, format)
+        self.set_format(&mut registry, id, format)
     }
 
     /// Where the ids of a VIP begin; it gets its block if it has none.
-    fn block_base(&self, book: &mut Book, id: VipId) -> Result<u32> {
-        if let Some(block) = book.cookies.get(&id) {
+    fn block_base(&self, registry: &mut Registry, id: VipId) -> Result<u32> {
+        if let Some(block) = registry.cookies.get(&id) {
             return Ok(block.base);
         }
-        let base = self.new_block(book)?;
+        let base = self.new_block(registry)?;
         let block = Block {
             base,
             ..Block::default()
         };
-        book.cookies.insert(id, block);
+        registry.cookies.insert(id, block);
         Ok(base)
     }
 
-    fn set_format(&self, book: &mut Book, id: VipId, wanted: CookieFormat) -> Result<()> {
-        let vip = book.vip(id)?;
+    fn set_format(&self, registry: &mut Registry, id: VipId, wanted: CookieFormat) -> Result<()> {
+        let vip = registry.vip(id)?;
         let mut value = self
             .vips
             .get(&vip.key())?
@@ -121,22 +121,22 @@ impl LoadBalancer {
         value.cookie = wanted;
         // Packets are checked as long as a VIP has cookies, wherever a kill comes in between.
         if has_ids {
-            value.cookie_base = self.block_base(book, id)?;
-            self.set_vip_first(book)?;
+            value.cookie_base = self.block_base(registry, id)?;
+            self.set_vip_first(registry)?;
             return self.put_vip(&vip.key(), &value);
         }
         self.put_vip(&vip.key(), &value)?;
-        book.cookies.remove(&id);
-        self.set_vip_first(book)
+        registry.cookies.remove(&id);
+        self.set_vip_first(registry)
     }
 
     /// Sets of which packets the data plane looks up the VIP before the flow: they may have to be
     /// checked for a cookie, or their flow is in no table.
-    pub(super) fn set_vip_first(&self, book: &Book) -> Result<()> {
+    pub(super) fn set_vip_first(&self, registry: &Registry) -> Result<()> {
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         let before = std::mem::take(&mut ctl.vip_first);
-        for vip in book.cookies.keys().chain(&book.forgetful) {
-            ctl.vip_first |= match book.vip(*vip)?.protocol {
+        for vip in registry.cookies.keys().chain(&registry.forgetful) {
+            ctl.vip_first |= match registry.vip(*vip)?.protocol {
                 Protocol::Tcp => abi::VIP_FIRST_TCP,
                 Protocol::Udp => abi::VIP_FIRST_UDP,
             };
@@ -148,10 +148,10 @@ impl LoadBalancer {
     }
 
     /// A block of slots that no VIP has, emptied.
-    fn new_block(&self, book: &Book) -> Result<u32> {
+    fn new_block(&self, registry: &Registry) -> Result<u32> {
         let ids = u32::from(IDS);
         let max = self.cookies.slots.max_entries() / ids;
-        let taken = |base: u32| book.cookies.values().any(|block| block.base == base);
+        let taken = |base: u32| registry.cookies.values().any(|block| block.base == base);
         let base = (0..max).map(|block| block * ids).find(|base| !taken(*base));
         let base = base.ok_or(DataPlaneError::Full {
             what: "VIPs with cookies",
@@ -166,9 +166,9 @@ impl LoadBalancer {
 
     /// The ids of a VIP that a real has or had, in their order.
     pub fn cookie_ids(&self, vip: VipId) -> Result<Vec<CookieId>> {
-        let book = self.book();
-        book.vip(vip)?;
-        let slots = book.cookies.get(&vip).into_iter();
+        let registry = self.registry();
+        registry.vip(vip)?;
+        let slots = registry.cookies.get(&vip).into_iter();
         Ok(slots
             .flat_map(|block| &block.ids)
             .map(|(id, slot)| CookieId {
@@ -183,14 +183,14 @@ impl LoadBalancer {
     /// Gives a real an id; from then on packets with it go there. A real may have
     /// several, and keeps them until it is removed.
     pub fn set_cookie_id(&self, vip: VipId, id: u16, real: RealId) -> Result<()> {
-        let mut book = self.book();
-        let address = book.real(real)?.address;
+        let mut registry = self.registry();
+        let address = registry.real(real)?.address;
         let slot = CookieSlot {
             real: real + 1,
             freed_up_s: 0,
             addr: abi::addr_bytes(address),
         };
-        let block = book
+        let block = registry
             .cookies
             .get_mut(&vip)
             .ok_or(DataPlaneError::NoCookies(vip))?;
@@ -213,9 +213,9 @@ impl LoadBalancer {
 
     /// Takes the ids of a real that is to go away. Until they are given out again,
     /// packets that carry them are dropped, as `cookie_unknown`.
-    pub(super) fn free_cookie_ids(&self, book: &mut Book, real: RealId) -> Result<()> {
+    pub(super) fn free_cookie_ids(&self, registry: &mut Registry, real: RealId) -> Result<()> {
         let now_s = up_s();
-        for block in book.cookies.values_mut() {
+        for block in registry.cookies.values_mut() {
             for (id, slot) in &mut block.ids {
                 if slot.real == real + 1 {
                     (slot.real, slot.freed_up_s) = (0, now_s);
@@ -230,7 +230,7 @@ impl LoadBalancer {
 
     /// What became of the cookies of each VIP that has them.
     pub fn cookie_counts(&self) -> Result<Vec<(VipId, CookieTotals)>> {
-        let vips: Vec<VipId> = self.book().cookies.keys().copied().collect();
+        let vips: Vec<VipId> = self.registry().cookies.keys().copied().collect();
         let upper = vips.iter().max().map_or(0, |last| last + 1);
         let counts = self.cookies.counts.first(upper, |sum, cpu| {
             for (sum, cpu) in sum.packets.iter_mut().zip(cpu.packets) {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use tracing::warn;
 
-use super::{Book, LoadBalancer, RealId, Vip, VipId, VipRings};
+use super::{LoadBalancer, RealId, Registry, Vip, VipId, VipRings};
 use crate::abi;
 use crate::error::Result;
 use crate::rings::NewRing;
@@ -85,11 +85,11 @@ impl LoadBalancer {
 
     /// The owners behind a change of a VIP's rings, and the ring of former ones.
     pub(super) fn next_owners(
-        book: &Book,
+        registry: &Registry,
         rings: &VipRings,
         value: &abi::VipValue,
     ) -> Option<Owners> {
-        let owners = book.owners.get(&rings.vip)?;
+        let owners = registry.owners.get(&rings.vip)?;
         owners.follow(rings.by_hash(value.plain_size > 0)?)
     }
 
@@ -106,21 +106,21 @@ impl LoadBalancer {
     }
 
     /// Begins to keep a VIP's former owners, or ends it.
-    pub(super) fn keep_owners(&self, book: &mut Book, id: VipId, keep: bool) -> Result<()> {
-        if keep == book.owners.contains_key(&id) {
+    pub(super) fn keep_owners(&self, registry: &mut Registry, id: VipId, keep: bool) -> Result<()> {
+        if keep == registry.owners.contains_key(&id) {
             return Ok(());
         }
-        let vip = book.vip(id)?;
+        let vip = registry.vip(id)?;
         if keep {
             let value = self.vips.get(&vip.key())?.unwrap_or_default();
             // Without the right to read rings the next change is the first one.
             let owners = self.read_owners_of(&value).unwrap_or_default();
-            book.owners.insert(id, owners);
+            registry.owners.insert(id, owners);
             return Ok(());
         }
         let had = self.vips.get(&vip.key())?.unwrap_or_default().former_size;
         self.change(&vip, id, |value| value.former_size = 0)?;
-        book.owners.remove(&id);
+        registry.owners.remove(&id);
         match had {
             0 => Ok(()),
             _ => self.rings.clear(self.former_ring(id)),
@@ -128,8 +128,13 @@ impl LoadBalancer {
     }
 
     /// A real is no more: its id may become another's.
-    pub(super) fn forget_owner(&self, book: &mut Book, vip: VipId, real: RealId) -> Result<()> {
-        let Some(owners) = book.owners.get_mut(&vip) else {
+    pub(super) fn forget_owner(
+        &self,
+        registry: &mut Registry,
+        vip: VipId,
+        real: RealId,
+    ) -> Result<()> {
+        let Some(owners) = registry.owners.get_mut(&vip) else {
             return Ok(());
         };
         if !owners.forget(real) {

@@ -51,7 +51,7 @@ impl LoadBalancer {
     }
 
     fn load_cell(&self, id: RealId) -> Result<&Cell> {
-        self.book().real(id)?;
+        self.registry().real(id)?;
         let cell = self.loads.get(id as usize);
         cell.ok_or(DataPlaneError::UnknownReal(id))
     }

@@ -90,22 +90,22 @@ impl From<abi::SamplingValue> for Sampling {
 impl LoadBalancer {
     /// All reals with their ids.
     pub fn reals(&self) -> Vec<(RealId, Real)> {
-        self.book().reals.iter().collect()
+        self.registry().reals.iter().collect()
     }
 
     /// The real of a VIP that has this address.
     pub fn real_at(&self, vip: VipId, address: IpAddr) -> Option<(RealId, Real)> {
-        let book = self.book();
-        let id = book.reals.id(&(vip, address))?;
-        Some((id, book.reals.get(id)?))
+        let registry = self.registry();
+        let id = registry.reals.id(&(vip, address))?;
+        Some((id, registry.reals.get(id)?))
     }
 
     /// Adds a real. It gets new connections once it is in its VIP's ring; its
     /// counters start at zero. Flows of a real that had this id before are not its.
     pub fn add_real(&self, real: &Real) -> Result<RealId> {
-        let mut book = self.book();
-        book.vip(real.vip)?;
-        let id = book
+        let mut registry = self.registry();
+        registry.vip(real.vip)?;
+        let id = registry
             .reals
             .free(self.reals.max_entries())
             .ok_or(DataPlaneError::Full {
@@ -119,34 +119,34 @@ impl LoadBalancer {
         let old = self.reals.get(&id)?.unwrap_or_default();
         let value = real.value(old.r#gen.wrapping_add(1), &abi::RealValue::default());
         self.reals.put(&id, &value)?;
-        book.reals.put(id, *real);
+        registry.reals.put(id, *real);
         Ok(id)
     }
 
     /// Changes how packets reach a real; its flows and counters stay.
     pub fn set_forwarding(&self, id: RealId, forwarding: Forwarding) -> Result<()> {
-        let mut book = self.book();
+        let mut registry = self.registry();
         let real = Real {
             forwarding,
-            ..book.real(id)?
+            ..registry.real(id)?
         };
         let old = self.reals.get(&id)?.unwrap_or_default();
         self.reals.put(&id, &real.value(old.r#gen, &old))?;
-        book.reals.put(id, real);
+        registry.reals.put(id, real);
         Ok(())
     }
 
     /// Which of a real's connections are measured.
     pub fn sampling(&self, id: RealId) -> Result<Sampling> {
-        let book = self.book();
-        book.real(id)?;
+        let registry = self.registry();
+        registry.real(id)?;
         Ok(self.reals.get(&id)?.unwrap_or_default().sampling.into())
     }
 
     /// Sets which of a real's connections are measured.
     pub fn set_sampling(&self, id: RealId, sampling: Sampling) -> Result<()> {
-        let book = self.book();
-        book.real(id)?;
+        let registry = self.registry();
+        registry.real(id)?;
         let old = self.reals.get(&id)?.unwrap_or_default();
         let value = abi::RealValue {
             sampling: sampling.into(),
@@ -159,9 +159,9 @@ impl LoadBalancer {
     /// on such a one, also none that is sent again; connections do. A real that is not there is
     /// left out, and a repeated call does nothing.
     pub fn set_down(&self, down: &HashSet<RealId>) -> Result<()> {
-        let mut book = self.book();
-        let changed = book.down.symmetric_difference(down).copied();
-        let changed = changed.filter(|id| book.real(*id).is_ok());
+        let mut registry = self.registry();
+        let changed = registry.down.symmetric_difference(down).copied();
+        let changed = changed.filter(|id| registry.real(*id).is_ok());
         for id in changed.collect::<Vec<_>>() {
             let mut value = self.reals.get(&id)?.unwrap_or_default();
             match down.contains(&id) {
@@ -169,8 +169,8 @@ impl LoadBalancer {
                 false => value.flags &= !abi::REAL_DOWN,
             }
             self.reals.put(&id, &value)?;
-            if !book.down.remove(&id) {
-                book.down.insert(id);
+            if !registry.down.remove(&id) {
+                registry.down.insert(id);
             }
         }
         Ok(())
@@ -180,24 +180,24 @@ impl LoadBalancer {
     /// them. To drain it, take it out of the ring and wait. Take it out of the ring
     /// first in any case: packets that the ring sends to it are dropped.
     pub fn remove_real(&self, id: RealId) -> Result<()> {
-        let mut book = self.book();
-        book.real(id)?;
-        self.retire(&mut book, id)
+        let mut registry = self.registry();
+        registry.real(id)?;
+        self.retire(&mut registry, id)
     }
 
     /// Ends the use of a slot. The generation stays in the map, for its next user
     /// to get another.
-    pub(super) fn retire(&self, book: &mut Book, id: RealId) -> Result<()> {
-        self.free_cookie_ids(book, id)?;
+    pub(super) fn retire(&self, registry: &mut Registry, id: RealId) -> Result<()> {
+        self.free_cookie_ids(registry, id)?;
         let old = self.reals.get(&id)?.unwrap_or_default();
         let gone = abi::RealValue {
             r#gen: old.r#gen,
             ..Default::default()
         };
         self.reals.put(&id, &gone)?;
-        book.down.remove(&id);
-        if let Some(real) = book.reals.take(id) {
-            self.forget_owner(book, real.vip, id)?;
+        registry.down.remove(&id);
+        if let Some(real) = registry.reals.take(id) {
+            self.forget_owner(registry, real.vip, id)?;
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ impl LoadBalancer {
     }
 }
 
-impl Book {
+impl Registry {
     pub(super) fn real(&self, id: RealId) -> Result<Real> {
         self.reals.get(id).ok_or(DataPlaneError::UnknownReal(id))
     }

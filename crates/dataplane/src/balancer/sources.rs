@@ -69,21 +69,21 @@ impl LoadBalancer {
     /// Flows that are known stay where they are. A group of prefixes that the VIP had
     /// keeps its counter.
     pub fn set_sources(&self, id: VipId, wanted: &[SourceRing]) -> Result<()> {
-        let mut book = self.book();
-        let vip = book.vip(id)?;
+        let mut registry = self.registry();
+        let vip = registry.vip(id)?;
         for source in wanted {
             let mut ids = source.ring.iter().chain(&source.plain);
-            if let Some(unknown) = ids.find(|real| book.real(**real).is_err()) {
+            if let Some(unknown) = ids.find(|real| registry.real(**real).is_err()) {
                 return Err(DataPlaneError::UnknownReal(*unknown));
             }
         }
-        let former = book.sources.remove(&id).unwrap_or_default();
+        let former = registry.sources.remove(&id).unwrap_or_default();
         if former.is_empty() && wanted.is_empty() {
             return Ok(());
         }
-        let groups = self.number_groups(&book, &former, wanted);
-        // What is there is kept in the book, also when the rest fails.
-        book.sources.insert(id, former.clone());
+        let groups = self.number_groups(&registry, &former, wanted);
+        // What is there is kept in the registry, also when the rest fails.
+        registry.sources.insert(id, former.clone());
         let groups = groups?;
         let mut all = former.clone();
         all.extend(
@@ -92,7 +92,7 @@ impl LoadBalancer {
                 .filter(|group| !former.contains(group))
                 .cloned(),
         );
-        book.sources.insert(id, all);
+        registry.sources.insert(id, all);
         self.fill_groups(&groups, wanted)?;
         for group in &groups {
             for prefix in &group.prefixes {
@@ -110,8 +110,8 @@ impl LoadBalancer {
         })?;
         self.drop_groups(id, &former, &groups)?;
         match has {
-            true => book.sources.insert(id, groups),
-            false => book.sources.remove(&id),
+            true => registry.sources.insert(id, groups),
+            false => registry.sources.remove(&id),
         };
         Ok(())
     }
@@ -119,7 +119,7 @@ impl LoadBalancer {
     /// A number for each wanted group: that which its prefixes have, else a free one.
     fn number_groups(
         &self,
-        book: &Book,
+        registry: &Registry,
         former: &[Group],
         wanted: &[SourceRing],
     ) -> Result<Vec<Group>> {
@@ -132,7 +132,12 @@ impl LoadBalancer {
                 Some(group) => group.number,
                 None => {
                     let taken = |number: &u32| {
-                        let others = book.sources.values().flatten().chain(former).chain(&groups);
+                        let others = registry
+                            .sources
+                            .values()
+                            .flatten()
+                            .chain(former)
+                            .chain(&groups);
                         others.into_iter().any(|group| group.number == *number)
                     };
                     let max = self.sources.groups.max_entries();
@@ -231,15 +236,15 @@ impl LoadBalancer {
     }
 
     /// Takes a VIP's sources away; its value is gone already.
-    pub(super) fn forget_sources(&self, book: &mut Book, id: VipId) -> Result<()> {
-        let former = book.sources.remove(&id).unwrap_or_default();
+    pub(super) fn forget_sources(&self, registry: &mut Registry, id: VipId) -> Result<()> {
+        let former = registry.sources.remove(&id).unwrap_or_default();
         self.drop_groups(id, &former, &[])
     }
 
     /// New flows that went by each group of a VIP's prefixes, in the groups' order.
     pub fn source_picks(&self, id: VipId) -> Result<Vec<u64>> {
-        let book = self.book();
-        let Some(groups) = book.sources.get(&id) else {
+        let registry = self.registry();
+        let Some(groups) = registry.sources.get(&id) else {
             return Ok(Vec::new());
         };
         let counts = self

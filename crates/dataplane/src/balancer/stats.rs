@@ -44,9 +44,9 @@ impl LoadBalancer {
     /// in a row are read at once: the reals of a VIP mostly cost one system call.
     pub fn real_stats_of(&self, ids: &[RealId]) -> Result<Vec<(RealId, RealStats)>> {
         let in_use: Vec<RealId> = {
-            let book = self.book();
+            let registry = self.registry();
             let ids = ids.iter().copied();
-            ids.filter(|id| book.reals.get(*id).is_some()).collect()
+            ids.filter(|id| registry.reals.get(*id).is_some()).collect()
         };
         let mut all = Vec::with_capacity(in_use.len());
         for row in in_use.chunk_by(|id, next| id + 1 == *next) {
@@ -62,7 +62,7 @@ impl LoadBalancer {
 
     /// A real's latency histogram; empty where it has none, see [`TableLimits`].
     pub fn real_histogram(&self, id: RealId) -> Result<Histogram> {
-        self.book().real(id)?;
+        self.registry().real(id)?;
         if id >= self.real_hist.max_entries() {
             return Ok(Histogram::new());
         }

@@ -226,22 +226,22 @@ impl Vip {
 impl LoadBalancer {
     /// All VIPs with their ids.
     pub fn vips(&self) -> Vec<(VipId, Vip)> {
-        self.book().vips.iter().collect()
+        self.registry().vips.iter().collect()
     }
 
     /// The number of a VIP.
     pub fn vip_id(&self, vip: &Vip) -> Option<VipId> {
-        self.book().vips.id(vip)
+        self.registry().vips.id(vip)
     }
 
     /// Adds a VIP, without a ring: until it gets one, its packets are dropped and
     /// counted as `no_real`. Its counters start at zero.
     pub fn add_vip(&self, vip: &Vip) -> Result<VipId> {
-        let mut book = self.book();
-        if book.vips.id(vip).is_some() {
+        let mut registry = self.registry();
+        if registry.vips.id(vip).is_some() {
             return Err(DataPlaneError::DuplicateVip(vip.to_string()));
         }
-        let id = book
+        let id = registry
             .vips
             .free(self.vip_stats.max_entries())
             .ok_or(DataPlaneError::Full {
@@ -258,24 +258,24 @@ impl LoadBalancer {
             ..Default::default()
         };
         self.put_vip(&vip.key(), &value)?;
-        book.vips.put(id, *vip);
+        registry.vips.put(id, *vip);
         Ok(id)
     }
 
     /// Removes a VIP with its ring and its reals. Packets to it then pass on to the
     /// kernel.
     pub fn remove_vip(&self, id: VipId) -> Result<()> {
-        let mut book = self.book();
-        let vip = book.vip(id)?;
+        let mut registry = self.registry();
+        let vip = registry.vip(id)?;
         let value = self.vips.get(&vip.key())?.unwrap_or_default();
         self.yield_fragments(&vip, id)?;
         self.drop_vip(&vip.key())?;
-        book.vips.take(id);
-        self.remove_beside(&book, &vip)?;
-        if book.cookies.remove(&id).is_some() | book.forgetful.remove(&id) {
-            self.set_vip_first(&book)?;
+        registry.vips.take(id);
+        self.remove_beside(&registry, &vip)?;
+        if registry.cookies.remove(&id).is_some() | registry.forgetful.remove(&id) {
+            self.set_vip_first(&registry)?;
         }
-        self.forget_sources(&mut book, id)?;
+        self.forget_sources(&mut registry, id)?;
         for (size, number) in [
             (value.ring_size, id),
             (value.plain_size, self.plain_ring(id)),
@@ -285,10 +285,10 @@ impl LoadBalancer {
                 self.rings.clear(number)?;
             }
         }
-        book.owners.remove(&id);
-        let of_vip = book.reals.iter().filter(|(_, real)| real.vip == id);
+        registry.owners.remove(&id);
+        let of_vip = registry.reals.iter().filter(|(_, real)| real.vip == id);
         for (real, _) in of_vip.collect::<Vec<_>>() {
-            self.retire(&mut book, real)?;
+            self.retire(&mut registry, real)?;
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl LoadBalancer {
     /// old ring: from Linux 6.8 on once in all, before that once for each ring. As long again
     /// where a ring gets shorter.
     pub fn set_rings(&self, rings: &[VipRings]) -> Result<()> {
-        let mut book = self.book();
+        let mut registry = self.registry();
         let mut swaps = Vec::new();
         let mut owners = BTreeMap::new();
         // Of rings that are there, and become empty.
@@ -320,9 +320,9 @@ impl LoadBalancer {
             plain,
         } in rings
         {
-            let vip = book.vip(*id)?;
+            let vip = registry.vip(*id)?;
             let mut ids = ring.iter().chain(plain.iter().flatten());
-            if let Some(unknown) = ids.find(|real| book.real(**real).is_err()) {
+            if let Some(unknown) = ids.find(|real| registry.real(**real).is_err()) {
                 return Err(DataPlaneError::UnknownReal(*unknown));
             }
             // The size in use never exceeds the ring: it shrinks before the swap, until no CPU
@@ -336,7 +336,7 @@ impl LoadBalancer {
             let plain_of = |old: u32| plain.as_ref().map_or(old, |plain| plain.len() as u32);
             let plain_size = old.plain_size.min(plain_of(old.plain_size));
             let mut former_size = old.former_size;
-            if let Some(next) = Self::next_owners(&book, of_vip, &old) {
+            if let Some(next) = Self::next_owners(&registry, of_vip, &old) {
                 former_size = former_size.min(next.former_size());
                 is_shorter |= former_size < old.former_size;
                 // In front of the ring itself: a slot's owner is its own former one for a moment.
@@ -373,7 +373,7 @@ impl LoadBalancer {
             plain,
         } in rings
         {
-            self.change(&book.vip(*id)?, *id, |value| {
+            self.change(&registry.vip(*id)?, *id, |value| {
                 value.ring_size = ring.len() as u32;
                 if let Some(plain) = plain {
                     value.plain_size = plain.len() as u32;
@@ -386,7 +386,7 @@ impl LoadBalancer {
         for number in emptied {
             self.rings.clear(number)?;
         }
-        book.owners.append(&mut owners);
+        registry.owners.append(&mut owners);
         Ok(())
     }
 
@@ -403,15 +403,16 @@ impl LoadBalancer {
 
     /// The rings of these VIPs, as [`ring`](Self::ring) has them.
     pub fn rings(&self, vips: &[VipId]) -> Result<Vec<Vec<RealId>>> {
-        let book = self.book();
-        vips.iter().try_for_each(|vip| book.vip(*vip).map(drop))?;
+        let registry = self.registry();
+        vips.iter()
+            .try_for_each(|vip| registry.vip(*vip).map(drop))?;
         self.rings.read(vips)
     }
 
     /// Sets which connections of a VIP are measured at any of its reals.
     pub fn set_vip_sampling(&self, id: VipId, sampling: Sampling) -> Result<()> {
-        let book = self.book();
-        let vip = book.vip(id)?;
+        let registry = self.registry();
+        let vip = registry.vip(id)?;
         let sampling = abi::SamplingValue::from(sampling);
         let known = self.vips.get(&vip.key())?;
         match known.is_some_and(|value| value.sampling == sampling) {
@@ -424,21 +425,21 @@ impl LoadBalancer {
     /// remember none. Any ring works with any way to pick, so the order of this and of
     /// [`set_ring`](Self::set_ring) does not matter.
     pub fn set_picking(&self, id: VipId, picking: Picking) -> Result<()> {
-        let mut book = self.book();
-        let vip = book.vip(id)?;
+        let mut registry = self.registry();
+        let vip = registry.vip(id)?;
         self.change(&vip, id, |value| picking.store(value))?;
         match picking.remember {
-            true => book.forgetful.remove(&id),
-            false => book.forgetful.insert(id),
+            true => registry.forgetful.remove(&id),
+            false => registry.forgetful.insert(id),
         };
-        self.set_vip_first(&book)
+        self.set_vip_first(&registry)
     }
 
     /// Has the next new flow of a VIP with [`Pick::Turn`] take slot `turn` modulo the
     /// ring's size.
     pub fn set_turn(&self, id: VipId, turn: u64) -> Result<()> {
-        let book = self.book();
-        book.vip(id)?;
+        let registry = self.registry();
+        registry.vip(id)?;
         let value = abi::Turns {
             taken: turn,
             ..Default::default()
@@ -448,14 +449,14 @@ impl LoadBalancer {
 
     /// How many turns a VIP has given.
     pub fn turns(&self, id: VipId) -> Result<u64> {
-        self.book().vip(id)?;
+        self.registry().vip(id)?;
         Ok(self.turns.get(&id)?.unwrap_or_default().taken)
     }
 
     /// What a VIP has besides its ring.
     pub fn vip_options(&self, id: VipId) -> Result<VipOptions> {
-        let book = self.book();
-        let vip = book.vip(id)?;
+        let registry = self.registry();
+        let vip = registry.vip(id)?;
         let value = self
             .vips
             .get(&vip.key())?
@@ -477,8 +478,8 @@ impl LoadBalancer {
 
     /// Sets what a VIP has besides its ring; the ring and all flows stay.
     pub fn set_vip_options(&self, id: VipId, options: VipOptions) -> Result<()> {
-        let mut book = self.book();
-        let vip = book.vip(id)?;
+        let mut registry = self.registry();
+        let vip = registry.vip(id)?;
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         let by_address = options.fragments || options.by_address;
         let flags = flag(by_address, abi::VIP_PICK_BY_ADDRESS)
@@ -492,7 +493,7 @@ impl LoadBalancer {
             value.flags &= !OPTION_FLAGS;
             value.flags |= flags;
         })?;
-        self.keep_owners(&mut book, id, options.second_chance)?;
+        self.keep_owners(&mut registry, id, options.second_chance)?;
         if !options.fragments {
             return self.yield_fragments(&vip, id);
         }
@@ -550,9 +551,9 @@ impl LoadBalancer {
 
     /// Removes the entries beside a VIP that is gone, as far as no other VIP has them. The table
     /// is not read: many VIPs may go at a time.
-    fn remove_beside(&self, book: &Book, vip: &Vip) -> Result<()> {
+    fn remove_beside(&self, registry: &Registry, vip: &Vip) -> Result<()> {
         let address = vip.address_key();
-        let others = book.vips.iter().map(|(_, other)| other);
+        let others = registry.vips.iter().map(|(_, other)| other);
         let others = others.filter(|other| other.address_key() == address);
         let held: Vec<_> = others
             .flat_map(|other| [other.address_key(), other.fragments_key()])
@@ -566,8 +567,8 @@ impl LoadBalancer {
     }
 
     /// Removes the entries of addresses that have no VIP any more, a predecessor's.
-    pub(super) fn remove_bare_addresses(&self, book: &Book) -> Result<()> {
-        let vips = book.vips.iter();
+    pub(super) fn remove_bare_addresses(&self, registry: &Registry) -> Result<()> {
+        let vips = registry.vips.iter();
         let held = vips.flat_map(|(_, vip)| [vip.address_key(), vip.fragments_key()]);
         let held: HashSet<_> = held.collect();
         for (key, _) in self.vips.entries()? {
@@ -614,7 +615,7 @@ pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Inventory> {
     })
 }
 
-impl Book {
+impl Registry {
     pub(super) fn vip(&self, id: VipId) -> Result<Vip> {
         self.vips.get(id).ok_or(DataPlaneError::UnknownVip(id))
     }

@@ -18,8 +18,8 @@ use std::process::{Command, Stdio};
 use causeway_dataplane::abi::Verdict;
 use causeway_dataplane::{
     AttachedMode, CookieHooks, DataPlaneError, Decapsulator, DecapsulatorOptions, Forwarding,
-    HoldChanges, LoadBalancer, LoadBalancerOptions, Protocol, Real, RealId, SourceRing,
-    TableLimits, Vip, VipId, VipRings, XdpMode,
+    LoadBalancer, LoadBalancerOptions, Protocol, Real, RealId, Repairs, SourceRing, TableLimits,
+    Vip, VipId, VipRings, XdpMode,
 };
 use causeway_netio::{NextHop, OuterSource};
 

@@ -292,16 +292,16 @@ fn a_control_group_that_comes_and_goes_with_its_service_is_followed() {
         assert!(said.contains("there is no control group"), "{said}");
         fs::create_dir(&group).expect("a group");
         assert_eq!(set(), Ok((1, 0)));
-        assert_eq!(mend(), Ok(HoldChanges::default()));
+        assert_eq!(mend(), Ok(Repairs::default()));
         // The service starts anew.
         fs::remove_dir(&group).expect("no group");
         fs::create_dir(&group).expect("another group");
         wait_for("its program", || set() == Ok((1, 0)));
-        assert_eq!(mend(), Ok(HoldChanges::default()));
+        assert_eq!(mend(), Ok(Repairs::default()));
         assert!(pins.join("link_cookie_open").exists());
         drop(server);
         let (server, _) = Decapsulator::start(&options).expect("a takeover");
-        assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        assert_eq!(server.mend().expect("a look"), Repairs::default());
         drop(server);
         Decapsulator::detach(&pins).expect("a detach");
         fs::remove_dir(&group).expect("no group");
@@ -363,7 +363,7 @@ fn another_control_group_gets_the_program_in_the_place_of_the_former() {
         drop(server);
         let server = start(&former);
         assert_eq!([&former, &wanted].map(|of| sockops_of(of)), [1, 0]);
-        assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        assert_eq!(server.mend().expect("a look"), Repairs::default());
         drop(server);
         assert_eq!(sockops_of(&former), 1, "its link is pinned");
         Decapsulator::detach(&pins).expect("a detach");
@@ -404,7 +404,7 @@ fn a_control_group_that_is_made_anew_gets_the_program_while_sockets_keep_the_for
             server.mend().is_ok_and(|changes| changes.filters == 1)
         });
         assert_eq!(sockops_of(&group), 1);
-        assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+        assert_eq!(server.mend().expect("a look"), Repairs::default());
         drop(keeper.stdin.take());
         keeper.wait().expect("the end of bash");
         drop(server);
@@ -421,7 +421,7 @@ fn a_servers_interface_that_is_made_anew_gets_all_programs() {
         let (server, _) = Decapsulator::start(&options).expect("a decapsulator");
         let mend = || server.mend().map_err(|error| error.to_string());
         let filters = || on_hooks().map(|(links, is_filter)| links > 0 || is_filter);
-        assert_eq!(mend(), Ok(HoldChanges::default()));
+        assert_eq!(mend(), Ok(Repairs::default()));
         ip("link del lb0");
         let said = mend().expect_err("no interface");
         assert!(said.contains("interface lb0 is gone"), "{said}");
@@ -447,6 +447,6 @@ fn a_servers_interface_that_is_made_anew_gets_all_programs() {
             all,
             "and the layout"
         );
-        assert_eq!(mend(), Ok(HoldChanges::default()));
+        assert_eq!(mend(), Ok(Repairs::default()));
     });
 }

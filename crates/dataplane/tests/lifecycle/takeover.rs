@@ -459,7 +459,7 @@ fn a_decapsulator_without_cookies_takes_down_those_of_its_predecessor() {
             assert!(started.took_over);
             assert_eq!(has_tc_programs(), [false, false]);
             assert!(!with.pin_dir.join("link_cookie_open").exists());
-            assert_eq!(server.mend().expect("a look"), HoldChanges::default());
+            assert_eq!(server.mend().expect("a look"), Repairs::default());
         }
     });
 }

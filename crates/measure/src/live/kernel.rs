@@ -11,9 +11,9 @@ use causeway_core::hist::Latencies;
 use causeway_dataplane::{DataPlaneError, KernelMeter, MeterHook, MeterOptions, MeterSample};
 
 use super::super::args::{Filter, MeasureArgs};
-use super::super::names::Per;
 use super::super::rows::{Line, Style};
 use super::super::totals::Totals;
+use super::super::words::Per;
 use super::{Counters, GRACE_NS, Source, State, now_ns};
 
 /// Servers whose distributions the kernel keeps: 3.5 KiB each, for each estimator.

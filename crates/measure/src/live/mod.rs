@@ -21,11 +21,11 @@ use causeway_service::stop;
 
 use super::args::MeasureArgs;
 use super::collect::Found;
-use super::names::{AttachName, Format, Per};
 use super::page::Source as PageSource;
 use super::rows::{Line, Rows, Style};
 use super::sink::Target;
 use super::totals::Totals;
+use super::words::{AttachName, Format, Per};
 use kernel::Kernel;
 use recent::Recent;
 use serve::Server;

@@ -76,7 +76,7 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::Per;
+    use crate::words::Per;
 
     fn row(port: u16) -> FlowEstimate {
         FlowEstimate {

@@ -375,9 +375,9 @@ mod tests {
 
     use super::*;
     use crate::group::Grouping;
-    use crate::names::{Format, Per};
     use crate::rows::Label;
     use crate::totals::Wanted;
+    use crate::words::{Format, Per};
 
     fn style() -> Style {
         Style {

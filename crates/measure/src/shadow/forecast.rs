@@ -9,7 +9,7 @@ use causeway_core::flow::Cidr;
 use causeway_core::hist::Latencies;
 use causeway_core::select::{RealKey, RingMember, RingSize, maglev};
 
-use super::pool::{Kind, Method, Pool};
+use super::existing::{ExistingBalancer, Kind, Method};
 use super::queue::ServerModel;
 use super::recording::{Connection, Recording, Request};
 use super::replay::{Outcome, Pick, Visit, dealt_anew, replay};
@@ -47,7 +47,7 @@ struct OfServer<'a> {
 
 /// What the recording says. `lost`: packets that the kernel dropped before they were seen.
 pub(super) fn report(recording: &Recording, wanted: &[Cidr], source: String, lost: u64) -> Report {
-    let pool = Pool::find(recording, wanted);
+    let pool = ExistingBalancer::find(recording, wanted);
     let servers: Vec<OfServer> = pool
         .servers
         .iter()
@@ -72,7 +72,7 @@ pub(super) fn report(recording: &Recording, wanted: &[Cidr], source: String, los
 }
 
 impl<'a> OfServer<'a> {
-    fn new(pool: &Pool, recording: &'a Recording, address: SocketAddr) -> Self {
+    fn new(pool: &ExistingBalancer, recording: &'a Recording, address: SocketAddr) -> Self {
         let connections: Vec<&Connection> = pool.connections(recording, address).collect();
         let requests: Vec<Request> = connections
             .iter()
@@ -160,7 +160,7 @@ fn percentiles(requests: &[Request]) -> (Percentiles, Latencies) {
 }
 
 /// What clients wait for, where they were seen beside the servers.
-fn clients(recording: &Recording, pool: &Pool) -> Option<Percentiles> {
+fn clients(recording: &Recording, pool: &ExistingBalancer) -> Option<Percentiles> {
     let of_fronts = recording.connections.iter();
     let of_fronts = of_fronts.filter(|of| pool.fronts.contains(&of.server));
     let requests: Vec<Request> = of_fronts
@@ -372,7 +372,7 @@ fn grade(
 }
 
 /// What changes break, of the connections that live at a time.
-fn broken(recording: &Recording, pool: &Pool, servers: &[OfServer<'_>]) -> Vec<Broken> {
+fn broken(recording: &Recording, pool: &ExistingBalancer, servers: &[OfServer<'_>]) -> Vec<Broken> {
     if servers.is_empty() {
         return Vec::new();
     }
@@ -461,7 +461,7 @@ fn astray(recording: &Recording, servers: &[OfServer<'_>]) -> f64 {
 
 /// Part of the clients' connections that have no TCP timestamps for a cookie; `None`: no SYN
 /// of a client was seen.
-fn without_timestamps(recording: &Recording, pool: &Pool) -> Option<f64> {
+fn without_timestamps(recording: &Recording, pool: &ExistingBalancer) -> Option<f64> {
     let of_clients: &[SocketAddr] = match pool.kind {
         Kind::Proxy => &pool.fronts,
         Kind::Forwarder => &pool.servers,

@@ -7,8 +7,8 @@
 
 #[cfg(test)]
 mod chance;
+mod existing;
 mod forecast;
-mod pool;
 mod queue;
 mod recording;
 mod replay;

@@ -8,7 +8,7 @@ use causeway_core::estimate::Quality;
 use causeway_report::table::{TextTable, course};
 use serde::{Serialize, Serializer};
 
-use super::pool::{Kind, Method};
+use super::existing::{Kind, Method};
 
 /// All that a run reports.
 #[derive(Debug, Serialize)]

@@ -3,10 +3,9 @@
 
 use std::mem::MaybeUninit;
 
-use causeway_dataplane::RunTimes;
-
 use super::instrument::Instrument;
 use super::{BenchError, alone};
+use crate::run_time::RunTimes;
 
 /// Runs that it is the mean of.
 const RUNS: u32 = 200_000;
@@ -17,7 +16,7 @@ pub fn statistics_floor() -> Result<f64, BenchError> {
     alone(|| {
         let mut storage = MaybeUninit::uninit();
         let instrument = Instrument::load(&mut storage)?;
-        let _on = RunTimes::enable().map_err(|cause| BenchError::Attach { cause })?;
+        let _on = RunTimes::enable()?;
         instrument.run_empty(RUNS)?;
         // Others' benchmarks may have loaded theirs; this one is the newest that ran.
         let mut ran = RunTimes::of("bench_empty").into_iter();

@@ -10,7 +10,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_bench::dataplane::statistics_floor;
-use causeway_dataplane::{RunTime, RunTimes};
+use causeway_bench::run_time::{RunTime, RunTimes};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, decapsulate};

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_dataplane::RunTimes;
+use causeway_bench::run_time::RunTimes;
 use serde_json::{Value, json};
 
 use super::bench::Bench;

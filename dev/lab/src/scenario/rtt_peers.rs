@@ -23,7 +23,7 @@ mod figures;
 mod programs;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_dataplane::sampler_cost;
+use causeway_bench::sampler::sampler_cost;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;

@@ -7,7 +7,6 @@ mod tables;
 
 use std::net::IpAddr;
 
-use causeway_dataplane::RunTimes;
 use causeway_dataplane::abi::{
     Plain, SynAttempt, SynEntry, SynOrigin, SynPrefix, SynResponses, SynRetryTime, SynSlot,
     SynSlotLocked, VipKey, addr_bytes,
@@ -23,7 +22,6 @@ const MS: u64 = 1_000_000;
 const SLOT_MS: u64 = 250;
 const RING: u32 = 64;
 const CLOCK_METADATA: u32 = 1;
-const CLOCK_KTIME: u32 = 0;
 /// The interface of BPF_PROG_TEST_RUN.
 const LOOPBACK: u32 = 1;
 /// TC_ACT_UNSPEC: on to the next filter.
@@ -75,13 +73,9 @@ impl Kernel {
     }
 
     fn with_room(half_open: u32) -> Self {
-        Self::with(half_open, CLOCK_METADATA)
-    }
-
-    fn with(half_open: u32, clock: u32) -> Self {
         let mut open = SynSkelBuilder::default().open(storage()).expect("open");
         let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
-        rodata.cfg_clock = clock;
+        rodata.cfg_clock = CLOCK_METADATA;
         rodata.cfg_slot_ns = SLOT_MS * MS;
         rodata.cfg_ring = RING;
         rodata.cfg_services = 2;

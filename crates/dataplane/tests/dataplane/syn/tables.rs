@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables that are full or used again, and what a packet costs.
-
-use std::os::fd::{AsFd as _, AsRawFd as _};
+//! Tables that are full or used again.
 
 use super::*;
 
@@ -79,75 +77,6 @@ fn a_flood_fills_the_table_of_attempts_and_leaves_connections_alone() {
         2000,
         "every SYN is counted"
     );
-}
-
-/// What segments cost, by the kernel's own statistics, printed for docs/status.md: of whole
-/// connections, so that no segment is like the one before. Two readings of the clock are in
-/// each figure; the first line says what they take.
-#[test]
-fn cost_of_a_segment() {
-    const CONNECTIONS: u32 = 500;
-    let kernel = Kernel::with(65536, CLOCK_KTIME);
-    let _enabled = RunTimes::enable().expect("statistics; they need root");
-    let programs = [
-        &kernel.skel.progs.causeway_syn_in,
-        &kernel.skel.progs.causeway_syn_out,
-    ];
-    let segments: [(&str, usize, u8, &[u8]); 8] = [
-        ("nothing of ours", 0, 0, b""),
-        ("a fresh SYN", 0, SYN, b""),
-        ("its SYN-ACK", 1, SYN | ACK, b""),
-        ("the ACK that establishes", 0, ACK, b""),
-        ("a request", 0, ACK | PSH, b"GET /"),
-        ("an answer", 1, ACK | PSH, &[b'c'; 1400]),
-        ("an ACK", 0, ACK, b""),
-        ("a FIN", 1, ACK | FIN, b""),
-    ];
-    for (at, (what, way, flags, payload)) in segments.into_iter().enumerate() {
-        let total = || {
-            let mut info = libbpf_sys::bpf_prog_info::default();
-            let mut len = size_of_val(&info) as u32;
-            let fd = programs[way].as_fd().as_raw_fd();
-            let to = std::ptr::from_mut(&mut info).cast();
-            // SAFETY: `info` is writable for `len` bytes.
-            let ret = unsafe { libbpf_sys::bpf_obj_get_info_by_fd(fd, to, &mut len) };
-            assert_eq!(ret, 0);
-            (info.run_cnt, info.run_time_ns)
-        };
-        let before = total();
-        for n in 0..CONNECTIONS {
-            let source = IpAddr::from([198, 51, 100, (n >> 8) as u8 + 1]);
-            let tuple = Tuple {
-                src: source,
-                ..Tuple::new("0.0.0.0", 10_000 + n as u16, SERVICE4, 80)
-            };
-            // An ACK comes behind the request.
-            let said = if at > 4 { 5 } else { 0 };
-            let seq = match (way, flags & SYN) {
-                (0, SYN) => ISN,
-                (0, _) => ISN.wrapping_add(1 + said),
-                (_, SYN) => SERVER_ISN,
-                _ => SERVER_ISN + 1,
-            };
-            let tcp = Tcp {
-                flags,
-                seq,
-                ack: [SERVER_ISN + 1, ISN.wrapping_add(1)][way],
-                options: &[],
-                payload,
-            };
-            match (what, way) {
-                ("nothing of ours", _) => kernel.come(&arriving(&tuple.udp(b"no TCP"))),
-                (_, 0) => kernel.come(&arriving(&tuple.tcp(tcp))),
-                _ => kernel.go(&leaving(&tuple.reversed().tcp(tcp))),
-            }
-        }
-        let (runs, time_ns) = total();
-        assert_eq!(runs - before.0, u64::from(CONNECTIONS), "{what}");
-        let mean_ns = (time_ns - before.1) / u64::from(CONNECTIONS);
-        println!("{what}: {mean_ns} ns");
-    }
-    assert_eq!(kernel.entries().0, 0, "all were established");
 }
 
 /// Segments that a driver tagged or left in pages are read like others: the tag is in

@@ -19,7 +19,7 @@ use crate::xdp::{self, Link, XdpMode};
 
 /// A program on its interface, and the pins that hold it and its maps.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct Upkeep {
     pub(crate) blueprint: Blueprint,
     pub(crate) interface: String,
     pub(crate) mode: XdpMode,
@@ -31,7 +31,7 @@ pub(crate) struct Hold {
 
 /// What a look at a data plane has put right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HoldChanges {
+pub struct Repairs {
     /// The interface that the program has been attached to again.
     pub attached: Option<Interface>,
     /// Pins that were gone and have been made again.
@@ -50,7 +50,7 @@ enum Place {
     Lost,
 }
 
-impl Hold {
+impl Upkeep {
     pub(crate) fn new(
         blueprint: Blueprint,
         interface: &Interface,
@@ -78,7 +78,7 @@ impl Hold {
     }
 
     /// Looks, and puts right what can be. The error says what cannot; what works goes on.
-    pub(crate) fn mend(&mut self) -> Result<HoldChanges> {
+    pub(crate) fn mend(&mut self) -> Result<Repairs> {
         let attached = self.mend_link();
         // Also those of a data plane without an interface: its tables are to outlive the process.
         let pinned = self.mend_pins();
@@ -88,7 +88,7 @@ impl Hold {
         if attached.is_none() && pinned == 0 {
             self.check_link()?;
         }
-        Ok(HoldChanges {
+        Ok(Repairs {
             // That of a new link was not gone.
             pinned: pinned.saturating_sub(usize::from(attached.is_some())),
             attached,

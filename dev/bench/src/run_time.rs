@@ -6,11 +6,10 @@ use std::ffi::OsStr;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::Path;
 
+use libbpf_rs::Link;
 use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
-use crate::error::{DataPlaneError, Result};
-use crate::map::errno;
-use crate::xdp::Link;
+use crate::dataplane::{BenchError, failed};
 
 /// Totals of one loaded program since statistics were first enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +43,14 @@ impl RunTimes {
     ///
     /// # Errors
     /// Without CAP_SYS_ADMIN, or before Linux 5.8.
-    pub fn enable() -> Result<Self> {
+    pub fn enable() -> Result<Self, BenchError> {
         // SAFETY: takes a number and returns a descriptor or an error.
         let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
         if fd < 0 {
-            return Err(DataPlaneError::Bpf {
-                doing: "enable the kernel's run-time statistics of BPF programs".to_owned(),
-                cause: errno(fd),
-            });
+            let cause = libbpf_rs::Error::from_raw_os_error(-fd);
+            return Err(failed(
+                "enabling the kernel's run-time statistics of BPF programs",
+            )(cause));
         }
         Ok(Self {
             // SAFETY: the descriptor is new and owned here alone.
@@ -70,15 +69,13 @@ impl RunTimes {
             .collect()
     }
 
-    /// The XDP program that the link pinned at `link` has attached; `None`: there is none.
+    /// The program that the link pinned at `link` has attached; `None`: it is gone.
     ///
     /// # Errors
-    /// If the kernel refuses to open the link, or if it attaches no XDP program.
-    pub fn attached(link: &Path) -> Result<Option<RunTime>> {
-        let Some(link) = Link::open(link)? else {
-            return Ok(None);
-        };
-        let attached = link.info()?.program;
+    /// If there is no such link.
+    pub fn attached(link: &Path) -> Result<Option<RunTime>, BenchError> {
+        let link = Link::open(link).and_then(|link| link.info());
+        let attached = link.map_err(failed("opening the program's link"))?.prog_id;
         let mut all = ProgInfoIter::default();
         Ok(all.find(|p| p.id == attached).map(RunTime::from))
     }

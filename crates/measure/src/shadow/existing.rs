@@ -54,7 +54,7 @@ pub(super) enum Method {
 
 /// What stands before the servers now.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct ExistingBalancer {
     pub kind: Kind,
     pub method: Method,
     /// Where clients connect to.
@@ -83,7 +83,7 @@ impl fmt::Display for Method {
     }
 }
 
-impl Pool {
+impl ExistingBalancer {
     /// Looks for servers in the networks of `wanted`; without those, for the endpoints that
     /// share what one other endpoint has.
     pub(super) fn find(recording: &Recording, wanted: &[Cidr]) -> Self {
@@ -287,22 +287,22 @@ mod tests {
     #[test]
     fn a_proxy_is_known_by_its_own_addresses() {
         let proxy = |n| at(2, 40_000 + n);
-        let pool = Pool::find(&recorded(proxy, |n| n % 3), &[]);
+        let pool = ExistingBalancer::find(&recorded(proxy, |n| n % 3), &[]);
         assert_eq!((pool.kind, pool.method), (Kind::Proxy, Method::Turns));
         assert_eq!(pool.fronts, [at(1, 80)]);
         assert_eq!(pool.servers, [at(10, 8080), at(11, 8080), at(12, 8080)]);
-        let uneven = Pool::find(&recorded(proxy, |n| n * n % 11 % 3), &[]);
+        let uneven = ExistingBalancer::find(&recorded(proxy, |n| n * n % 11 % 3), &[]);
         assert_eq!(uneven.method, Method::Connection);
     }
 
     #[test]
     fn a_forwarder_keeps_the_clients_addresses() {
-        let pool = Pool::find(&recorded(client, |n| n % 7 % 3), &[]);
+        let pool = ExistingBalancer::find(&recorded(client, |n| n % 7 % 3), &[]);
         assert_eq!(
             (pool.kind, pool.method),
             (Kind::Forwarder, Method::ClientAddress)
         );
-        let turns = Pool::find(&recorded(client, |n| n % 3), &[]);
+        let turns = ExistingBalancer::find(&recorded(client, |n| n % 3), &[]);
         assert_eq!((turns.kind, turns.method), (Kind::Forwarder, Method::Turns));
     }
 
@@ -316,14 +316,14 @@ mod tests {
         recording
             .connections
             .push(connection(at(2, 50_000), at(99, 6514), 5));
-        let pool = Pool::find(&recording, &named);
+        let pool = ExistingBalancer::find(&recording, &named);
         assert_eq!((pool.kind, pool.method), (Kind::Proxy, Method::Turns));
         assert_eq!(pool.fronts, [at(1, 80)]);
         recording
             .connections
             .push(connection(at(200, 50_000), at(10, 8080), 6));
         for wanted in [&named[..], &[]] {
-            let pool = Pool::find(&recording, wanted);
+            let pool = ExistingBalancer::find(&recording, wanted);
             assert_eq!((pool.kind, pool.method), (Kind::Proxy, Method::Turns));
             assert!(pool.fronts.contains(&at(1, 80)), "{:?}", pool.fronts);
         }
@@ -339,7 +339,7 @@ mod tests {
             of.first_ns += 60_000_000_000;
         }
         recording.connections.extend(early);
-        assert_eq!(Pool::find(&recording, &named).kind, Kind::Proxy);
+        assert_eq!(ExistingBalancer::find(&recording, &named).kind, Kind::Proxy);
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
         let checks = (0..1000).map(|n| connection(at(2, 1_000 + n), at(10, 8080), u64::from(n)));
         recording.connections.extend(checks);
         let named = ["10.0.0.8/29".parse().unwrap()];
-        let pool = Pool::find(&recording, &named);
+        let pool = ExistingBalancer::find(&recording, &named);
         assert_eq!(
             (pool.kind, &pool.fronts[..]),
             (Kind::Forwarder, &[at(1, 80)][..])
@@ -359,7 +359,7 @@ mod tests {
     fn what_is_named_is_taken_and_one_side_alone_tells_no_kind() {
         let recording = recorded(|n| at(2, 40_000 + n), |n| n % 3);
         let named = ["10.0.0.10", "10.0.0.11"].map(|text| text.parse().unwrap());
-        let pool = Pool::find(&recording, &named);
+        let pool = ExistingBalancer::find(&recording, &named);
         assert_eq!(pool.servers, [at(10, 8080), at(11, 8080)]);
         assert_eq!(pool.fronts, [at(1, 80)], "no client connects to the third");
         let behind = Recording {
@@ -370,8 +370,11 @@ mod tests {
                 .collect(),
             ..Recording::default()
         };
-        let pool = Pool::find(&behind, &[]);
+        let pool = ExistingBalancer::find(&behind, &[]);
         assert_eq!((pool.kind, pool.servers.len()), (Kind::Unknown, 3));
-        assert_eq!(Pool::find(&Recording::default(), &[]).servers, []);
+        assert_eq!(
+            ExistingBalancer::find(&Recording::default(), &[]).servers,
+            []
+        );
     }
 }
