@@ -4,8 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
-# As root on a build host the lab and the BPF tests run directly; otherwise
-# only these two steps are raised, never the build.
+# As root on a build host the lab and the BPF tests run directly; otherwise they are
+# raised. `test`, `test-long` and `gen` build what they run: cargo must be on root's PATH.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 # What `causeway version` calls the build.
 export CAUSEWAY_BUILD ?= $(shell git rev-parse --short HEAD 2>/dev/null)
@@ -39,9 +39,10 @@ sbom: ## list what the packages' binaries are made of, as CycloneDX: target/deb/
 	sed 's,path+file://$(CURDIR),path+file:///causeway,g' crates/kubernetes/causeway-kubernetes.cdx.json >target/deb/causeway-kubernetes.cdx.json
 	find crates dev -name '*.cdx.json' -delete
 
-image: ## build a container image of them, target/deb/causeway-image.tar (as root)
+image: build-setup ## build a container image of them, target/deb/causeway-image.tar (as root)
 	@scripts/setup image
-	CARGO="$(CARGO)" $(SUDO) scripts/image
+	$(CARGO) build --release --locked --package causeway --package causeway-kubernetes
+	BINARY=$(or $(CARGO_TARGET_DIR),target)/release/causeway $(SUDO) scripts/image
 
 demo: build-dev ## the whole thing on this machine; results in target/demo/
 	$(SUDO) target/release/causeway-lab demo --out target/demo

@@ -54,11 +54,20 @@ impl Section {
     }
 }
 
-fn sections(text: &str) -> Result<Vec<Section>, Unreadable> {
+fn sections(text: &str, remarks: &mut Vec<Remark>) -> Result<Vec<Section>, Unreadable> {
     let mut sections: Vec<Section> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let (line, words) = (index + 1, words(line, &['#']));
         let Some(first) = words.first() else { continue };
+        // HAProxy decides by them what it reads; the end of a condition is told at its begin.
+        if first.starts_with('.') {
+            if first != ".endif" {
+                let what = format!("{}, left out", words.join(" "));
+                let instead = "conditions are not looked at, and what depends on them is read: remove from the file what does not hold";
+                remarks.push(remark(line, what, instead));
+            }
+            continue;
+        }
         if SECTIONS.contains(&first.as_str()) {
             sections.push(Section {
                 line,
@@ -83,11 +92,11 @@ fn sections(text: &str) -> Result<Vec<Section>, Unreadable> {
 }
 
 pub(crate) fn read(text: &str, beside: &ImportContext) -> Result<Draft, Unreadable> {
-    let sections = sections(text)?;
     let mut draft = Draft {
         origin: "HAProxy",
         ..Draft::default()
     };
+    let sections = sections(text, &mut draft.remarks)?;
     // Sections of defaults by their names; the last one before a proxy holds where it names none.
     let mut named: HashMap<String, Proxy> = HashMap::new();
     let mut defaults = Proxy::default();

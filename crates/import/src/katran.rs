@@ -6,14 +6,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::Unreadable;
-use crate::draft::{Draft, Protocol, Real, Service};
+use crate::draft::{Draft, Protocol, Real, Service, remark};
 use crate::toml::quoted;
 use crate::words::{endpoint, is_mac, words};
 
 /// Flags of the client that have no value.
-const SWITCHES: [&str; 16] = [
-    "A", "E", "D", "a", "e", "d", "s", "sum", "lru", "l", "unset", "del_hc", "list_hc", "list_mac",
-    "C", "list_qm",
+const SWITCHES: [&str; 18] = [
+    "A", "E", "D", "a", "e", "d", "s", "sum", "lru", "icmp", "l", "unset", "del_hc", "list_hc",
+    "list_mac", "C", "list_qm", "del_qm",
 ];
 
 pub(crate) fn read(text: &str) -> Result<Draft, Unreadable> {
@@ -128,13 +128,26 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// `->10.0.0.1 weight: 1 flags: `.
+    /// `->10.0.0.1 weight: 1 flags: `, perhaps with a blank behind the arrow.
     fn listed_real(&self, draft: &mut Draft) -> Result<(), String> {
-        let address = address(self.word(0).trim_start_matches("->"))?;
-        let weight = weight(self.word(2))?;
+        let joined = self.word(0).trim_start_matches("->");
+        let (of, at) = match joined.is_empty() {
+            true => (self.word(1), 2),
+            false => (joined, 1),
+        };
+        let mut real = Real::new(self.number, address(of)?, weight(self.word(at + 1))?);
+        for flag in self.words.iter().skip(at + 3) {
+            self.real_flag(&mut real, flag);
+        }
         let service = draft.services.last_mut().ok_or("a real without a VIP")?;
-        service.reals.push(Real::new(self.number, address, weight));
+        service.reals.push(real);
         Ok(())
+    }
+
+    fn real_flag(&self, real: &mut Real, flag: &str) {
+        let what = format!("{flag} of real {}, left out", real.address);
+        real.remarks
+            .push(remark(self.number, what, "nothing here is like it"));
     }
 
     /// A flag of the VIP that was read last.
@@ -199,6 +212,7 @@ impl Line<'_> {
         let mut real = None;
         let mut of_real = 1;
         let mut vip_flag = None;
+        let mut real_flag = None;
         let mut unset = false;
         for (flag, value) in flags(words, &SWITCHES) {
             match flag {
@@ -215,7 +229,9 @@ impl Line<'_> {
                 }
                 "r" => real = Some(address(value)?),
                 "w" => of_real = weight(value)?,
-                "f" => vip_flag = Some(value.to_owned()),
+                // `-f` before there was one for reals.
+                "f" | "vf" => vip_flag = Some(value.to_owned()),
+                "rf" => real_flag = Some(value.to_owned()).filter(|flag| !flag.is_empty()),
                 "unset" => unset = true,
                 "change_mac" => {
                     return gateway(draft, value);
@@ -235,9 +251,8 @@ impl Line<'_> {
                 }
                 "server" | "somark" => {}
                 // They show, or clear what a fresh balancer does not have.
-                "s" | "sum" | "lru" | "l" | "list_hc" | "list_mac" | "list_qm" | "C" | "del_hc" => {
-                    return Ok(());
-                }
+                "s" | "sum" | "lru" | "icmp" | "l" | "list_hc" | "list_mac" | "list_qm" | "C"
+                | "del_hc" | "del_qm" => return Ok(()),
                 other => return Err(format!("`-{other}` is not a flag of Katran's client")),
             }
         }
@@ -274,11 +289,21 @@ impl Line<'_> {
         let real = real.ok_or("the command names no real (-r)")?;
         // The last one holds, as it does in Katran.
         let former = service.reals.iter().position(|r| r.address == real);
-        match (action, former) {
-            ("d", Some(former)) => drop(service.reals.remove(former)),
-            ("d", None) => {}
-            (_, Some(former)) => service.reals[former].weight = of_real,
-            (_, None) => service.reals.push(Real::new(self.number, real, of_real)),
+        let real = match (action, former) {
+            ("d", Some(former)) => {
+                service.reals.remove(former);
+                return Ok(());
+            }
+            ("d", None) => return Ok(()),
+            (_, Some(former)) => &mut service.reals[former],
+            (_, None) => {
+                service.reals.push(Real::new(self.number, real, of_real));
+                service.reals.last_mut().ok_or("no real")?
+            }
+        };
+        real.weight = of_real;
+        if let Some(flag) = real_flag {
+            self.real_flag(real, &flag);
         }
         Ok(())
     }

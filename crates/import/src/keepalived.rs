@@ -212,11 +212,13 @@ fn health(template: &Template, service: &mut Service) -> Option<Health> {
         .iter()
         .find_map(|(_, health)| health.clone())?;
     for (server, health) in &template.servers {
-        if health.as_ref() != Some(&first) {
-            let line = server.real.line;
-            let what = format!("real {} has another check, left out", server.real.address);
-            service.remark(line, what, "a VIP's reals are all probed alike");
-        }
+        let address = server.real.address;
+        let what = match health {
+            Some(health) if *health == first => continue,
+            Some(_) => format!("real {address} has another check, left out"),
+            None => format!("real {address} without a check, checked as the others"),
+        };
+        service.remark(server.real.line, what, "a VIP's reals are all probed alike");
     }
     Some(first)
 }
@@ -244,8 +246,8 @@ fn template(block: &Block, left: &mut Left) -> Option<Template> {
                 Some(method) => template.method = method,
                 None => left.line(child, "the methods are NAT, DR and TUN"),
             },
-            "protocol" if word == "UDP" => template.protocol = Protocol::Udp,
-            "protocol" if word != "TCP" => {
+            "protocol" if word.eq_ignore_ascii_case("udp") => template.protocol = Protocol::Udp,
+            "protocol" if !word.eq_ignore_ascii_case("tcp") => {
                 let what = format!("a virtual_server of {word}");
                 left.out(block, &what, "only TCP and UDP are balanced");
                 return None;

@@ -262,6 +262,35 @@ fn a_quorum_is_as_many_reals_as_have_its_weight() {
     }
 }
 
+#[test]
+fn protocols_of_keepalived_have_no_case() {
+    for (word, protocol) in [("tcp", Protocol::Tcp), ("Udp", Protocol::Udp)] {
+        let (imported, config) = virtual_server(&format!("protocol {word}"), &[""]);
+        assert_eq!(told(&imported), [] as [&str; 0], "{word}");
+        assert_eq!(config.vips[0].protocol, protocol, "{word}");
+    }
+    let (imported, config) = virtual_server("protocol sctp", &[""]);
+    assert_eq!(told(&imported), ["1: a virtual_server of sctp, left out"]);
+    assert!(config.vips.is_empty());
+}
+
+#[test]
+fn a_real_of_keepalived_without_a_check_is_told_from_one_with_another() {
+    let check = |kind: &str| format!("{kind} {{\nretry 0\n}}");
+    let (imported, config) = virtual_server(
+        "connect_timeout 1",
+        &[&check("TCP_CHECK"), &check("PING_CHECK"), ""],
+    );
+    assert_eq!(
+        told(&imported),
+        [
+            "11: real 10.0.0.2 has another check, left out",
+            "16: real 10.0.0.3 without a check, checked as the others",
+        ]
+    );
+    assert!(config.vips[0].health.is_some());
+}
+
 /// What keepalived tries again, and when, by keepalived.conf(5) of version 2.2.
 #[test]
 fn a_check_of_keepalived_fails_as_often_as_there() {
@@ -365,6 +394,7 @@ fn command_lines_of_katran_are_carried_over() {
         told(&imported),
         [
             "3: -hc_forwarding false, left out",
+            "7: LOCAL_REAL of real 10.0.0.2, left out",
             "12: QUIC_VIP, left out",
             "13: -quic_mapping fd00::1=7, left out",
             "16: -new_hc 10.0.0.1, left out",
@@ -386,10 +416,13 @@ fn command_lines_of_katran_are_carried_over() {
 #[test]
 fn what_katrans_client_lists_is_carried_over() {
     let (imported, config) = all(SourceFormat::Katran, "katran.list", &beside());
-    assert_eq!(told(&imported), [] as [&str; 0]);
+    assert_eq!(
+        told(&imported),
+        ["5: LOCAL_REAL of real 10.0.0.2, left out"]
+    );
     let web = vip(&config, "192.0.2.1", 80);
     assert!(!web.flow_table);
-    assert_eq!(weights(web), [3, 1]);
+    assert_eq!(weights(web), [3, 1, 2]);
     assert_eq!(vip(&config, "192.0.2.1", 443).protocol, Protocol::Udp);
 }
 
@@ -523,6 +556,81 @@ fn what_speeds_up_a_check_of_haproxy_is_told() {
             "3: on-error mark-down of server a, left out",
         ]
     );
+}
+
+#[test]
+fn values_of_haproxys_words_are_no_words() {
+    for (words, expected) in [
+        ("hash-key id check", &["hash-key id"][..]),
+        ("check hash-key addr", &["hash-key addr"]),
+        ("check namespace backup", &["namespace backup"]),
+        ("namespace disabled check", &["namespace disabled"]),
+        (
+            "check source 10.9.0.1 usesrc backup",
+            &["source 10.9.0.1", "usesrc backup"],
+        ),
+        (
+            "check set-proxy-v2-tlv-fmt(0x20) disabled",
+            &["set-proxy-v2-tlv-fmt(0x20) disabled"],
+        ),
+        ("check tcp-ut 30s guid backup", &[]),
+        (
+            "agent-check agent-port 9999 agent-inter 5s check",
+            &["agent-check", "agent-port 9999", "agent-inter 5s"],
+        ),
+    ] {
+        let (imported, config) = listen(&format!("server a 10.0.0.1:80 {words}"));
+        let expected: Vec<String> = expected
+            .iter()
+            .map(|what| format!("3: {what} of server a, left out"))
+            .collect();
+        assert_eq!(told(&imported), expected, "{words}");
+        let vip = &config.vips[0];
+        assert!(vip.health.is_some(), "{words}");
+        let real = &vip.reals[0];
+        assert_eq!(
+            (real.role, real.maintenance),
+            (RealRole::Primary, false),
+            "{words}"
+        );
+    }
+}
+
+#[test]
+fn a_port_of_haproxy_with_a_sign_is_added_to_the_clients() {
+    for (port, expected) in [
+        (":80", &[][..]),
+        ("", &[]),
+        (":+0", &[]),
+        (":-0", &[]),
+        (":+100", &["3: +100 of server a, left out"]),
+        (
+            ":180",
+            &["3: the server has port 180, in maintenance until it has the VIP's"],
+        ),
+    ] {
+        let (imported, config) = listen(&format!("server a 10.0.0.1{port} check"));
+        assert_eq!(told(&imported), expected, "{port}");
+        let waits = config.vips[0].reals[0].maintenance;
+        assert_eq!(waits, port == ":180", "{port}");
+    }
+}
+
+#[test]
+fn conditions_of_haproxy_are_told_wherever_they_stand() {
+    let text = ".if defined(X)\nglobal\n.notice hello\n.endif\nlisten web\nbind 192.0.2.1:80\n.if feature(OPENSSL)\n\
+                server a 10.0.0.1:80\n.else\nserver b 10.0.0.2:80\n.endif\n";
+    let imported = import(SourceFormat::HaproxyTcp, text, &beside()).expect("a haproxy.cfg");
+    assert_eq!(
+        told(&imported),
+        [
+            "1: .if defined(X), left out",
+            "3: .notice hello, left out",
+            "7: .if feature(OPENSSL), left out",
+            "9: .else, left out",
+        ]
+    );
+    assert_eq!(read(&imported).vips[0].reals.len(), 2);
 }
 
 #[test]

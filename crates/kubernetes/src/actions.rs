@@ -14,6 +14,8 @@ use crate::wanted::{InForce, WantedVip, name_prefix};
 const AGAIN_NS: u64 = 30 * 60 * 1_000_000_000;
 /// What the balancer says no to, in a status.
 const REFUSED: &str = "causeway.dev/Refused";
+/// How an address is reached: packets keep it as their destination.
+const VIP: &str = "VIP";
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +182,7 @@ impl Situation<'_> {
             if told.iter().any(|port| port.error.is_none()) {
                 found.push(Ingress {
                     ip: Some(*address),
-                    ip_mode: Some("VIP".to_owned()),
+                    ip_mode: Some(VIP.to_owned()),
                     ports: told,
                 });
             }
@@ -214,16 +216,19 @@ impl Situation<'_> {
     }
 }
 
-fn has_ours(meta: &ObjectMeta) -> bool {
+/// Whether a Service has our finalizer.
+pub(crate) fn has_ours(meta: &ObjectMeta) -> bool {
     meta.finalizers.iter().any(|of| of == FINALIZER)
 }
 
-/// Whether two say the same: ports have no order.
+/// Whether two say the same: ports have no order, and `VIP` is what a missing mode means. Before
+/// Kubernetes 1.30 API servers do not keep it.
 fn is_same(one: &[Ingress], other: &[Ingress]) -> bool {
     let sorted = |of: &[Ingress]| {
         let mut of = of.to_vec();
         for ingress in &mut of {
             ingress.ports.sort();
+            ingress.ip_mode.get_or_insert_with(|| VIP.to_owned());
         }
         of.sort_by_key(|ingress| ingress.ip);
         of

@@ -76,6 +76,8 @@ impl Transport {
 /// A port of a Service at one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedPort {
+    /// Its name in the Service.
+    pub name: String,
     /// Its number.
     pub port: u16,
     /// Its protocol as the Service says it.
@@ -354,6 +356,7 @@ fn claim(service: &ClusterService, addresses: &[IpAddr]) -> Claim {
     // One that has no address needs no record either.
     let is_recorded = addresses.iter().all(named) && (has_finalizer || addresses.is_empty());
     let ports = service.spec.ports.iter().map(|port| ClaimedPort {
+        name: port.name.clone(),
         port: port.port,
         protocol: port.protocol.clone(),
         outcome: Transport::of(&port.protocol).ok_or(NO_PROTOCOL),

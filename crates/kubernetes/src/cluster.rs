@@ -5,9 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::objects::{ClusterNode, ClusterService, EndpointSlice, ObjectKey, ObjectKind};
 
-/// The label by which a slice names its Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-
 /// What a watch has told.
 #[derive(Debug)]
 pub enum Heard<K> {
@@ -46,18 +43,41 @@ impl<K: ObjectKind> Objects<K> {
         self.0 = Some(known);
     }
 
+    fn get(&self, key: &ObjectKey) -> Option<&K> {
+        self.0.as_ref()?.get(key)
+    }
+
     fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &K)> {
         self.0.iter().flatten()
     }
 }
 
-/// Where a Service's endpoints are.
+/// Where endpoints of a Service's port are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointNodes {
     /// Nodes with one that takes new connections.
     pub ready: BTreeSet<String>,
     /// Nodes with one that ends and still serves.
     pub leaving: BTreeSet<String>,
+}
+
+impl EndpointNodes {
+    /// Those of the port of this name in a Service's slices.
+    pub fn of_port(slices: &[&EndpointSlice], port: &str) -> Self {
+        let mut nodes = Self::default();
+        let slices = slices.iter().filter(|slice| slice.has_port(port));
+        for endpoint in slices.flat_map(|slice| &slice.endpoints) {
+            let Some(node) = &endpoint.node_name else {
+                continue;
+            };
+            if endpoint.conditions.is_ready() {
+                nodes.ready.insert(node.clone());
+            } else if endpoint.conditions.is_leaving() {
+                nodes.leaving.insert(node.clone());
+            }
+        }
+        nodes
+    }
 }
 
 /// The objects of a cluster that matter here.
@@ -96,7 +116,7 @@ impl Cluster {
 
     /// A Service.
     pub fn service(&self, key: &ObjectKey) -> Option<&ClusterService> {
-        self.services.0.as_ref()?.get(key)
+        self.services.get(key)
     }
 
     /// Every node.
@@ -104,29 +124,23 @@ impl Cluster {
         self.nodes.iter().map(|(_, node)| node)
     }
 
-    /// Where the endpoints of each Service are, by the family of their addresses (`IPv4`, `IPv6`).
-    pub fn endpoint_nodes(&self) -> BTreeMap<(ObjectKey, &str), EndpointNodes> {
-        let mut found: BTreeMap<_, EndpointNodes> = BTreeMap::new();
-        for (key, slice) in self.slices.iter() {
-            let Some(name) = slice.metadata.labels.get(SERVICE_NAME) else {
-                continue;
-            };
-            let service = ObjectKey {
-                namespace: key.namespace.clone(),
-                name: name.clone(),
-            };
-            let nodes = found
-                .entry((service, slice.address_type.as_str()))
-                .or_default();
-            for endpoint in &slice.endpoints {
-                let Some(node) = &endpoint.node_name else {
-                    continue;
-                };
-                if endpoint.conditions.is_ready() {
-                    nodes.ready.insert(node.clone());
-                } else if endpoint.conditions.is_leaving() {
-                    nodes.leaving.insert(node.clone());
-                }
+    /// A slice.
+    pub fn slice(&self, key: &ObjectKey) -> Option<&EndpointSlice> {
+        self.slices.get(key)
+    }
+
+    /// A node.
+    pub fn node(&self, key: &ObjectKey) -> Option<&ClusterNode> {
+        self.nodes.get(key)
+    }
+
+    /// The slices of each Service, by the family of their addresses (`IPv4`, `IPv6`).
+    pub fn slices(&self) -> BTreeMap<(ObjectKey, &str), Vec<&EndpointSlice>> {
+        let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (_, slice) in self.slices.iter() {
+            if let Some(service) = slice.service() {
+                let of = (service, slice.address_type.as_str());
+                found.entry(of).or_default().push(slice);
             }
         }
         found

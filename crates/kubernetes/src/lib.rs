@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod election;
 pub mod file;
 mod lines;
+mod news;
 pub mod objects;
 pub mod pool;
 pub mod run;

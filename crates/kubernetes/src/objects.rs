@@ -8,6 +8,9 @@ use std::net::IpAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// The label by which a slice names its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
 /// A kind of object that can be listed and watched.
 pub trait ObjectKind: DeserializeOwned + Send + 'static {
     /// Where the API server has all of them.
@@ -44,6 +47,7 @@ pub struct ObjectMeta {
     pub uid: String,
     pub resource_version: String,
     /// RFC 3339 in UTC: the order of the texts is that of the times.
+    #[serde(deserialize_with = "or_default")]
     pub creation_timestamp: String,
     pub deletion_timestamp: Option<String>,
     pub labels: BTreeMap<String, String>,
@@ -103,6 +107,8 @@ pub struct ServiceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ServicePort {
+    /// Empty where there is no other.
+    pub name: String,
     pub port: u16,
     pub protocol: String,
 }
@@ -147,8 +153,35 @@ pub struct IngressPort {
 pub struct EndpointSlice {
     pub metadata: ObjectMeta,
     pub address_type: String,
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "or_default")]
     pub endpoints: Vec<Endpoint>,
+    #[serde(deserialize_with = "or_default")]
+    pub ports: Vec<SlicePort>,
+}
+
+impl EndpointSlice {
+    /// The Service that it is of.
+    pub fn service(&self) -> Option<ObjectKey> {
+        let name = self.metadata.labels.get(SERVICE_NAME)?;
+        Some(ObjectKey {
+            namespace: self.metadata.namespace.clone(),
+            name: name.clone(),
+        })
+    }
+
+    /// Whether its endpoints have the Service's port of this name: pods may lack one that others have.
+    pub fn has_port(&self, name: &str) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(|port| port.name == name)
+    }
+}
+
+/// A port that all endpoints of a slice have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SlicePort {
+    /// That of the Service's port.
+    #[serde(deserialize_with = "or_default")]
+    pub name: String,
 }
 
 impl ObjectKind for EndpointSlice {
@@ -247,11 +280,11 @@ pub struct NodeAddress {
     pub address: String,
 }
 
-/// An empty list of Go's may be null.
-fn or_none<'de, D, T>(of: D) -> Result<Vec<T>, D::Error>
+/// What Go has no value for may be null: an empty list, and before Kubernetes 1.34 a time.
+fn or_default<'de, D, T>(of: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
+    T: Deserialize<'de> + Default,
 {
-    Ok(Option::<Vec<T>>::deserialize(of)?.unwrap_or_default())
+    Ok(Option::<T>::deserialize(of)?.unwrap_or_default())
 }

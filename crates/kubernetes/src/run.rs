@@ -12,7 +12,7 @@ use causeway_api::Moment;
 use causeway_service::{FileRights, beside, log_fault, notify, replace_beside};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::actions::{Situation, Told};
@@ -20,9 +20,10 @@ use crate::admit::{Admitted, admit};
 use crate::api_server::ApiError;
 use crate::balancer::BalancerError;
 use crate::claims::{Refusal, claims};
-use crate::cluster::{Cluster, Heard};
+use crate::cluster::Cluster;
 use crate::file::{self, BaseFile};
-use crate::objects::{ClusterNode, ClusterService, EndpointSlice, ObjectKey};
+use crate::news::News;
+use crate::objects::ObjectKey;
 use crate::settings::KubernetesSettings;
 use crate::speaker::{self, Leads};
 use crate::wanted::{InForce, Planner, WantedVip};
@@ -40,13 +41,6 @@ const AGAIN_NS: u64 = 10_000_000_000;
 const TAKEN: &str = ".taken";
 /// Characters of what the balancer says that go into an Event.
 const SENTENCE_MAX: usize = 200;
-
-/// What the watches tell.
-enum News {
-    Services(Heard<ClusterService>),
-    Slices(Heard<EndpointSlice>),
-    Nodes(Heard<ClusterNode>),
-}
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(settings: KubernetesSettings) -> anyhow::Result<()> {
@@ -97,27 +91,28 @@ async fn work(settings: Arc<KubernetesSettings>) {
         let mut cluster = Cluster::default();
         loop {
             let next = controller.step(&cluster).await;
-            tokio::select! {
-                () = sleep(next) => {}
-                Some(first) = heard.recv() => {
-                    take(&mut cluster, first);
-                    sleep(GATHER).await;
-                    while let Ok(more) = heard.try_recv() {
-                        take(&mut cluster, more);
+            let due = Instant::now() + next;
+            let mut matters = false;
+            let mut take = |news: News| {
+                matters |= news.matters(&cluster, &settings.claims);
+                news.tell(&mut cluster);
+                matters
+            };
+            loop {
+                tokio::select! {
+                    () = sleep_until(due) => break,
+                    Some(news) = heard.recv() => if take(news) {
+                        sleep(GATHER).await;
+                        break;
                     }
                 }
+            }
+            while let Ok(more) = heard.try_recv() {
+                take(more);
             }
         }
     };
     tokio::join!(services, slices, nodes, election, control);
-}
-
-fn take(cluster: &mut Cluster, news: News) {
-    match news {
-        News::Services(of) => cluster.handle_services(of),
-        News::Slices(of) => cluster.handle_slices(of),
-        News::Nodes(of) => cluster.handle_nodes(of),
-    }
 }
 
 /// What the balancer was last asked whether it takes it.

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::actions::{ClusterChange, Situation, Told};
 use crate::claims::{ADDRESSES, ClaimRules, FINALIZER, Refusal, claims};
 use crate::cluster::{Cluster, Heard};
-use crate::objects::{Ingress, ObjectKey, ObjectKind};
+use crate::news::News;
+use crate::objects::{ClusterNode, Ingress, ObjectKey, ObjectKind, ObjectMeta};
 use crate::pool::AddressRange;
 use crate::wanted::{InForce, NodeProbe, NodeRules, Planner, WantedVip};
 
@@ -693,4 +694,170 @@ fn an_address_stays_though_the_annotation_was_lost_or_others_are_older() {
     world.service("b", 5, json!({ "ipFamilies": ["IPv4", "IPv6"] }));
     world.settle();
     assert_eq!(world.addresses("b"), ["192.0.2.8", "2001:db8::"]);
+}
+
+#[test]
+fn a_port_is_served_by_nodes_whose_endpoints_have_it() {
+    let mut world = World::new(&["192.0.2.8/30"]);
+    let port = |name: &str, port: u16| json!({ "name": name, "port": port, "protocol": "TCP" });
+    world.service(
+        "web",
+        1,
+        json!({ "externalTrafficPolicy": "Local", "ports": [port("a", 80), port("b", 81)] }),
+    );
+    // A rollout adds `b`: pods that lack it are in a slice of their own.
+    for (name, node, ports) in [
+        ("web-1", "n1", json!([port("a", 8080)])),
+        ("web-2", "n2", json!([port("a", 8080), port("b", 8081)])),
+    ] {
+        world.cluster.handle_slices(read(json!({
+            "metadata": {
+                "name": name, "namespace": "default",
+                "labels": { "kubernetes.io/service-name": "web" },
+            },
+            "addressType": "IPv4",
+            "endpoints": [{ "nodeName": node, "conditions": { "ready": true } }],
+            "ports": ports,
+        })));
+    }
+    let look = world.settle();
+    assert_eq!(reals(&look, "default/web:80/tcp"), "10.0.0.1 10.0.0.2");
+    assert_eq!(reals(&look, "default/web:81/tcp"), "10.0.0.2");
+}
+
+#[test]
+fn an_api_server_that_does_not_keep_the_mode_is_left_in_peace() {
+    let mut world = World::new(&["192.0.2.8/30"]);
+    world.service("web", 1, json!({}));
+    world.settle();
+    let mut service = world.cluster.service(&key("web")).unwrap().clone();
+    for ingress in &mut service.status.load_balancer.ingress {
+        assert_eq!(ingress.ip_mode.take().as_deref(), Some("VIP"));
+    }
+    world
+        .cluster
+        .handle_services(Heard::Put(Box::new(service.clone())));
+    assert_eq!(world.look(true).actions, []);
+    // Another mode is not what was written.
+    service.status.load_balancer.ingress[0].ip_mode = Some("Proxy".to_owned());
+    world.cluster.handle_services(Heard::Put(Box::new(service)));
+    assert_eq!(world.look(true).actions.len(), 1);
+}
+
+#[test]
+fn a_time_that_is_null_is_none() {
+    let meta = json!({ "name": "web", "creationTimestamp": null });
+    let meta: ObjectMeta = serde_json::from_value(meta).unwrap();
+    assert_eq!(
+        (meta.name.as_str(), meta.creation_timestamp.as_str()),
+        ("web", "")
+    );
+}
+
+#[test]
+fn what_changes_nothing_here_is_no_matter() {
+    let mut world = World::new(&["192.0.2.8/30"]);
+    world.service("web", 1, json!({}));
+    world.service("other", 2, json!({ "loadBalancerClass": "example.org/lb" }));
+    for service in ["web", "other"] {
+        world.endpoints(service, "IPv4", &[("n1", "ready")]);
+    }
+    let slice = |service: &str, name: &str, version: &str, node: &str| {
+        News::Slices(read(json!({
+            "metadata": {
+                "name": name, "namespace": "default", "resourceVersion": version,
+                "labels": { "kubernetes.io/service-name": service },
+            },
+            "addressType": "IPv4",
+            "endpoints": [{
+                "nodeName": node,
+                "conditions": { "ready": true, "serving": true, "terminating": false },
+            }],
+        })))
+    };
+    let gone = |name: &str| News::Slices(Heard::Gone(key(name)));
+    let service = |name: &str, change: fn(&mut crate::objects::ClusterService)| {
+        let mut service = world.cluster.service(&key(name)).unwrap().clone();
+        change(&mut service);
+        News::Services(Heard::Put(Box::new(service)))
+    };
+    let node = |change: fn(&mut ClusterNode)| {
+        let of = ObjectKey {
+            namespace: String::new(),
+            name: "n1".to_owned(),
+        };
+        let mut node = world.cluster.node(&of).unwrap().clone();
+        node.metadata.resource_version = "7".to_owned();
+        change(&mut node);
+        News::Nodes(Heard::Put(Box::new(node)))
+    };
+    for (what, news, matters) in [
+        (
+            "another's pods",
+            slice("other", "other-IPv4", "7", "n2"),
+            false,
+        ),
+        (
+            "another's new pods",
+            slice("other", "other-2", "7", "n2"),
+            false,
+        ),
+        (
+            "pods of a Service that is not known",
+            slice("later", "later-1", "7", "n2"),
+            false,
+        ),
+        ("another's last pods", gone("other-IPv4"), false),
+        (
+            "a slice's version",
+            slice("web", "web-IPv4", "7", "n1"),
+            false,
+        ),
+        ("pods", slice("web", "web-IPv4", "7", "n2"), true),
+        ("new pods", slice("web", "web-2", "7", "n2"), true),
+        (
+            "pods that are another's now",
+            slice("other", "web-IPv4", "7", "n1"),
+            true,
+        ),
+        ("the last pods", gone("web-IPv4"), true),
+        ("all pods", News::Slices(Heard::All(vec![])), true),
+        ("another Service", service("other", |_| ()), false),
+        ("a Service", service("web", |_| ()), true),
+        (
+            "a Service that is another's now",
+            service("web", |of| of.spec.load_balancer_class = None),
+            true,
+        ),
+        (
+            "another's Service that still has the finalizer",
+            service("other", |of| {
+                of.metadata.finalizers = vec![FINALIZER.to_owned()]
+            }),
+            true,
+        ),
+        (
+            "another's end",
+            News::Services(Heard::Gone(key("other"))),
+            false,
+        ),
+        (
+            "a Service's end",
+            News::Services(Heard::Gone(key("web"))),
+            true,
+        ),
+        ("a node's version", node(|_| ()), false),
+        (
+            "a node that is not ready",
+            node(|of| of.status.conditions.clear()),
+            true,
+        ),
+        ("a node's end", News::Nodes(Heard::Gone(key("n1"))), true),
+    ] {
+        assert_eq!(
+            news.matters(&world.cluster, &world.rules),
+            matters,
+            "{what}"
+        );
+    }
 }

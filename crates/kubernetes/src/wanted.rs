@@ -119,7 +119,7 @@ impl Planner {
         in_force: &InForce,
         rules: &NodeRules,
     ) -> (Vec<WantedVip>, Option<u64>, Vec<Refusal>) {
-        let endpoints = cluster.endpoint_nodes();
+        let slices = cluster.slices();
         let mut vips = Vec::new();
         let mut refusals = Vec::new();
         for (key, claim) in claims {
@@ -128,11 +128,13 @@ impl Planner {
             };
             for (address, ports) in &claim.ports {
                 let of_family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-                let endpoints = endpoints.get(&(key.clone(), of_family));
+                let slices = slices.get(&(key.clone(), of_family));
+                let slices = slices.map_or(&[][..], Vec::as_slice);
                 let candidates = candidates(cluster, address.is_ipv4());
-                let wanted = wanted(service, &candidates, endpoints);
                 for port in ports {
                     let Ok(protocol) = port.outcome else { continue };
+                    let endpoints = EndpointNodes::of_port(slices, &port.name);
+                    let wanted = wanted(service, &candidates, &endpoints);
                     let name = name(key, *address, port.port, protocol);
                     let known = in_force.get(&name);
                     let reals = self.reals(now_ns, &name, &wanted, &candidates, known, rules);
@@ -229,7 +231,7 @@ fn candidates(cluster: &Cluster, ipv4: bool) -> Vec<Candidate<'_>> {
 fn wanted(
     service: &ClusterService,
     candidates: &[Candidate<'_>],
-    endpoints: Option<&EndpointNodes>,
+    endpoints: &EndpointNodes,
 ) -> BTreeSet<IpAddr> {
     let of = |standing: Standing, has: &dyn Fn(&str) -> bool| -> BTreeSet<IpAddr> {
         let nodes = candidates
@@ -237,8 +239,8 @@ fn wanted(
             .filter(|of| of.standing <= standing && has(of.name));
         nodes.map(|of| of.address).collect()
     };
-    let is_ready = |name: &str| endpoints.is_some_and(|nodes| nodes.ready.contains(name));
-    let is_leaving = |name: &str| endpoints.is_some_and(|nodes| nodes.leaving.contains(name));
+    let is_ready = |name: &str| endpoints.ready.contains(name);
+    let is_leaving = |name: &str| endpoints.leaving.contains(name);
     let kinds = match is_local(service) {
         false => vec![
             of(Standing::Ready, &|_| true),

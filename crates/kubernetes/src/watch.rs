@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::api_server::{ApiError, ApiServer};
@@ -55,12 +55,13 @@ pub async fn follow<K: ObjectKind>(server: &ApiServer, mut tell: impl FnMut(Hear
     let mut pause = Pause::default();
     let mut version: Option<String> = None;
     loop {
+        let mut held = false;
         let step = match &mut version {
             None => list::<K>(server).await.map(|(all, at)| {
                 version = Some(at);
                 tell(Heard::All(all))
             }),
-            Some(version) => watch::<K>(server, version, &mut tell).await,
+            Some(version) => watch::<K>(server, version, pause.last, &mut held, &mut tell).await,
         };
         match step {
             Ok(false) => return,
@@ -72,9 +73,18 @@ pub async fn follow<K: ObjectKind>(server: &ApiServer, mut tell: impl FnMut(Hear
                 );
                 // A server that has forgotten what it has just listed is not asked without a pause.
                 version = None;
-                pause.after(K::PATH, None).await;
+                sleep(pause.next()).await;
             }
-            Err(error) => pause.after(K::PATH, Some(error)).await,
+            // Many proxies cut a connection on which nothing has come for a while.
+            Err(error) if held => {
+                debug!("{}: {error}", K::PATH);
+                pause.end(K::PATH);
+                sleep(pause.next()).await;
+            }
+            Err(error) => {
+                pause.tell(K::PATH, error);
+                sleep(pause.next()).await;
+            }
         }
     }
 }
@@ -87,16 +97,18 @@ struct Pause {
 }
 
 impl Pause {
-    async fn after(&mut self, what: &str, error: Option<ApiError>) {
-        if let Some(error) = error {
-            match self.told {
-                true => debug!("{what}: {error}"),
-                false => warn!("{what} cannot be followed: {error}; tries again"),
-            }
-            self.told = true;
+    fn tell(&mut self, what: &str, error: ApiError) {
+        match self.told {
+            true => debug!("{what}: {error}"),
+            false => warn!("{what} cannot be followed: {error}; tries again"),
         }
+        self.told = true;
+    }
+
+    /// The one behind a further failure.
+    fn next(&mut self) -> Duration {
         self.last = (self.last * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        sleep(self.last).await;
+        self.last
     }
 
     fn end(&mut self, what: &str) {
@@ -146,10 +158,13 @@ fn encoded(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-/// Watches until the server ends it; whether `tell` wants to hear more.
+/// Watches until the server ends it; whether `tell` wants to hear more. `held` is set once something was
+/// heard, or the watch has lasted longer than the pause before it: what then fails is another fault.
 async fn watch<K: ObjectKind>(
     server: &ApiServer,
     version: &mut String,
+    paused: Duration,
+    held: &mut bool,
     tell: &mut impl FnMut(Heard<K>) -> bool,
 ) -> Result<bool, ApiError> {
     let path = format!(
@@ -157,9 +172,11 @@ async fn watch<K: ObjectKind>(
         K::PATH
     );
     let mut lines = Lines::of(server.watch(&path).await?);
+    let begun = Instant::now();
     let mut heard_any = false;
     loop {
         let line = timeout(WATCH_MAX, lines.next()).await;
+        *held |= begun.elapsed() > paused.max(PAUSE_MIN);
         let line = line.map_err(|_| anyhow!("the watch is silent"))?;
         let Some(line) = line? else {
             // One that ends at once would else be asked again at once, for ever.
@@ -181,16 +198,42 @@ async fn watch<K: ObjectKind>(
                 message: message.to_owned(),
             });
         }
-        let meta = serde_json::from_value(line.object["metadata"].clone());
-        let meta: ObjectMeta = meta.context("an object without metadata")?;
-        version.clone_from(&meta.resource_version);
+        let meta = &line.object["metadata"];
+        let at = meta["resourceVersion"].as_str();
+        let at = at.context("an object without a version")?.to_owned();
         let heard = match line.kind.as_str() {
             "ADDED" | "MODIFIED" => understood(line.object).map(|of| Heard::Put(Box::new(of))),
-            "DELETED" => Some(Heard::Gone(meta.key())),
+            "DELETED" => {
+                let meta: ObjectMeta =
+                    serde_json::from_value(meta.clone()).context("an object without metadata")?;
+                Some(Heard::Gone(meta.key()))
+            }
+            // A bookmark has a version and nothing else that counts.
             _ => None,
         };
+        *version = at;
+        *held = true;
         if heard.is_some_and(|heard| !tell(heard)) {
             return Ok(false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_begin_anew() {
+        let mut pause = Pause::default();
+        let grown: Vec<u128> = (0..10).map(|_| pause.next().as_millis()).collect();
+        assert_eq!(
+            grown,
+            [
+                200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000
+            ]
+        );
+        pause.end("nodes");
+        assert_eq!(pause.next(), PAUSE_MIN);
     }
 }

@@ -380,3 +380,24 @@ fn a_service_that_the_api_server_lets_nobody_change_does_not_hinder_the_others()
         log.contains("default/shop cannot be written: 403: a webhook denied the request")
     });
 }
+
+/// Their pauses would add up to more than the test's time, were each longer than the one before.
+#[test]
+fn watches_that_break_behind_a_bookmark_go_on_from_it_without_longer_pauses() {
+    let world = World::new();
+    world.write_base("latency");
+    let bookmarks: Vec<String> = (20_000..20_012).map(|at| at.to_string()).collect();
+    let last_first = bookmarks.iter().rev().cloned().collect();
+    world.server.break_watches(last_first);
+    let _controller = world.start();
+    world.wait("the watch behind the last bookmark", |world| {
+        let watches = world.server.watches("nodes");
+        watches.last() == bookmarks.last()
+    });
+    assert_eq!(world.server.watches("nodes")[1..], bookmarks);
+    assert!(
+        !world.log().contains("nodes cannot be followed"),
+        "{}",
+        world.log()
+    );
+}

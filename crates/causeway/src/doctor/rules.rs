@@ -690,6 +690,15 @@ impl Rules<'_> {
     }
 
     fn vips(&mut self) {
+        if self.wants.lacks_vips {
+            self.add(
+                Level::Note,
+                "host",
+                "no-vips",
+                "the file has no [[vip]]: the way to servers was not looked at".to_owned(),
+                "causeway doctor -c FILE, with the file that `causeway status` names".to_owned(),
+            );
+        }
         for vip in &self.seen.vips {
             let address = vip.address;
             let whole = if address.is_ipv4() { 32 } else { 128 };

@@ -489,3 +489,16 @@ fn the_file_has_the_mac_address_by_which_a_server_answers() {
     assert_eq!(answers(Some(0x21)), one(Level::Fault, "real-mac", mend));
     assert_eq!(answers(None)[0].1, "real-silent");
 }
+
+#[test]
+fn a_file_without_vips_is_no_clean_bill_of_the_way_to_servers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("causeway.toml");
+    std::fs::write(&file, "interface = \"eth0\"\n").expect("write the file");
+    let wants = Wants::of_file(&file).expect("a configuration");
+    let mend = "causeway doctor -c FILE, with the file that `causeway status` names";
+    assert_eq!(
+        told(&wants, &machine("ice")),
+        one(Level::Note, "no-vips", mend)
+    );
+}

@@ -37,6 +37,8 @@ pub(crate) struct Wants {
     /// How it attaches an XDP program; `None`: it has none.
     pub(crate) xdp: Option<XdpMode>,
     pub(crate) pin_dir: Option<PathBuf>,
+    /// Whether its file has no VIP, so that nothing is known of the way to servers.
+    pub(crate) lacks_vips: bool,
     /// Addresses of VIPs.
     pub(crate) vips: BTreeSet<IpAddr>,
     /// Hosts that outer headers go to.
@@ -103,6 +105,7 @@ impl Wants {
             interfaces: BTreeSet::from([config.interface.clone()]),
             xdp: Some(config.xdp_mode),
             pin_dir: Some(config.pin_dir.clone()),
+            lacks_vips: config.vips.is_empty(),
             vips: config.vips.iter().map(|vip| vip.address).collect(),
             reals: config.encapsulated_reals(),
             by_mac: by_mac.collect(),

@@ -28,17 +28,49 @@ const OWN: [&str; 13] = [
 const PING: &str = "tcp-check send PING\\r\\n";
 
 /// The same with a value.
-const OWN_OF: [&str; 10] = [
+const OWN_OF: [&str; 19] = [
+    "guid",
     "id",
+    "idle-ping",
     "init-addr",
     "maxqueue",
     "minconn",
     "pool-max-conn",
     "pool-purge-delay",
     "pool-low-conn",
+    "pool-conn-name",
+    "proxy-v2-options",
+    "resolve-net",
+    "resolve-opts",
     "resolve-prefer",
     "cookie",
     "log-bufsize",
+    "log-proto",
+    "max-reuse",
+    "tcp-ut",
+];
+
+/// Others with a value, which is no word of the server's.
+const UNLIKE_OF: [&str; 19] = [
+    "agent-addr",
+    "agent-inter",
+    "agent-port",
+    "agent-send",
+    "cc",
+    "check-pool-conn-name",
+    "check-proto",
+    "hash-key",
+    "init-state",
+    "interface",
+    "ktls",
+    "namespace",
+    "proto",
+    "redir",
+    "shard",
+    "socks4",
+    "tcp-md5sig",
+    "usesrc",
+    "ws",
 ];
 
 /// A server, with what the file says of it.
@@ -109,10 +141,10 @@ impl Server {
             remarks: Vec::new(),
         };
         match port.parse() {
-            Ok(port) => server.port = Some(port),
-            // It has the port that the client used.
-            Err(_) if port.is_empty() => {}
-            Err(_) => server.left_out(port, "ports are not rewritten: the server gets the VIP's"),
+            Ok(number) if !port.starts_with('+') => server.port = Some(number),
+            // It has the port that the client used; a sign is of what is added to that.
+            _ if matches!(port, "" | "+0" | "-0") => {}
+            _ => server.left_out(port, "ports are not rewritten: the server gets the VIP's"),
         }
         let rest = words.get(3..).unwrap_or_default();
         server.take(defaults);
@@ -206,10 +238,14 @@ impl Server {
                 }
                 "crt" | "sni" | "alpn" | "check-sni" | "check-alpn"
                 | "verifyhost" | "ciphers" | "ciphersuites" | "ssl-min-ver" | "ssl-max-ver"
-                | "crl-file" => drop(value()),
+                | "crl-file" | "npn" | "curves" | "sigalgs" | "client-sigalgs" => drop(value()),
                 "resolvers" => drop(value()),
                 word if OWN.contains(&word) => {}
                 word if OWN_OF.contains(&word) => drop(value()),
+                word if UNLIKE_OF.contains(&word) || word.starts_with("set-proxy-v2-tlv-fmt") => {
+                    let what = format!("{word} {}", value());
+                    self.left_out(&what, "nothing here is like it");
+                }
                 word => self.left_out(word, "nothing here is like it"),
             }
         }

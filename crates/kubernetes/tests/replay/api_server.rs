@@ -22,6 +22,8 @@ struct State {
     /// A Service whose updates an admission webhook denies.
     locked: Option<String>,
     version: u64,
+    /// Watches of nodes that break, each behind a bookmark.
+    breaking: Vec<String>,
     /// Watches of Services that are told of changes.
     watching: Vec<TcpStream>,
     /// Watches that are told nothing more.
@@ -79,6 +81,11 @@ impl ApiServer {
     /// Refuses all changes of a Service.
     pub(crate) fn lock(&self, name: &str) {
         lock(&self.state).locked = Some(name.to_owned());
+    }
+
+    /// Has watches of nodes break, each behind a bookmark of one of these versions, the last one first.
+    pub(crate) fn break_watches(&self, versions: Vec<String>) {
+        lock(&self.state).breaking = versions;
     }
 
     /// Changes a Service, as its author does.
@@ -236,6 +243,16 @@ fn watch(state: &mut State, kind: &str, mut stream: TcpStream) {
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     let _ = stream.write_all(head.as_bytes());
+    if kind == "nodes"
+        && let Some(version) = state.breaking.pop()
+    {
+        // As API servers before 1.34 write it: with a time, which is null.
+        let meta = json!({ "resourceVersion": version, "creationTimestamp": null });
+        let object = json!({ "kind": "Node", "apiVersion": "v1", "metadata": meta });
+        let line = json!({ "type": "BOOKMARK", "object": object }).to_string() + "\n";
+        chunk(&mut stream, &line);
+        return;
+    }
     let lines = recorded(&format!("{kind}-watch.jsonl"));
     if kind != "services" {
         // The rest comes at once, and nothing after it.
