@@ -129,7 +129,8 @@ pub struct TransportConfig {
     /// A gap in a flow is waited for this long, or four times the slowest live path's
     /// RTT if that is longer; then it is skipped.
     pub reorder_timeout_ns: u64,
-    /// A frame is abandoned this long after it was read,
+    /// A frame is abandoned this long after it was read, or four times the slowest live path's
+    /// RTT if that is longer,
     pub frame_lifetime_ns: u64,
     /// or when one of its chunks was sent this often and is lost again.
     pub max_transmissions: u8,

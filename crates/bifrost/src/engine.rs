@@ -344,7 +344,7 @@ impl TransportEngine {
             let limits = self.reorder_limits();
             self.reorder.handle_timeout(now_ns, &limits);
         }
-        let lifetime_ns = self.config.frame_lifetime_ns;
+        let lifetime_ns = self.frame_lifetime_ns();
         self.outbound
             .handle_timeout(now_ns, lifetime_ns, &mut self.released);
     }
@@ -397,13 +397,23 @@ impl TransportEngine {
         Some(path.metrics(&self.config))
     }
 
+    /// What a loss that is repaired takes on the slowest path, a second one included: lost, missed,
+    /// asked for and sent again.
+    fn repair_ns(&self) -> u64 {
+        4 * self.slowest_rtt_ns
+    }
+
+    fn frame_lifetime_ns(&self) -> u64 {
+        self.config.frame_lifetime_ns.max(self.repair_ns())
+    }
+
     fn reorder_limits(&self) -> ReorderLimits {
         let config = &self.config;
         ReorderLimits {
             chunks: config.limits.chunks,
             bytes: config.limits.chunk_bytes,
-            timeout_ns: config.reorder_timeout_ns.max(4 * self.slowest_rtt_ns),
-            frame_lifetime_ns: config.frame_lifetime_ns,
+            timeout_ns: config.reorder_timeout_ns.max(self.repair_ns()),
+            frame_lifetime_ns: self.frame_lifetime_ns(),
             only_first: self.short_of_memory,
         }
     }

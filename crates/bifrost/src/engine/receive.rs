@@ -309,7 +309,8 @@ impl TransportEngine {
             let timed = newest && of == carrier;
             let outcome = (&mut self.acked, &mut self.lost);
             path.on_ack(now_ns, (largest, &ack), timed, target_ns, outcome);
-            self.outbound.on_acked(now_ns, &self.acked);
+            let held_ns = self.repair_ns();
+            self.outbound.on_acked(now_ns, held_ns, &self.acked);
             self.acked.clear();
             self.queue_lost(now_ns, of);
         }
