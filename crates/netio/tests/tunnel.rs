@@ -5,7 +5,7 @@
 mod sandbox;
 
 use std::io::IoSlice;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use causeway_netio::monotonic_ns;
@@ -244,6 +244,39 @@ fn forge_fragmentation_needed() {
     .expect("a raw socket");
     let to = SockaddrIn::new(10, 9, 0, 1, 0);
     sendto(raw.as_raw_fd(), &message, &to, MsgFlags::empty()).expect("it is sent");
+}
+
+#[test]
+fn a_path_may_get_another_end_and_hears_no_more_of_the_former_one() {
+    Sandbox::run(|_| {
+        let mut path = UdpPath::open(&path(7000, 7001)).expect("a path");
+        let [former, new] = [7001, 7002].map(|port| {
+            let socket = UdpSocket::bind(("127.0.0.1", port)).expect("a socket");
+            socket.connect("127.0.0.1:7000").expect("connect");
+            socket
+        });
+        former.send(b"early").expect("send");
+        let to = SocketAddr::from(([127, 0, 0, 1], 7002));
+        path.aim_at(to).expect("another end");
+        assert_eq!((path.remote(), path.payload_max().ok()), (to, Some(65_507)));
+        // There is no socket for it any more.
+        let _ = former.send(b"late");
+        new.send(b"new").expect("send");
+        let mut buffer = [0; 100];
+        let mut length = None;
+        wait_for("a datagram", || {
+            length = path.receive_one(&mut buffer).expect("receive");
+            length.is_some()
+        });
+        assert_eq!(&buffer[..length.unwrap_or(0)], b"new");
+        let mut buffers = SendBuffers::default();
+        let mut batch = buffers.batch();
+        batch.message(0);
+        batch.part(b"answer");
+        assert_eq!(batch.send(&path).messages, 1);
+        let length = new.recv(&mut buffer).expect("receive");
+        assert_eq!(&buffer[..length], b"answer");
+    });
 }
 
 #[test]

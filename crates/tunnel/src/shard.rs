@@ -358,7 +358,13 @@ impl Shard {
             self.paths.remove(&id);
         }
         for (id, (config, socket)) in change.add {
-            if socket.is_none() && self.engine.raise_path_mtu(now, PathId(id), config.mtu) {
+            let held = self.paths.get_mut(&id);
+            let moved = held.filter(|held| socket.is_none() && held.remote() != config.peer);
+            let stays = socket.is_none() && moved.is_none();
+            if let Some(Err(error)) = moved.map(|path| path.aim_at(config.peer)) {
+                warn!(thread, "path {id} cannot go to {}: {error}", config.peer);
+            }
+            if stays && self.engine.raise_path_mtu(now, PathId(id), config.mtu) {
                 continue;
             }
             self.engine.remove_path(now, PathId(id));
