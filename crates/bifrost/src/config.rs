@@ -137,6 +137,8 @@ pub struct TransportConfig {
     /// Flows are told apart by this many numbers, a power of two up to 65,536. Two
     /// guests' flows with the same number share one order.
     pub flows: u32,
+    /// Whether this end's device takes UDP datagrams merged (virtio's UDP_L4). The peer is told.
+    pub merges_udp: bool,
     /// Caps.
     pub limits: Limits,
     /// Keys, if any.
@@ -158,6 +160,7 @@ impl Default for TransportConfig {
             frame_lifetime_ns: 200_000_000,
             max_transmissions: 10,
             flows: 16_384,
+            merges_udp: false,
             limits: Limits::default(),
             keys: TunnelKeys::default(),
         }
