@@ -45,7 +45,7 @@ fn what_is_lost_on_a_path_of_any_length_is_sent_again() {
 
 #[test]
 fn what_follows_a_loss_on_a_long_path_waits_for_it() {
-    let mut net = Net::new(&[100 * MS]);
+    let mut net = Net::new(&[110 * MS]);
     net.run(10_000 * MS, |_| true);
     for _ in 0..10 {
         net.offer(200, 1);
