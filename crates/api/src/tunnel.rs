@@ -29,8 +29,11 @@ pub struct TunnelStatus {
     pub sealed: bool,
     /// Id of the key that this end sends with; 0 without keys.
     pub key: u8,
-    /// Whether the guests' UDP comes merged (Linux 6.2 and newer).
+    /// Whether the guests' UDP comes merged (Linux 6.2 and newer at both ends).
     pub merges_udp: bool,
+    /// Numbers of the threads without any path that is alive: their flows are not carried.
+    #[serde(default)]
+    pub threads_cut_off: Vec<usize>,
     /// Counts over all paths.
     pub totals: TunnelTotals,
     /// The paths, by id.

@@ -129,13 +129,16 @@ pub struct TransportConfig {
     /// A gap in a flow is waited for this long, or four times the slowest live path's
     /// RTT if that is longer; then it is skipped.
     pub reorder_timeout_ns: u64,
-    /// A frame is abandoned this long after it was read,
+    /// A frame is abandoned this long after it was read, or four times the slowest live path's
+    /// RTT if that is longer,
     pub frame_lifetime_ns: u64,
     /// or when one of its chunks was sent this often and is lost again.
     pub max_transmissions: u8,
     /// Flows are told apart by this many numbers, a power of two up to 65,536. Two
     /// guests' flows with the same number share one order.
     pub flows: u32,
+    /// Whether this end's device takes UDP datagrams merged (virtio's UDP_L4). The peer is told.
+    pub merges_udp: bool,
     /// Caps.
     pub limits: Limits,
     /// Keys, if any.
@@ -157,6 +160,7 @@ impl Default for TransportConfig {
             frame_lifetime_ns: 200_000_000,
             max_transmissions: 10,
             flows: 16_384,
+            merges_udp: false,
             limits: Limits::default(),
             keys: TunnelKeys::default(),
         }

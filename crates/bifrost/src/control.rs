@@ -155,6 +155,7 @@ impl ControlWriter<'_> {
             peer,
             stamp_us,
             size,
+            merges_udp: self.config.merges_udp,
             credit: self.config.limits.credit(),
         };
         probe.write(out);

@@ -53,7 +53,9 @@ reasons! {
     Key = "key",
     /// Datagram: its tag does not fit: forged or damaged.
     Forged = "forged",
-    /// Datagram: too short, of unknown version or kind, or its fields contradict
+    /// Datagram: of another version of the wire format.
+    Version = "version",
+    /// Datagram: too short, of unknown kind, or its fields contradict
     /// each other.
     Malformed = "malformed",
     /// Chunk: its packet number has been seen.

@@ -47,6 +47,8 @@ pub struct TransportEngine {
     clock_ns: u64,
     /// The smoothed RTT of the slowest living path, as of the last timeout.
     slowest_rtt_ns: u64,
+    /// Since when no path has been alive, as of the last timeout.
+    cut_off_ns: Option<u64>,
     /// See [`TransportEngine::set_short_of_memory`].
     short_of_memory: bool,
     /// Kept for their memory; empty between calls.
@@ -83,6 +85,7 @@ impl TransportEngine {
             behind_data: false,
             clock_ns: 0,
             slowest_rtt_ns: 0,
+            cut_off_ns: None,
             short_of_memory: false,
             acked: Vec::new(),
             lost: Vec::new(),
@@ -229,6 +232,21 @@ impl TransportEngine {
             && windows().sum::<u64>() + ahead() > self.outbound.waiting_bytes(self.max_chunk)
     }
 
+    /// Whether no path has been alive for longer than a frame may wait. What a guest sends should
+    /// then be read and given to [`TransportEngine::handle_frame`], which drops it: else the oldest
+    /// would be sent first when a path is back.
+    pub fn is_cut_off(&self) -> bool {
+        let since = self.cut_off_ns.filter(|_| !self.paths.any_alive());
+        since.is_some_and(|since_ns| {
+            self.clock_ns.saturating_sub(since_ns) > self.config.frame_lifetime_ns
+        })
+    }
+
+    /// Whether the peer's device takes the guests' UDP merged.
+    pub fn peer_merges_udp(&self) -> bool {
+        self.session.peer_merges_udp == Some(true)
+    }
+
     /// Bytes of the chunks that the next long frame will most likely be segmented into; 0: not
     /// known, or of no use, as sealing copies them. A frame may lie in pieces of this size, each
     /// behind room for a header, so that datagrams are whole in memory. A guess: where each
@@ -260,7 +278,7 @@ impl TransportEngine {
     }
 
     fn take_frame(&mut self, now_ns: u64, frame: Span, flow_hash: u64) -> Result<(), DropReason> {
-        if !self.session.is_established() || self.max_chunk == 0 {
+        if !self.session.is_established() || self.max_chunk == 0 || self.is_cut_off() {
             return Err(DropReason::NoPeer);
         }
         let chunks = match self.session.is_sealed() {
@@ -337,6 +355,10 @@ impl TransportEngine {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.clock_ns = now_ns;
         self.slowest_rtt_ns = self.paths.slowest_rtt_ns();
+        self.cut_off_ns = match self.paths.any_alive() {
+            true => None,
+            false => self.cut_off_ns.or(Some(now_ns)),
+        };
         for index in 0..PathId::LIMIT {
             self.handle_path_timeout(now_ns, index);
         }
@@ -344,7 +366,7 @@ impl TransportEngine {
             let limits = self.reorder_limits();
             self.reorder.handle_timeout(now_ns, &limits);
         }
-        let lifetime_ns = self.config.frame_lifetime_ns;
+        let lifetime_ns = self.frame_lifetime_ns();
         self.outbound
             .handle_timeout(now_ns, lifetime_ns, &mut self.released);
     }
@@ -397,13 +419,23 @@ impl TransportEngine {
         Some(path.metrics(&self.config))
     }
 
+    /// What a loss that is repaired takes on the slowest path, a second one included: lost, missed,
+    /// asked for and sent again.
+    fn repair_ns(&self) -> u64 {
+        4 * self.slowest_rtt_ns
+    }
+
+    fn frame_lifetime_ns(&self) -> u64 {
+        self.config.frame_lifetime_ns.max(self.repair_ns())
+    }
+
     fn reorder_limits(&self) -> ReorderLimits {
         let config = &self.config;
         ReorderLimits {
             chunks: config.limits.chunks,
             bytes: config.limits.chunk_bytes,
-            timeout_ns: config.reorder_timeout_ns.max(4 * self.slowest_rtt_ns),
-            frame_lifetime_ns: config.frame_lifetime_ns,
+            timeout_ns: config.reorder_timeout_ns.max(self.repair_ns()),
+            frame_lifetime_ns: self.frame_lifetime_ns(),
             only_first: self.short_of_memory,
         }
     }

@@ -17,6 +17,12 @@ pub enum TunnelEvent {
     /// The peer answers as another instance: it was restarted. What was under way is
     /// dropped, both directions begin again.
     PeerRestarted,
+    /// Whether the peer's device takes UDP datagrams merged. What is merged for one that does not
+    /// is lost there.
+    PeerMergesUdp(bool),
+    /// The peer's address sends datagrams of this version of the wire format, which is not this
+    /// one's. Told once until a session begins.
+    PeerVersion(u8),
     /// This end has an earlier state of its memory, as from a snapshot of its machine. What was
     /// under way is dropped, both directions begin again.
     SetBack,

@@ -41,17 +41,19 @@
 //! false when what waits is more than the windows of all live paths let through (and
 //! [`TransportConfig::read_ahead_ns`] beside bulk), when this end or the peer holds as much as
 //! it may and while there is no live path: the guest's queue in front of the TUN is then the
-//! one that fills, and its TCP sees that as any full queue. What waits in the engine is sent flow by flow in turns, those
-//! with little to send first.
+//! one that fills, and its TCP sees that as any full queue. Once that has lasted for longer than a
+//! frame may wait, [`TransportEngine::is_cut_off`] is true: the TUN is then read, too, and what
+//! comes is dropped, so that nothing old is sent first when a path is back. What waits in the
+//! engine is sent flow by flow in turns, those with little to send first.
 //!
 //! # A loop
 //!
 //! ```text
 //! loop {
-//!     wait(sockets, tun if engine.can_accept(), engine.poll_timeout());
+//!     wait(sockets, tun if engine.can_accept() or engine.is_cut_off(), engine.poll_timeout());
 //!     for each datagram received: engine.handle_datagram(now, path, from, bytes, span)
 //!     engine.handle_timeout(now);    // not before: what it waits for may have come
-//!     while engine.can_accept():  engine.handle_frame(now, span, flow_hash(packet))
+//!     while engine.can_accept() or engine.is_cut_off():  engine.handle_frame(now, span, flow_hash(packet))
 //!     while let Some(delivery) = engine.poll_deliver():
 //!         verdict = vnic.push(delivery.spans);  engine.delivered(now, token, verdict)
 //!     while engine.poll_transmit(now, &mut batch):  one sendmsg with UDP_SEGMENT

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::config::{Limits, TransportConfig};
+use crate::config::Limits;
 use crate::drop_reason::DropReason;
 use crate::fair_queue::FairQueue;
 use crate::path::{AckedChunks, LostChunk};
@@ -17,7 +17,7 @@ use crate::wire::Credit;
 
 /// Frames that wait are looked through at most this often for those that are too old.
 const SWEEP_NS: u64 = 10_000_000;
-/// A frame that has arrived whole is kept this long for a report that it was dropped in
+/// A frame that has arrived whole is kept this long, at least, for a report that it was dropped in
 /// front of the guest.
 const LINGER_NS: u64 = 100_000_000;
 /// A frame that the vNIC dropped is retransmitted no more often than this.
@@ -43,7 +43,7 @@ pub(crate) struct Outbound {
     /// Bytes of these chunks.
     pending_bytes: u64,
     retransmissions: VecDeque<Retransmission>,
-    /// Frames that have arrived and are not known to be delivered; since when.
+    /// Frames that have arrived and are not known to be delivered; until when they are kept.
     lingering: VecDeque<(u64, FrameRef)>,
     sweep_ns: u64,
 }
@@ -100,20 +100,20 @@ impl Outbound {
     }
 
     /// The next chunk to retransmit, which [`Outbound::take_retransmission`] takes. Those
-    /// that are not needed any more are passed over, frames that must not be sent once more
-    /// are abandoned.
+    /// that are not needed any more are passed over, frames that must not be sent once more, for
+    /// their age or for `most` transmissions, are abandoned.
     pub(crate) fn next_retransmission(
         &mut self,
         now_ns: u64,
-        config: &TransportConfig,
+        (lifetime_ns, most): (u64, u8),
         released: &mut ReleaseQueue,
     ) -> Option<(Retransmission, &Frame)> {
         let next = loop {
             let next = *self.retransmissions.front()?;
             let frame = self.frames.get(next.frame);
             if let Some(frame) = frame.filter(|frame| !frame.has(next.index)) {
-                let old = now_ns.saturating_sub(frame.accepted_ns) > config.frame_lifetime_ns;
-                if !old && next.transmissions < config.max_transmissions {
+                let old = now_ns.saturating_sub(frame.accepted_ns) > lifetime_ns;
+                if !old && next.transmissions < most {
                     break next;
                 }
                 self.drop_frame(next.frame, DropReason::Abandoned, released);
@@ -182,11 +182,12 @@ impl Outbound {
         next.is_some_and(|next| next.size == frame.size)
     }
 
-    /// The peer has chunks.
-    pub(crate) fn on_acked(&mut self, now_ns: u64, acked: &[AckedChunks]) {
+    /// The peer has chunks. It may hold a frame for as long as `held_ns` before it reports it.
+    pub(crate) fn on_acked(&mut self, now_ns: u64, held_ns: u64, acked: &[AckedChunks]) {
+        let until_ns = now_ns + LINGER_NS.max(held_ns);
         for run in acked {
             if self.frames.acknowledge(run.frame, run.chunks) {
-                self.lingering.push_back((now_ns, run.frame));
+                self.lingering.push_back((until_ns, run.frame));
             }
         }
     }
@@ -256,8 +257,7 @@ impl Outbound {
 
     /// When [`Outbound::handle_timeout`] has something to do.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        let linger = self.lingering.front();
-        let linger_ns = linger.map(|(since_ns, _)| since_ns + LINGER_NS);
+        let linger_ns = self.lingering.front().map(|(until_ns, _)| *until_ns);
         let sweep_ns = (!self.is_idle()).then_some(self.sweep_ns);
         linger_ns.into_iter().chain(sweep_ns).min()
     }
@@ -269,8 +269,8 @@ impl Outbound {
         lifetime_ns: u64,
         released: &mut ReleaseQueue,
     ) {
-        while let Some((since_ns, at)) = self.lingering.front().copied()
-            && since_ns + LINGER_NS <= now_ns
+        while let Some((until_ns, at)) = self.lingering.front().copied()
+            && until_ns <= now_ns
         {
             self.lingering.pop_front();
             // One that is retransmitted as a whole comes back when it has arrived.

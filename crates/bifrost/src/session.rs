@@ -23,6 +23,10 @@ pub(crate) struct Session {
     begun_ns: u64,
     /// What the peer can hold.
     pub credit: Credit,
+    /// Whether its device takes merged UDP, if it has said so.
+    pub peer_merges_udp: Option<bool>,
+    /// The other version of the wire format that has come.
+    other_version: Option<u8>,
     send_epoch: u32,
     receive_epoch: u32,
     keys: TunnelKeys,
@@ -39,6 +43,8 @@ impl Session {
             former: VecDeque::new(),
             begun_ns: 0,
             credit: Credit::UNLIMITED,
+            peer_merges_udp: None,
+            other_version: None,
             send_epoch: 0,
             receive_epoch: 0,
             keys: keys.clone(),
@@ -106,6 +112,8 @@ impl Session {
     pub(crate) fn begin(&mut self, now_ns: u64, instance: u64) -> bool {
         self.begun_ns = now_ns;
         self.credit = Credit::UNLIMITED;
+        self.peer_merges_udp = None;
+        self.other_version = None;
         let before = self.peer.replace(instance);
         if self.former.contains(&instance) {
             // Two hosts share an address by turns. The one that is back still has the state of
@@ -130,6 +138,11 @@ impl Session {
     pub(crate) fn become_another(&mut self, number: u64) {
         self.instance = mix(self.instance, number).max(1);
         self.handshake_keys = HandshakeKeys::new(&self.keys, self.instance);
+    }
+
+    /// A datagram of another version has come. Whether it is the first of this session.
+    pub(crate) fn note_version(&mut self, version: u8) -> bool {
+        self.other_version.replace(version).is_none()
     }
 
     /// # Errors

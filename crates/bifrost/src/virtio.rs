@@ -22,11 +22,13 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// The smallest MSS that Linux segments to: TCP_MIN_MSS (88) without 40 of options.
-const MIN_TCP_SEGMENT: u16 = 48;
+/// As many as 64 KiB make at the smallest MSS that Linux segments to: TCP_MIN_MSS (88) without 40
+/// of options. A few may be shorter: GRO merges segments of any size.
+const MAX_TCP_SEGMENTS: usize = 65_535_usize.div_ceil(48);
 /// UDP_MAX_SEGMENTS of Linux since 6.10; 64 before.
 const MAX_UDP_SEGMENTS: usize = 128;
-/// Of what the segments of a datagram are not made.
+/// Of what segments are not made, at least.
+const TCP_HEADER_LEN: usize = 20;
 const UDP_HEADER_LEN: usize = 8;
 
 /// Whether a frame of `len` bytes that begins with `head` may be written.
@@ -50,14 +52,18 @@ pub(crate) fn is_safe(head: &[u8], len: usize) -> bool {
             return false;
         }
     }
-    let payload = (packet_len - ip.header_len).saturating_sub(UDP_HEADER_LEN);
+    let segments = |transport_header: usize| {
+        let payload = (packet_len - ip.header_len).saturating_sub(transport_header);
+        payload.div_ceil(gso_size.into())
+    };
     match gso & !GSO_ECN {
         GSO_NONE => gso == GSO_NONE,
         kind @ (GSO_TCPV4 | GSO_TCPV6) => {
             ip.v4 == (kind == GSO_TCPV4)
                 && ip.protocol_may_be(6)
-                && gso_size >= MIN_TCP_SEGMENT
+                && gso_size > 0
                 && gso_size != u16::MAX
+                && segments(TCP_HEADER_LEN) <= MAX_TCP_SEGMENTS
                 && usize::from(header_len) <= packet_len
         }
         GSO_UDP_L4 => {
@@ -65,7 +71,7 @@ pub(crate) fn is_safe(head: &[u8], len: usize) -> bool {
                 && ip.protocol_may_be(17)
                 && gso_size > 0
                 && gso_size != u16::MAX
-                && payload.div_ceil(usize::from(gso_size)) <= MAX_UDP_SEGMENTS
+                && segments(UDP_HEADER_LEN) <= MAX_UDP_SEGMENTS
                 && usize::from(header_len) <= packet_len
         }
         // UDP fragmentation offload: not among what `causeway tunnel` asks a TUN for.
@@ -144,6 +150,12 @@ mod tests {
             20_000,
         );
         assert!(is_safe(&ecn, ecn.len()));
+        // Two segments of 20 bytes with timestamps, as GRO merges them.
+        let small = frame([1, GSO_TCPV4, 52, 0, 20, 0, 20, 0, 16, 0], 6, 32 + 40);
+        assert!(is_safe(&small, small.len()));
+        // The longest packet at the smallest MSS.
+        let most = frame([1, GSO_TCPV4, 40, 0, 48, 0, 20, 0, 16, 0], 6, 65_515);
+        assert!(is_safe(&most, most.len()));
         let uso = frame([1, GSO_UDP_L4, 28, 0, 0xb0, 4, 20, 0, 6, 0], 17, 12_008);
         assert!(is_safe(&uso, uso.len()));
         // 128 segments of 500 bytes, as many as Linux takes, and a byte more.
@@ -176,7 +188,7 @@ mod tests {
                 "checksum in the IP header",
             ),
             ([1, 1, 40, 0, 0, 0, 20, 0, 16, 0], 6, "segments of nothing"),
-            ([1, 1, 40, 0, 1, 0, 20, 0, 16, 0], 6, "segments of a byte"),
+            ([1, 1, 40, 0, 1, 0, 20, 0, 16, 0], 6, "3980 segments"),
             ([1, 1, 40, 0, 0xff, 0xff, 20, 0, 16, 0], 6, "GSO_BY_FRAGS"),
             (
                 [1, 1, 0xff, 0xff, 0xa8, 5, 20, 0, 16, 0],

@@ -141,6 +141,8 @@ pub struct ProbeHeader {
     pub stamp_us: u32,
     /// Bytes of the probe's IP packet: what the path has let through.
     pub size: u16,
+    /// Whether the sender's device takes UDP datagrams merged.
+    pub merges_udp: bool,
     /// What the sender of this can hold of frames whose turn has not come.
     pub credit: Credit,
 }
@@ -175,6 +177,9 @@ impl Credit {
     }
 }
 
+/// The bit of a probe's byte 34; the others, and byte 35, are zero.
+const MERGES_UDP: u8 = 1;
+
 /// The datagram is not of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a datagram of this version of the tunnel")]
@@ -195,6 +200,14 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+/// The version of the wire format that a datagram is of, if it is another than this one's.
+pub(crate) fn other_version(datagram: &[u8]) -> Option<u8> {
+    let bytes = datagram.first_chunk::<COMMON_HEADER_LEN>()?;
+    let version = bytes[0] >> 4;
+    // There was none with this number: it is another program's.
+    (version != VERSION && version != 0).then_some(version)
 }
 
 impl CommonHeader {
@@ -390,6 +403,7 @@ impl ProbeHeader {
             peer: u64_at(bytes, 20),
             stamp_us: u32_at(bytes, 28),
             size: u16_at(bytes, 32),
+            merges_udp: bytes[34] & MERGES_UDP != 0,
             credit: Credit {
                 chunks: u32_at(bytes, 36),
                 kib: u32_at(bytes, 40),
@@ -417,6 +431,7 @@ impl ProbeHeader {
         bytes[20..28].copy_from_slice(&self.peer.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.stamp_us.to_le_bytes());
         bytes[32..34].copy_from_slice(&self.size.to_le_bytes());
+        bytes[34] = if self.merges_udp { MERGES_UDP } else { 0 };
         bytes[36..40].copy_from_slice(&self.credit.chunks.to_le_bytes());
         bytes[40..44].copy_from_slice(&self.credit.kib.to_le_bytes());
     }
@@ -495,6 +510,7 @@ mod tests {
             peer: 2,
             stamp_us: 3,
             size: 1500,
+            merges_udp: true,
             credit: Credit {
                 chunks: 0x0403_0201,
                 kib: 0x0807_0605,
@@ -503,12 +519,16 @@ mod tests {
         let mut expected = vec![0x13];
         expected.extend(PREFIX);
         expected.extend([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
-        expected.extend([3, 0, 0, 0, 0xdc, 5, 0, 0]);
+        expected.extend([3, 0, 0, 0, 0xdc, 5, 1, 0]);
         expected.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         let mut written = Vec::new();
         probe.write(&mut written);
         assert_eq!(written, expected);
         assert_eq!(ProbeHeader::parse(probe.common, &written), Ok(probe));
+        // The other bits are for later versions.
+        written[34] = 0xfe;
+        let other = ProbeHeader::parse(probe.common, &written);
+        assert_eq!(other.map(|probe| probe.merges_udp), Ok(false));
     }
 
     #[test]
@@ -534,6 +554,10 @@ mod tests {
         assert!(!data(1500, 1490, 1), "index behind the frame");
         assert!(!data(1024, 65_535, 0), "more than 64 chunks");
         assert!(CommonHeader::parse(&[0x21; 12]).is_err(), "another version");
+        assert_eq!(other_version(&[0x21; 12]), Some(2));
+        assert_eq!(other_version(&[0x21; 11]), None, "too short");
+        assert_eq!(other_version(&[0x11; 12]), None);
+        assert_eq!(other_version(&[0x01; 12]), None);
         assert!(CommonHeader::parse(&[0x15; 12]).is_err(), "unknown kind");
         assert!(
             AckHeader::parse(common(PacketKind::Ack), &[1; ACK_LEN + 3]).is_err(),

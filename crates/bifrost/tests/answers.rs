@@ -7,9 +7,11 @@ mod kit;
 use std::collections::VecDeque;
 
 use causeway_bifrost::wire::{CommonHeader, PacketKind};
-use causeway_bifrost::{PathId, PathMetrics, PathState, Span, TransportEngine};
+use causeway_bifrost::{
+    DropReason, PathId, PathMetrics, PathState, Span, TransportConfig, TransportEngine, TunnelEvent,
+};
 
-use kit::{PATH, SLOT, engine_with, meet, path_of, receive_all, sent};
+use kit::{Net, PATH, SLOT, engine, engine_with, meet, path_of, receive_all, sent};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -173,4 +175,52 @@ fn the_only_path_is_slowed_down_whatever_it_loses() {
     assert_eq!(path.failures, failures);
     // It is slowed down: eight datagrams at a time.
     assert!(path.window_bytes <= 8 * 1500, "{path:?}");
+}
+
+#[test]
+fn each_end_learns_whether_the_other_takes_merged_udp() {
+    let mut ends = [1, 2].map(engine);
+    let merging = TransportConfig {
+        merges_udp: true,
+        ..TransportConfig::default()
+    };
+    ends[1].reconfigure(0, merging).expect("it is valid");
+    meet(&mut ends);
+    for (end, merges) in ends.iter_mut().zip([true, false]) {
+        assert_eq!(end.peer_merges_udp(), merges);
+        let events: Vec<TunnelEvent> = std::iter::from_fn(|| end.poll_event()).collect();
+        let told = |event: &&TunnelEvent| matches!(event, TunnelEvent::PeerMergesUdp(_));
+        let told: Vec<&TunnelEvent> = events.iter().filter(told).collect();
+        assert_eq!(told, [&TunnelEvent::PeerMergesUdp(merges)], "{events:?}");
+    }
+}
+
+#[test]
+fn frames_are_dropped_once_no_path_has_been_alive_for_their_lifetime() {
+    let mut net = Net::new(&[MS]);
+    let is_alive = |net: &Net| {
+        let path = net.ends[0].path_metrics(PATH);
+        path.is_some_and(|path| path.state == PathState::Alive)
+    };
+    while is_alive(&net) {
+        assert!(net.ends[0].can_accept() && !net.ends[0].is_cut_off());
+        net.run(MS, |_| false);
+    }
+    // For a short while what comes may wait.
+    net.run(190 * MS, |_| false);
+    assert!(!net.ends[0].can_accept() && !net.ends[0].is_cut_off());
+    net.run(20 * MS, |_| false);
+    assert!(!net.ends[0].can_accept() && net.ends[0].is_cut_off());
+    let span = Span {
+        slot: SLOT,
+        offset: 0,
+        len: 300,
+    };
+    let taken = net.ends[0].handle_frame(net.now_ns, span, 1);
+    assert_eq!(taken, Err(DropReason::NoPeer));
+    net.run(200 * MS, |_| true);
+    assert!(net.ends[0].can_accept() && !net.ends[0].is_cut_off());
+    net.offer(300, 1);
+    net.run(20 * MS, |_| true);
+    assert_eq!(net.ends[1].metrics().frames_out, 1);
 }

@@ -5,7 +5,7 @@
 mod kit;
 
 use causeway_bifrost::wire::{CommonHeader, PacketKind};
-use causeway_bifrost::{PathId, PathState};
+use causeway_bifrost::{DropReason, PathId, PathState};
 
 use kit::{Net, PATH, path_of};
 
@@ -20,6 +20,43 @@ fn lone_messages_on_a_long_path_do_not_time_out() {
     }
     let path = net.ends[0].path_metrics(PATH).expect("there is a path");
     assert_eq!((path.acked_chunks, path.timeouts), (100, 0), "{path:?}");
+}
+
+#[test]
+fn what_is_lost_on_a_path_of_any_length_is_sent_again() {
+    for (delay_ms, len) in [(90, 200), (110, 200), (110, 30_000), (400, 200)] {
+        let mut net = Net::new(&[delay_ms * MS]);
+        net.run(10_000 * MS, |_| true);
+        net.sent.clear();
+        net.offer(len, 1);
+        let mut first = true;
+        net.run(5_000 * MS, |one| {
+            !(is_data(one) && std::mem::take(&mut first))
+        });
+        let data: Vec<&Vec<u8>> = net.sent.iter().filter(|one| is_data(one)).collect();
+        let again = data.iter().filter(|one| chunk(one) == chunk(data[0]));
+        assert_eq!(again.count(), 2, "{len} bytes over {delay_ms} ms");
+        let (from, to) = (net.ends[0].metrics(), net.ends[1].metrics());
+        assert_eq!(from.drops(DropReason::Abandoned), 0, "{from:?}");
+        assert_eq!((to.frames_out, to.frames_skipped), (1, 0), "{to:?}");
+        assert_eq!((from.frames_held, to.chunks_held), (0, 0));
+    }
+}
+
+#[test]
+fn what_follows_a_loss_on_a_long_path_waits_for_it() {
+    let mut net = Net::new(&[110 * MS]);
+    net.run(10_000 * MS, |_| true);
+    for _ in 0..10 {
+        net.offer(200, 1);
+    }
+    let mut first = true;
+    net.run(5_000 * MS, |one| {
+        !(is_data(one) && std::mem::take(&mut first))
+    });
+    let (from, to) = (net.ends[0].metrics(), net.ends[1].metrics());
+    assert_eq!(from.drops(DropReason::Abandoned), 0, "{from:?}");
+    assert_eq!((to.frames_out, to.frames_skipped), (10, 0), "{to:?}");
 }
 
 /// Two ends with a path of 1 ms and another one. The windows are open, and the first end's flow

@@ -5,13 +5,13 @@
 mod sandbox;
 
 use std::io::IoSlice;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use causeway_netio::monotonic_ns;
 use causeway_netio::tunnel::{
-    BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, SendBuffers, Slab, TunnelError,
-    UdpPath, UdpReceiver, VNET_HEADER, Waiter,
+    BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, SendBuffers, Slab, Tun,
+    TunnelError, UdpPath, UdpReceiver, VNET_HEADER, Waiter,
 };
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
@@ -94,6 +94,100 @@ fn frames_go_up_in_pieces_and_answers_come_down() {
         let answer = answer.expect("an echo reply");
         assert_eq!(answer[12..20], [10, 5, 0, 1, 10, 5, 0, 2]);
         assert_eq!((answer[20], &answer[28..]), (0, &b"causeway"[..]));
+    });
+}
+
+/// Sends ten datagrams of 500 bytes in one call, and gives the payload of each frame that comes.
+fn payload_of_ten_datagrams(tun: &Tun, guest: &UdpSocket) -> Vec<usize> {
+    let sent = guest.send_to(&[7; 5000], "10.5.0.2:7001").expect("send");
+    assert_eq!(sent, 5000);
+    let mut waiter = Waiter::new().expect("waiter");
+    waiter.watch(std::iter::once(tun.as_fd()));
+    let (mut buffer, mut frames) = (vec![0; FRAME_MAX], Vec::new());
+    while frames.iter().sum::<usize>() < sent {
+        let ready = waiter.wait(0, monotonic_ns() + 20_000_000_000);
+        assert!(ready.expect("wait").is(0), "no more than {frames:?}");
+        let Some(length) = tun.read(&mut buffer).expect("read") else {
+            continue;
+        };
+        let packet = &buffer[VNET_HEADER..length];
+        if packet[0] >> 4 == 4 && packet[9] == 17 && packet[22..24] == 7001_u16.to_be_bytes() {
+            frames.push(packet.len() - 28);
+        }
+    }
+    frames
+}
+
+/// Two datagrams of 500 bytes of 10.5.0.2 to port 7000 of 10.5.0.1, merged.
+fn merged_udp() -> Vec<u8> {
+    const UDP_L4: u8 = 5;
+    let needs_checksum_of_segments = [1, UDP_L4, 28, 0, 0xf4, 1, 20, 0, 6, 0];
+    let udp_len = 1008_u16;
+    let mut ip = vec![0x45, 0];
+    ip.extend((20 + udp_len).to_be_bytes());
+    ip.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 5, 0, 2, 10, 5, 0, 1]);
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    // As far as the sender makes it: of addresses, protocol and length.
+    let pseudo = [&ip[12..20], &[0, 17], &udp_len.to_be_bytes()].concat();
+    let sum = !checksum(&pseudo);
+    let udp = [7001, 7000, udp_len, sum].map(u16::to_be_bytes).concat();
+    [&needs_checksum_of_segments[..], &ip, &udp, &[7; 1000]].concat()
+}
+
+#[test]
+fn a_device_takes_merged_udp_where_it_hands_it_over() {
+    Sandbox::run(|_| {
+        let device = Device::open(&device("cw0", 1)).expect("a TUN device");
+        let tun = &device.queues[0];
+        let guest = UdpSocket::bind("10.5.0.1:7000").expect("a socket");
+        // Also one that does not hand it over just now.
+        for merge in [true, false] {
+            tun.merge_udp(merge).expect("switch it");
+            let written = tun.write(&[IoSlice::new(&merged_udp())]);
+            if !device.merges_udp {
+                let error = written.expect_err("a kernel before Linux 6.2");
+                assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+                continue;
+            }
+            written.expect("write");
+            let mut buffer = [0; 2000];
+            for _ in 0..2 {
+                let (length, from) = guest.recv_from(&mut buffer).expect("receive");
+                assert_eq!((length, from.to_string().as_str()), (500, "10.5.0.2:7001"));
+            }
+        }
+    });
+}
+
+#[test]
+fn guests_udp_comes_merged_or_not_as_is_asked_for() {
+    Sandbox::run(|_| {
+        let device = Device::open(&device("cw0", 1)).expect("a TUN device");
+        let tun = &device.queues[0];
+        let guest = UdpSocket::bind("10.5.0.1:7000").expect("a socket");
+        let (udp_segment, size): (libc::c_int, libc::c_int) = (103, 500);
+        // SAFETY: a live integer and its size.
+        let status = unsafe {
+            libc::setsockopt(
+                guest.as_raw_fd(),
+                libc::SOL_UDP,
+                udp_segment,
+                (&raw const size).cast(),
+                size_of_val(&size) as libc::socklen_t,
+            )
+        };
+        assert_eq!(status, 0, "UDP_SEGMENT");
+        let merged = if device.merges_udp {
+            vec![5000]
+        } else {
+            vec![500; 10]
+        };
+        assert_eq!(payload_of_ten_datagrams(tun, &guest), merged);
+        tun.merge_udp(false).expect("switch it off");
+        assert_eq!(payload_of_ten_datagrams(tun, &guest), [500; 10]);
+        tun.merge_udp(true).expect("switch it on");
+        assert_eq!(payload_of_ten_datagrams(tun, &guest), merged);
     });
 }
 
@@ -190,6 +284,39 @@ fn many_datagrams_go_and_come_in_one_call() {
         }
         receiver.give_back(&mut slab);
         assert_eq!(slab.used(), 0);
+    });
+}
+
+#[test]
+fn a_path_may_get_another_end_and_hears_no_more_of_the_former_one() {
+    Sandbox::run(|_| {
+        let mut path = UdpPath::open(&path(7000, 7001)).expect("a path");
+        let [former, new] = [7001, 7002].map(|port| {
+            let socket = UdpSocket::bind(("127.0.0.1", port)).expect("a socket");
+            socket.connect("127.0.0.1:7000").expect("connect");
+            socket
+        });
+        former.send(b"early").expect("send");
+        let to = SocketAddr::from(([127, 0, 0, 1], 7002));
+        path.aim_at(to).expect("another end");
+        assert_eq!((path.remote(), path.payload_max().ok()), (to, Some(65_507)));
+        // There is no socket for it any more.
+        let _ = former.send(b"late");
+        new.send(b"new").expect("send");
+        let mut buffer = [0; 100];
+        let mut length = None;
+        wait_for("a datagram", || {
+            length = path.receive_one(&mut buffer).expect("receive");
+            length.is_some()
+        });
+        assert_eq!(&buffer[..length.unwrap_or(0)], b"new");
+        let mut buffers = SendBuffers::default();
+        let mut batch = buffers.batch();
+        batch.message(0);
+        batch.part(b"answer");
+        assert_eq!(batch.send(&path).messages, 1);
+        let length = new.recv(&mut buffer).expect("receive");
+        assert_eq!(&buffer[..length], b"answer");
     });
 }
 

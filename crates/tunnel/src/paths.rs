@@ -80,15 +80,22 @@ impl OpenPaths {
             if before == Some(path) || (before.is_some() && !self.open.contains_key(id)) {
                 continue;
             }
-            if let (Some(before), Some(mtu)) = (before, path.mtu)
+            if let (Some(before), Some(open)) = (before, self.open.get_mut(id))
                 && before.has_socket_of(path)
             {
+                if before.remote != path.remote {
+                    open.route = route_to(path, open.device)?;
+                }
+                let mtu = match path.mtu {
+                    Some(mtu) => mtu,
+                    None => open.route.mtu().context("the MTU of a path")?,
+                };
                 self.take_mtu(*id, path, mtu, &mut added);
                 continue;
             }
             if before.is_some_and(|before| before.local == path.local) {
                 bail!(
-                    "path {id} keeps its local port {} and changes otherwise: give it another local port, or restart the tunnel",
+                    "path {id} keeps its local port {} and changes its device: give it another local port, or restart the tunnel",
                     path.local
                 );
             }
@@ -147,7 +154,7 @@ impl OpenPaths {
         (mtu > open.mtu).then_some(mtu)
     }
 
-    /// The path goes on with its sockets and another MTU.
+    /// The path goes on with its sockets, and another MTU or remote address.
     fn take_mtu(&mut self, id: u8, path: &TunnelPathConfig, mtu: u16, added: &mut [AddedPaths]) {
         if let Some(open) = self.open.get_mut(&id) {
             open.mtu = mtu;
@@ -212,6 +219,21 @@ impl PathSockets {
             threads: (0..threads).map(thread).collect::<anyhow::Result<_>>()?,
         })
     }
+}
+
+/// The way to a path's remote address, which its sockets are to have from now on: that there is one
+/// is to be known before they do.
+fn route_to(path: &TunnelPathConfig, device: Option<u32>) -> Result<PathRoute, TunnelError> {
+    let mut local = path.local;
+    local.set_port(0);
+    let probe = UdpPath::open(&PathOptions {
+        local,
+        remote: path.remote,
+        device,
+        buffer_bytes: 4096,
+        merge: false,
+    })?;
+    Ok(probe.route())
 }
 
 fn none_added(config: &TunnelConfig) -> Vec<AddedPaths> {
@@ -399,6 +421,40 @@ mod tests {
         // The device is narrower again: that is for the engine to see.
         set_mtu("1400");
         assert_eq!(told(&paths.open_missing(&config)), NOTHING);
+    }
+
+    #[test]
+    fn a_reload_may_move_the_other_end_and_leave_the_mtu_to_the_route() {
+        let local = "127.0.77.10:7000";
+        let before = config(&[(0, local, "mtu = 1400")]);
+        let (mut paths, _sockets) = OpenPaths::at_start(&before).unwrap();
+        let settings = |added: &[AddedPaths]| {
+            let thread = |added: &AddedPaths| {
+                let (path, socket) = &added[&0];
+                (path.peer.to_string(), path.mtu, socket.is_some())
+            };
+            added.iter().map(thread).collect::<Vec<_>>()
+        };
+        let mut after = config(&[(0, local, "")]);
+        let added = paths.change(&before, &after).unwrap();
+        let expected = [7999, 8000].map(|port| (format!("127.0.0.1:{port}"), u16::MAX, false));
+        assert_eq!(settings(&added), expected);
+
+        let before = after.clone();
+        after.paths.get_mut(&0).unwrap().remote = "127.0.77.11:7999".parse().unwrap();
+        let added = paths.change(&before, &after).unwrap();
+        let expected = [7999, 8000].map(|port| (format!("127.0.77.11:{port}"), u16::MAX, false));
+        assert_eq!(settings(&added), expected);
+        assert_eq!(told(&paths.open_missing(&after)), NOTHING);
+
+        let mut nowhere = after.clone();
+        // Not from an address of loopback.
+        nowhere.paths.get_mut(&0).unwrap().remote = "192.0.2.77:7999".parse().unwrap();
+        let error = paths.change(&after, &nowhere).err().unwrap();
+        assert!(
+            format!("{error:#}").contains("cannot reach the remote address"),
+            "{error:#}"
+        );
     }
 
     #[test]

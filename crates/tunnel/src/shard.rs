@@ -75,6 +75,10 @@ pub(crate) type AddedPaths = BTreeMap<u8, (bifrost::PathConfig, Option<UdpPath>)
 /// The counters of a thread.
 #[derive(Debug, Clone, Default)]
 pub struct ShardReport {
+    /// The thread's number.
+    pub number: usize,
+    /// Whether the other end takes the guests' UDP merged.
+    pub peer_merges_udp: bool,
     pub tunnel: bifrost::TunnelMetrics,
     pub paths: BTreeMap<u8, bifrost::PathMetrics>,
     /// Frames that the guest's kernel took and refused.
@@ -126,7 +130,7 @@ impl Shard {
         self.watch();
         while !turn.stopping {
             let now = monotonic_ns();
-            let accepts = self.can_read() && now >= turn.device_down_until;
+            let accepts = self.reads_guest() && now >= turn.device_down_until;
             self.waiter.set_watched(0, accepts);
             let until = match now < awake_until {
                 true => now,
@@ -227,16 +231,18 @@ impl Shard {
     }
 
     /// Whether a frame would be taken, and has a buffer to be read into. Without, a
-    /// device with packets would keep the thread awake for nothing.
-    fn can_read(&mut self) -> bool {
-        self.engine.can_accept() && self.memory.slab(SlabKind::Frame).available() > 0
+    /// device with packets would keep the thread awake for nothing. Or whether it would be dropped:
+    /// what waits in the device for a path would be sent first when one is back, however old.
+    fn reads_guest(&mut self) -> bool {
+        let accepts = self.engine.can_accept() || self.engine.is_cut_off();
+        accepts && self.memory.slab(SlabKind::Frame).available() > 0
     }
 
     /// Whether a frame was read.
     fn read_guest(&mut self, now: u64, turn: &mut Turn) -> anyhow::Result<bool> {
         let mut any = false;
         for _ in 0..FRAMES_PER_TURN {
-            if !self.can_read() {
+            if !self.reads_guest() {
                 break;
             }
             let Some(buffer) = self.memory.slab(SlabKind::Frame).take() else {
@@ -312,6 +318,19 @@ impl Shard {
             let thread = self.number;
             match event {
                 TunnelEvent::PeerUp => info!(thread, "the other end answers"),
+                TunnelEvent::PeerMergesUdp(merges) => {
+                    if let Err(error) = self.tun.merge_udp(merges) {
+                        warn!(
+                            thread,
+                            "cannot have UDP merged as the other end takes it: {error}"
+                        );
+                    }
+                }
+                TunnelEvent::PeerVersion(version) => warn!(
+                    thread,
+                    "the other end speaks version {version} of the wire format, this one {}: have both run the same version of causeway",
+                    bifrost::wire::VERSION
+                ),
                 TunnelEvent::PeerRestarted => info!(thread, "the other end was restarted"),
                 TunnelEvent::SetBack => {
                     warn!(
@@ -358,7 +377,13 @@ impl Shard {
             self.paths.remove(&id);
         }
         for (id, (config, socket)) in change.add {
-            if socket.is_none() && self.engine.raise_path_mtu(now, PathId(id), config.mtu) {
+            let held = self.paths.get_mut(&id);
+            let moved = held.filter(|held| socket.is_none() && held.remote() != config.peer);
+            let stays = socket.is_none() && moved.is_none();
+            if let Some(Err(error)) = moved.map(|path| path.aim_at(config.peer)) {
+                warn!(thread, "path {id} cannot go to {}: {error}", config.peer);
+            }
+            if stays && self.engine.raise_path_mtu(now, PathId(id), config.mtu) {
                 continue;
             }
             self.engine.remove_path(now, PathId(id));
@@ -378,6 +403,8 @@ impl Shard {
             Some((*id, metrics))
         });
         ShardReport {
+            number: self.number,
+            peer_merges_udp: self.engine.peer_merges_udp(),
             tunnel: self.engine.metrics(),
             paths: paths.collect(),
             written: self.vnic.counts(),

@@ -71,15 +71,19 @@ impl Tunnel {
         doors: Doors,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = anyhow::Error>)> {
         let limits = Limits::default();
-        let engine_config = engine_config(&config, limits);
+        let mut engine_config = engine_config(&config, limits);
         engine_config.check()?;
         let device = Device::open(&device_options(&config))?;
         // It was for the network namespace that the device stands in.
         give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
+        engine_config.merges_udp = device.merges_udp;
         let (open, added) = OpenPaths::at_start(&config)?;
         let mut handles = Vec::new();
         let mut shards = Vec::new();
         for ((number, tun), added) in device.queues.into_iter().enumerate().zip(added) {
+            // Until the other end says that it takes that.
+            tun.merge_udp(false)
+                .context("cannot switch the merging of UDP off")?;
             let mut engine = TransportEngine::new(engine_config.clone(), instance()?)?;
             let mut paths = BTreeMap::new();
             let now = monotonic_ns();
@@ -156,7 +160,10 @@ impl Tunnel {
     fn change(&self, config: &TunnelConfig, gone: &[u8], added: Vec<AddedPaths>) {
         for (handle, add) in self.handles.iter().zip(added) {
             handle.send(ShardCommand::Change(Box::new(ShardChange {
-                config: engine_config(config, Limits::default()),
+                config: bifrost::TransportConfig {
+                    merges_udp: self.merges_udp,
+                    ..engine_config(config, Limits::default())
+                },
                 vnic_queue: config.engine.vnic_queue,
                 poll: config.poll,
                 remove: gone.to_vec(),
@@ -246,7 +253,8 @@ impl Tunnel {
             threads: config.threads,
             sealed: key.is_some(),
             key: key.map_or(0, |key| key.id),
-            merges_udp: self.merges_udp,
+            merges_udp: self.merges_udp && reports.iter().all(|one| one.peer_merges_udp),
+            threads_cut_off: view::cut_off(&reports),
             totals: view::totals(&reports),
             paths: view::paths(config, running.paths.faults(), &reports),
             drops: view::drops(&reports),

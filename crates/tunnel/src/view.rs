@@ -47,6 +47,22 @@ pub fn drops(reports: &[ShardReport]) -> Vec<DropView> {
         .collect()
 }
 
+/// The threads without any path that is alive.
+pub fn cut_off(reports: &[ShardReport]) -> Vec<usize> {
+    let is_cut_off = |report: &&ShardReport| {
+        let mut paths = report.paths.values();
+        !paths.any(|path| path.state == PathState::Alive)
+    };
+    let mut threads: Vec<usize> = reports
+        .iter()
+        .filter(is_cut_off)
+        .map(|report| report.number)
+        .collect();
+    // They answer in any order.
+    threads.sort_unstable();
+    threads
+}
+
 /// The paths of a configuration over the threads; `faults` are why paths are not open.
 pub fn paths(
     config: &TunnelConfig,
@@ -152,6 +168,23 @@ mod tests {
         let one = view(&[both[0], path(PathState::Dead, 0, 0)]);
         assert_eq!((one.state.as_str(), one.rtt_us), ("partly", 100.0));
         assert_eq!(view(&[]).state, "probing");
+    }
+
+    #[test]
+    fn a_thread_without_a_path_that_is_alive_is_cut_off() {
+        let report = |number, states: &[PathState]| ShardReport {
+            number,
+            paths: (0..)
+                .zip(states.iter().map(|state| path(*state, 0, 0)))
+                .collect(),
+            ..ShardReport::default()
+        };
+        let reports = [
+            report(3, &[PathState::Probing, PathState::Dead]),
+            report(1, &[]),
+            report(0, &[PathState::Dead, PathState::Alive]),
+        ];
+        assert_eq!(cut_off(&reports), [1, 3]);
     }
 
     #[test]

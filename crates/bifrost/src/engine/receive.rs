@@ -16,7 +16,7 @@ use crate::types::{PathId, SlotReference, Span};
 use crate::virtio::{MIN_FRAME_LEN, is_safe};
 use crate::wire::{
     AckHeader, CommonHeader, DATA_HEADER_LEN, DataHeader, FlowReport, FlowReportKind, PacketKind,
-    reports, stamp_us,
+    ProbeHeader, other_version, reports, stamp_us,
 };
 
 /// Chunks of a batch after which an acknowledgement does not wait for its end: half of
@@ -157,6 +157,12 @@ impl TransportEngine {
         let path = self.paths.get(index).ok_or(DropReason::Path)?;
         if path.config.peer != from {
             return Err(DropReason::Address);
+        }
+        if let Some(version) = other_version(datagram) {
+            if self.session.note_version(version) {
+                self.events.push(TunnelEvent::PeerVersion(version));
+            }
+            return Err(DropReason::Version);
         }
         let header = CommonHeader::parse(datagram)?;
         if usize::from(header.path) != index {
@@ -309,7 +315,8 @@ impl TransportEngine {
             let timed = newest && of == carrier;
             let outcome = (&mut self.acked, &mut self.lost);
             path.on_ack(now_ns, (largest, &ack), timed, target_ns, outcome);
-            self.outbound.on_acked(now_ns, &self.acked);
+            let held_ns = self.repair_ns();
+            self.outbound.on_acked(now_ns, held_ns, &self.acked);
             self.acked.clear();
             self.queue_lost(now_ns, of);
         }
@@ -356,7 +363,7 @@ impl TransportEngine {
             }
         }
         if self.session.is_with(probe.instance) {
-            self.session.credit = probe.credit.at_least_a_frame();
+            self.note_peer(&probe);
         }
         if let Some(path) = self.paths.get_mut(index) {
             path.acks.repeat(now_ns);
@@ -394,7 +401,7 @@ impl TransportEngine {
             self.meet_peer(now_ns, probe.instance);
             self.probe_before_data(index);
         }
-        self.session.credit = probe.credit.at_least_a_frame();
+        self.note_peer(&probe);
         let path = self.paths.get_mut(index).ok_or(DropReason::Path)?;
         let outcome = path.on_reply(now_ns, age_us, probe.size, &self.config);
         if !outcome.fresh {
@@ -416,6 +423,16 @@ impl TransportEngine {
             }
         }
         Ok(())
+    }
+
+    /// What the peer says of itself.
+    fn note_peer(&mut self, probe: &ProbeHeader) {
+        self.session.credit = probe.credit.at_least_a_frame();
+        let merges = Some(probe.merges_udp);
+        if std::mem::replace(&mut self.session.peer_merges_udp, merges) != merges {
+            self.events
+                .push(TunnelEvent::PeerMergesUdp(probe.merges_udp));
+        }
     }
 
     /// Before any data: this probe shows the peer that we know its instance.

@@ -25,6 +25,21 @@ fn the_counters_of_a_path_outlive_its_settings() {
 }
 
 #[test]
+fn another_version_of_the_format_is_told_once() {
+    let mut engine = TransportEngine::new(TransportConfig::default(), 1).unwrap();
+    let peer = ([192, 0, 2, 1], 7000).into();
+    let path = PathConfig { peer, mtu: 1500 };
+    engine.add_path(1, PathId(0), path).unwrap();
+    for _ in 0..3 {
+        let taken = engine.handle_datagram(1, PathId(0), peer, &mut [0x23; 44], Span::default());
+        assert_eq!(taken, Err(DropReason::Version));
+    }
+    assert_eq!(engine.metrics().drops(DropReason::Version), 3);
+    assert_eq!(engine.poll_event(), Some(TunnelEvent::PeerVersion(2)));
+    assert_eq!(engine.poll_event(), None);
+}
+
+#[test]
 fn frames_that_outlive_their_only_path_are_segmented_for_the_next() {
     let mut engine = TransportEngine::new(TransportConfig::default(), 1).unwrap();
     let id = PathId(0);

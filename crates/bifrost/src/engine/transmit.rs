@@ -138,9 +138,10 @@ impl TransportEngine {
 
     /// Chunks that were lost.
     fn send_retransmissions(&mut self, now_ns: u64, out: &mut Transmit) {
+        let bounds = (self.frame_lifetime_ns(), self.config.max_transmissions);
         loop {
-            let (config, released) = (&self.config, &mut self.released);
-            let next = self.outbound.next_retransmission(now_ns, config, released);
+            let released = &mut self.released;
+            let next = self.outbound.next_retransmission(now_ns, bounds, released);
             let Some((chunk, frame)) = next else { return };
             let overhead = DATA_HEADER_LEN + self.session.tag_len();
             let len = datagram_len(frame, chunk.index, false, overhead);
@@ -167,7 +168,7 @@ impl TransportEngine {
     }
 
     fn send_pending(&mut self, now_ns: u64, out: &mut Transmit) {
-        let lifetime_ns = self.config.frame_lifetime_ns;
+        let lifetime_ns = self.frame_lifetime_ns();
         let overhead = DATA_HEADER_LEN + self.session.tag_len();
         while let Some(at) = self
             .outbound

@@ -41,6 +41,7 @@ fn condition(status: &TunnelStatus) -> Condition {
         ),
         troubles: of_paths(status.totals.sessions, paths)
             .into_iter()
+            .chain(of_threads(status.threads, &status.threads_cut_off))
             .chain(refused(&status.last_reload_error))
             .collect(),
     }
@@ -82,9 +83,37 @@ fn of_paths(sessions: u64, paths: &[PathView]) -> Vec<Trouble> {
     nothing.into_iter().chain(troubled).collect()
 }
 
+/// Where no thread carries, that of paths says it.
+fn of_threads(threads: usize, cut_off: &[usize]) -> Option<Trouble> {
+    if cut_off.is_empty() || cut_off.len() >= threads {
+        return None;
+    }
+    let numbers: Vec<String> = cut_off.iter().map(usize::to_string).collect();
+    let numbers = numbers.join(", ");
+    Some(Trouble::new(
+        "thread_cut_off",
+        format!(
+            "of {threads} threads no path is alive for {numbers}: the flows there are not carried; has the other end as many threads, and do firewalls let the ports of thread N pass, each path's plus N?"
+        ),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_carry_nothing_are_named_where_others_do() {
+        let told = |threads, cut_off: &[usize]| of_threads(threads, cut_off).map(|it| it.text);
+        assert_eq!(told(2, &[]), None);
+        assert_eq!(told(2, &[0, 1]), None);
+        let text = told(4, &[1, 3]).expect("a trouble");
+        assert!(
+            text.starts_with("of 4 threads no path is alive for 1, 3: "),
+            "{text}"
+        );
+        assert!(text.contains("as many threads"), "{text}");
+    }
 
     #[test]
     fn a_tunnel_that_carries_nothing_says_so() {

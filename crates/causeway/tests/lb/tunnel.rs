@@ -42,10 +42,14 @@ impl Ends {
 
     /// Starts an end with its unit's rights; `more` is a line of path 1.
     fn start(&self, end: u8, more: &str) -> Daemon {
+        self.start_threads(2, end, more)
+    }
+
+    fn start_threads(&self, threads: u8, end: u8, more: &str) -> Daemon {
         let (socket, other) = (self.file(end, "sock"), 3 - end);
         let text = format!(
             "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.{end}/24\"]\nkeys = \"none\"\n\
-             threads = 2\nhttp = false\nsocket = \"{}\"\n\
+             threads = {threads}\nhttp = false\nsocket = \"{}\"\n\
              [[tunnel.path]]\nid = 0\nlocal = \"10.9.0.{end}:7000\"\nremote = \"10.9.0.{other}:7000\"\n\
              [[tunnel.path]]\nid = 1\nlocal = \"10.9.1.{end}:7000\"\nremote = \"10.9.1.{other}:7000\"\n\
              {more}\n",
@@ -144,6 +148,39 @@ fn a_tunnel_starts_by_the_path_whose_address_is_there_and_opens_the_other_when_i
         let log = ends.log(1);
         assert_eq!(ends.times_logged(1, "path 1 has new sockets"), 1, "{log}");
         assert_eq!(ends.times_logged(1, &not_open), 1, "{log}");
+    });
+}
+
+#[test]
+fn a_thread_that_the_other_end_does_not_have_is_named() {
+    Ends::run(|ends| {
+        let _far = ends.start_threads(1, 2, "");
+        let _near = ends.start_threads(2, 1, "");
+        ends.wait_for(1, ["partly", "partly"]);
+        let said = || String::from_utf8_lossy(&ends.ask(1, &["status"]).stdout).into_owned();
+        let why = "of 2 threads no path is alive for 1: the flows there are not carried";
+        // On a busy machine a path may be dead for a moment.
+        wait(said, || said().contains(why));
+        // Each end takes merged UDP where its kernel does, and here both have the same.
+        let merges_udp = || {
+            let stats = ends.ask(2, &["stats", "-o", "json"]);
+            let stats = serde_json::from_slice::<Value>(&stats.stdout);
+            stats.ok().and_then(|stats| stats["merges_udp"].as_bool())
+        };
+        let release = nix::sys::utsname::uname().expect("uname");
+        let release = release.release().to_string_lossy();
+        let mut numbers = release
+            .split(['.', '-'])
+            .map(|part| part.parse().unwrap_or(0));
+        let version: (u32, u32) = (
+            numbers.next().expect("a version"),
+            numbers.next().expect("a version"),
+        );
+        let merges = version >= (6, 2);
+        wait(
+            || format!("Linux {release}: {:?}", merges_udp()),
+            || merges_udp() == Some(merges),
+        );
     });
 }
 

@@ -31,6 +31,7 @@ const TUN_F_CSUM: libc::c_ulong = 0x01;
 const TUN_F_TSO4: libc::c_ulong = 0x02;
 const TUN_F_TSO6: libc::c_ulong = 0x04;
 const TUN_F_TSO_ECN: libc::c_ulong = 0x08;
+const TCP_OFFLOADS: libc::c_ulong = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
 /// Linux 6.2 and newer.
 const TUN_F_USO: libc::c_ulong = 0x20 | 0x40;
 
@@ -61,14 +62,18 @@ pub struct DeviceOptions {
 pub struct Device {
     /// One for each thread.
     pub queues: Vec<Tun>,
-    /// Whether the kernel hands over UDP datagrams merged, too.
+    /// Whether the kernel hands over UDP datagrams merged, too, and takes them so.
     pub merges_udp: bool,
 }
 
 /// One queue of a TUN device. The kernel keeps a flow on the queue that its packets are
 /// written to.
 #[derive(Debug)]
-pub struct Tun(File);
+pub struct Tun {
+    file: File,
+    /// Whether the kernel can hand over UDP datagrams merged.
+    can_merge_udp: bool,
+}
 
 impl Device {
     /// Makes the device or takes the persistent one, sets it up and brings it up.
@@ -97,12 +102,12 @@ impl Device {
 impl Tun {
     /// Reads a frame; `None` when there is none.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        none_if_transient((&self.0).read(buffer))
+        none_if_transient((&self.file).read(buffer))
     }
 
     /// Reads a frame into pieces, one after the other; `None` when there is none.
     pub fn read_pieces(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
-        none_if_transient((&self.0).read_vectored(pieces))
+        none_if_transient((&self.file).read_vectored(pieces))
     }
 
     /// Fails as a read does once the device is gone, and takes no frame.
@@ -110,10 +115,20 @@ impl Tun {
         // SAFETY: plain data; all zeroes is a valid value.
         let mut request: libc::ifreq = unsafe { mem::zeroed() };
         // SAFETY: an open descriptor and a live ifreq, as TUNGETIFF expects.
-        if unsafe { libc::ioctl(self.0.as_raw_fd(), TUNGETIFF, &mut request) } < 0 {
+        if unsafe { libc::ioctl(self.file.as_raw_fd(), TUNGETIFF, &mut request) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+
+    /// Whether the guests' UDP datagrams are to come merged, where the kernel can do that. One
+    /// queue speaks for all of its device. What waits in the device stays as it is.
+    pub fn merge_udp(&self, merge: bool) -> io::Result<()> {
+        if !self.can_merge_udp {
+            return Ok(());
+        }
+        let udp = if merge { TUN_F_USO } else { 0 };
+        ioctl(&self.file, TUNSETOFFLOAD, TCP_OFFLOADS | udp)
     }
 
     /// Writes a frame out of its pieces. The guest's kernel works on it before this
@@ -122,7 +137,7 @@ impl Tun {
         // SAFETY: IoSlice has the layout of iovec; the pieces live through the call.
         let written = unsafe {
             libc::writev(
-                self.0.as_raw_fd(),
+                self.file.as_raw_fd(),
                 pieces.as_ptr().cast(),
                 pieces.len() as libc::c_int,
             )
@@ -136,7 +151,7 @@ impl Tun {
 
 impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
@@ -176,8 +191,12 @@ fn open_here(options: &DeviceOptions) -> Result<Device, TunnelError> {
         let none = io::Error::from(io::ErrorKind::InvalidInput);
         return Err(failed("open it without a queue")(none));
     };
-    ioctl(first, TUNSETPERSIST, libc::c_ulong::from(options.persist))
-        .map_err(failed("keep it or not"))?;
+    ioctl(
+        &first.file,
+        TUNSETPERSIST,
+        libc::c_ulong::from(options.persist),
+    )
+    .map_err(failed("keep it or not"))?;
     let name = &options.name;
     address::set_mtu(name, options.mtu).map_err(failed("set its MTU"))?;
     if let Some(packets) = options.queue_packets {
@@ -204,7 +223,6 @@ fn open_queue(options: &DeviceOptions) -> Result<(Tun, bool), TunnelError> {
             cause,
         },
     })?;
-    let queue = Tun(file);
     let mut flags = libc::IFF_TUN | libc::IFF_NO_PI;
     if options.super_packets {
         flags |= libc::IFF_VNET_HDR;
@@ -223,7 +241,7 @@ fn open_queue(options: &DeviceOptions) -> Result<(Tun, bool), TunnelError> {
     let mut request = address::request(name).map_err(failed("take its name"))?;
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: an open descriptor and a live ifreq, as TUNSETIFF expects.
-    if unsafe { libc::ioctl(queue.0.as_raw_fd(), TUNSETIFF, &mut request) } < 0 {
+    if unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &mut request) } < 0 {
         let cause = io::Error::last_os_error();
         return Err(match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => TunnelError::NotPermitted(name.clone()),
@@ -233,33 +251,36 @@ fn open_queue(options: &DeviceOptions) -> Result<(Tun, bool), TunnelError> {
         });
     }
     let merges_udp = match options.super_packets {
-        true => set_offloads(&queue).map_err(failed("switch its offloads on"))?,
+        true => set_offloads(&file).map_err(failed("switch its offloads on"))?,
         false => false,
+    };
+    let queue = Tun {
+        file,
+        can_merge_udp: merges_udp,
     };
     Ok((queue, merges_udp))
 }
 
 /// Whether UDP is merged, too.
-fn set_offloads(queue: &Tun) -> io::Result<bool> {
+fn set_offloads(queue: &File) -> io::Result<bool> {
     let size: libc::c_int = VNET_HEADER as libc::c_int;
     // The wire is little-endian whatever the machines at its ends are.
     let little: libc::c_int = 1;
     for (code, value) in [(TUNSETVNETHDRSZ, &size), (TUNSETVNETLE, &little)] {
         // SAFETY: an open descriptor and a live integer, as both codes expect.
-        if unsafe { libc::ioctl(queue.0.as_raw_fd(), code, value) } < 0 {
+        if unsafe { libc::ioctl(queue.as_raw_fd(), code, value) } < 0 {
             return Err(io::Error::last_os_error());
         }
     }
-    let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
-    if ioctl(queue, TUNSETOFFLOAD, tcp | TUN_F_USO).is_ok() {
+    if ioctl(queue, TUNSETOFFLOAD, TCP_OFFLOADS | TUN_F_USO).is_ok() {
         return Ok(true);
     }
-    ioctl(queue, TUNSETOFFLOAD, tcp).map(|()| false)
+    ioctl(queue, TUNSETOFFLOAD, TCP_OFFLOADS).map(|()| false)
 }
 
-fn ioctl(queue: &Tun, code: libc::c_ulong, value: libc::c_ulong) -> io::Result<()> {
+fn ioctl(queue: &File, code: libc::c_ulong, value: libc::c_ulong) -> io::Result<()> {
     // SAFETY: an open descriptor; the codes used here take an integer.
-    if unsafe { libc::ioctl(queue.0.as_raw_fd(), code, value) } < 0 {
+    if unsafe { libc::ioctl(queue.as_raw_fd(), code, value) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())

@@ -142,23 +142,35 @@ impl UdpPath {
         ))?;
         connect(fd.as_raw_fd(), &SockaddrStorage::from(remote))
             .map_err(failed("reach the remote address (is there a route?)"))?;
-        // A link-local address says its device itself.
-        let scope = match remote {
-            SocketAddr::V6(remote) => Some(remote.scope_id()).filter(|index| *index != 0),
-            SocketAddr::V4(_) => None,
-        };
         let path = Self {
             fd,
             route: PathRoute {
                 local: local.ip(),
                 remote,
-                device: options.device.or(scope),
+                device: options.device.or(scope(remote)),
             },
             ask: Cell::new(MESSAGES),
             takes_segments: Cell::new(true),
         };
         path.forget_strangers();
         Ok(path)
+    }
+
+    /// Has another address and port as its other end from now on.
+    pub fn aim_at(&mut self, remote: SocketAddr) -> io::Result<()> {
+        connect(self.fd.as_raw_fd(), &SockaddrStorage::from(remote))?;
+        let device = match self.route.device == scope(self.route.remote) {
+            true => scope(remote),
+            false => self.route.device,
+        };
+        self.route = PathRoute {
+            remote,
+            device,
+            ..self.route
+        };
+        self.takes_segments.set(true);
+        self.forget_strangers();
+        Ok(())
     }
 
     /// Drops what came between bind and connect: it may come from any address, and from then
@@ -217,6 +229,14 @@ impl UdpPath {
 impl AsFd for UdpPath {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// The device that a link-local address says itself.
+fn scope(remote: SocketAddr) -> Option<u32> {
+    match remote {
+        SocketAddr::V6(remote) => Some(remote.scope_id()).filter(|index| *index != 0),
+        SocketAddr::V4(_) => None,
     }
 }
 

@@ -22,6 +22,43 @@ fn a_device_that_is_deleted_while_no_path_is_alive_ends_the_thread() {
 
 /// In a namespace of the calling thread's own; stopped after a minute.
 fn run_without_device() -> anyhow::Result<()> {
+    let (shard, handle) = shard_in_a_namespace();
+    let deleted = Command::new("ip").args(["link", "del", "cw0"]).status();
+    assert!(deleted.unwrap().success());
+    thread::spawn(move || {
+        thread::sleep(Duration::from_secs(60));
+        handle.send(ShardCommand::Stop);
+    });
+    shard.run()
+}
+
+#[test]
+fn what_guests_send_is_dropped_and_counted_while_there_is_no_path() {
+    thread::spawn(drop_without_a_path).join().unwrap();
+}
+
+fn drop_without_a_path() {
+    let (shard, handle) = shard_in_a_namespace();
+    let guest = std::net::UdpSocket::bind("10.5.0.1:0").unwrap();
+    let running = thread::spawn(|| shard.run());
+    let dropped = || {
+        let (reply, report) = mpsc::channel();
+        handle.send(ShardCommand::Report(reply));
+        let report = report.recv().unwrap();
+        report.tunnel.drops(DropReason::NoPeer)
+    };
+    // More than the device holds: each comes out of it.
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while dropped() < 1000 {
+        guest.send_to(b"number", "10.5.0.2:9").unwrap();
+        assert!(std::time::Instant::now() < until, "{} dropped", dropped());
+    }
+    handle.send(ShardCommand::Stop);
+    running.join().unwrap().unwrap();
+}
+
+/// A thread without paths. Its device is in a namespace of the calling thread's own.
+fn shard_in_a_namespace() -> (Shard, ShardHandle) {
     // SAFETY: it takes one integer, and concerns this thread alone.
     let status = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     assert_eq!(status, 0, "a network namespace");
@@ -31,7 +68,7 @@ fn run_without_device() -> anyhow::Result<()> {
         namespace: None,
         mtu: 1400,
         queue_packets: None,
-        addresses: Vec::new(),
+        addresses: vec![([10, 5, 0, 1].into(), 24)],
         persist: false,
         super_packets: true,
     };
@@ -50,13 +87,7 @@ fn run_without_device() -> anyhow::Result<()> {
         waiter,
         inbox,
     };
-    let deleted = Command::new("ip").args(["link", "del", "cw0"]).status();
-    assert!(deleted.unwrap().success());
-    thread::spawn(move || {
-        thread::sleep(Duration::from_secs(60));
-        ShardHandle { commands, waker }.send(ShardCommand::Stop);
-    });
-    shard.run()
+    (shard, ShardHandle { commands, waker })
 }
 
 /// What an end has to send. The packets of its frames are empty.

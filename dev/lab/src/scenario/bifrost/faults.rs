@@ -251,6 +251,7 @@ impl Steps<'_> {
             "epoch",
             "key",
             "forged",
+            "version",
             "malformed",
             "flood",
         ] {
