@@ -228,9 +228,9 @@ fn states_and_settings_made_by_hand_are_metrics() {
             .unwrap();
     }
     for line in [
-        &state(1, "drain"),
-        &state(2, "maintenance"),
-        &state(3, "active"),
+        state(1, "drain").as_str(),
+        state(2, "maintenance").as_str(),
+        state(3, "active").as_str(),
         "causeway_overrides 2.0",
         "causeway_overrides_oldest_timestamp_seconds 5.0",
     ] {
