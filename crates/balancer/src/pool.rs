@@ -233,7 +233,7 @@ impl Pool {
 
     /// What the member of the pool after this one has still to wait for its whole weight, and whether
     /// it has that before, if `real` is that member's configuration and `vip` that pool's. One that is
-    /// new begins so, too, where new connections go to whoever has the fewest.
+    /// new begins so, too, where all new connections go to whoever has the fewest.
     fn warms(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> (u64, bool) {
         let former = self.members().find(|(_, member)| member.id == id);
         former.map_or(
@@ -763,9 +763,9 @@ fn slow_start_ns(vip: &VipConfig) -> u64 {
 
 /// Time in which one that is new gets its weight.
 fn slow_start_of_new_ns(vip: &VipConfig) -> u64 {
-    match vip.scheduler.follows_load() {
-        true => slow_start_ns(vip),
-        false => 0,
+    match vip.scheduler {
+        Scheduler::LeastLoaded => slow_start_ns(vip),
+        _ => 0,
     }
 }
 
