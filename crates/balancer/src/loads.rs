@@ -72,6 +72,7 @@ impl Engine {
             member.load = match source {
                 LoadSource::Connections => {
                     let load = self.plane.load(member.id)?;
+                    let elapsed_ns = if counters.ages() { elapsed_ns } else { 0 };
                     let (mut change, carry) = aged(load, member.aged, elapsed_ns);
                     member.aged = carry;
                     if let Some((least, most)) = counters.bounds() {

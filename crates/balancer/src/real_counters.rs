@@ -32,10 +32,13 @@ pub struct RealCounters {
     active: f64,
     /// When that was; `None`: it has not been looked at since it began.
     at_ns: Option<u64>,
-    /// Of them the flow table holds so many, which do not age, and has no others of the real.
+    /// Whether the flow table has all of them: none of them ages, for it tells which are gone.
+    holds_all: bool,
+    /// Where it has some, they are no fewer than these.
     held: u64,
-    /// Connections opened since that was seen.
+    /// Connections opened and ended since that was seen.
     opened: u64,
+    ended: u64,
     /// Between these they are, where it was seen at this look.
     bounds: Option<(u64, u64)>,
     last_us: Option<f64>,
@@ -104,8 +107,10 @@ impl RealCounters {
             delta: RealStats::default(),
             active: unended * still_open(age.as_nanos() as f64),
             at_ns: None,
+            holds_all: false,
             held: 0,
             opened: 0,
+            ended: 0,
             bounds: None,
             last_us: None,
             recent: VecDeque::new(),
@@ -173,7 +178,8 @@ impl RealCounters {
             .map_or(interval_ns, |at_ns| now_ns.saturating_sub(at_ns));
         self.bounds = None;
         self.opened += self.delta.conns_opened;
-        let kept = self.active * kept_after(elapsed_ns);
+        self.ended += self.delta.conns_closed;
+        let kept = self.active * self.kept_after(elapsed_ns);
         self.active =
             (kept + self.delta.conns_opened as f64 - self.delta.conns_closed as f64).max(0.0);
         let all = self.delta.latencies();
@@ -193,22 +199,37 @@ impl RealCounters {
         }
     }
 
-    /// The flow table holds `open` connections. Where it has `all` that there are, they are no fewer,
-    /// and no more but for those opened since it was looked at last: so long does a look take.
+    /// The flow table holds `open` connections. Where it has `all` that there are, they are as many, but
+    /// for those opened or ended since it was looked at last: so long does a look take.
     pub(crate) fn handle_held(&mut self, now_ns: u64, open: u64, all: bool) {
-        let newest = std::mem::take(&mut self.opened);
+        let opened = std::mem::take(&mut self.opened);
+        let ended = std::mem::take(&mut self.ended);
         let elapsed_ns = self.at_ns.map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
-        self.active *= kept_after(elapsed_ns);
+        self.active *= self.kept_after(elapsed_ns);
         self.at_ns = Some(now_ns);
         let bounds = match all {
-            true => (open, open + newest),
+            true => (open.saturating_sub(ended), open + opened),
             false => (open, u64::MAX),
         };
+        self.holds_all = all;
         self.held = if all { 0 } else { open };
         if all {
             self.active = self.active.clamp(bounds.0 as f64, bounds.1 as f64);
         }
         self.bounds = Some(bounds);
+    }
+
+    /// Whether they age.
+    pub(crate) fn ages(&self) -> bool {
+        !self.holds_all
+    }
+
+    /// Part of them that ageing leaves after this time.
+    fn kept_after(&self, elapsed_ns: u64) -> f64 {
+        match self.ages() {
+            true => kept_after(elapsed_ns),
+            false => 1.0,
+        }
     }
 
     /// Between which numbers the connections are, if this look has seen it.
@@ -219,7 +240,8 @@ impl RealCounters {
     /// Connections that have been silent for so long since their SYN are no more: of each
     /// ageing has left the rest.
     pub fn give_up(&mut self, connections: u64, silent: Duration) {
-        let each = kept_after(silent.as_nanos() as u64);
+        let each = self.kept_after(silent.as_nanos() as u64);
+        self.ended += connections;
         self.active = (self.active - connections as f64 * each).max(0.0);
     }
 
@@ -279,7 +301,7 @@ impl RealCounters {
     /// Estimate of open connections. They age also while none looks.
     pub fn active(&self, now_ns: u64) -> u64 {
         let elapsed_ns = self.at_ns.map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
-        let active = (self.active * kept_after(elapsed_ns)).round() as u64;
+        let active = (self.active * self.kept_after(elapsed_ns)).round() as u64;
         active.max(self.held)
     }
 
@@ -465,13 +487,17 @@ mod tests {
     fn connections_that_the_flow_table_holds_do_not_age() {
         let mut counters =
             RealCounters::new(totals(6_000, 0, 0, 0), Histogram::new(), Duration::ZERO);
-        // A look at the whole table takes 8 s, and misses what was opened meanwhile.
+        // The first look is made at once, those behind it take 8 s each, and miss what was opened
+        // meanwhile, or find what has ended meanwhile.
         let two_hours = 7_200;
-        for second in 1..=two_hours {
+        for second in 0..=two_hours {
             let seen = totals(6_000 + 100 * second, 100 * second, 0, 0);
             counters.advance(second * S, S, seen);
-            if second % 8 == 0 {
-                counters.handle_held(second * S, 6_000 - 400, true);
+            match second {
+                0 => counters.handle_held(0, 6_000, true),
+                _ if second % 16 == 0 => counters.handle_held(second * S, 5_600, true),
+                _ if second % 8 == 0 => counters.handle_held(second * S, 6_400, true),
+                _ => {}
             }
             let active = counters.active(second * S);
             assert!((5_400..=6_600).contains(&active), "{second} {active}");
@@ -489,6 +515,18 @@ mod tests {
         counters.advance(second * S, 8 * S, totals(727_000, 725_999, 0, 0));
         counters.handle_held(second * S, 1, true);
         assert_eq!(counters.active(second * S), 1_001);
+        // Nor does what has ended come back by a look that had begun before.
+        let second = second + 8;
+        counters.advance(second * S, 8 * S, totals(727_000, 727_000, 0, 0));
+        counters.handle_held(second * S, 700, true);
+        assert_eq!(counters.active(second * S), 0);
+        // Whose end nobody saw is gone once the table has no place for it.
+        let second = second + 8;
+        counters.advance(second * S, 8 * S, totals(727_050, 727_000, 0, 0));
+        counters.handle_held(second * S, 50, true);
+        assert_eq!(counters.active((second + 7_200) * S), 50);
+        counters.handle_held((second + 7_200) * S, 0, true);
+        assert_eq!(counters.active((second + 7_200) * S), 0);
     }
 
     /// Thirty days of long ones: a share of what was opened would be none.
