@@ -150,7 +150,7 @@ pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanat
             (true, true) if member.standby => "waits for others to fail".to_owned(),
             (true, true) => "active".to_owned(),
         },
-        connections_active: engine.counters(member.id).map_or(0, RealCounters::active),
+        connections_active: engine.active(member.id),
         latency: pool.vip().latency.to_string(),
         latency_fallbacks: pool.in_force().fallbacks,
         takes_low: pool.in_force().takes_low,

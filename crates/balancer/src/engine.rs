@@ -126,6 +126,9 @@ pub struct Engine {
     /// Rings that intervals have set, and the slots of these.
     pub(super) rings_set: (u64, u64),
     pub(super) last_tick: Option<Moment>,
+    /// How many looks at the flow table have ended, and the connections that the last one has found
+    /// open, by real.
+    pub(super) held_flows: (u64, HashMap<RealId, u64>),
     pub(super) last_histograms_ns: u64,
     pub(super) last_window_ns: u64,
     /// What each turn of this round does beside its looks.
@@ -208,6 +211,7 @@ impl Engine {
             reports: AgentReports::default(),
             peers: PeerSteering::default(),
             last_tick: None,
+            held_flows: (0, HashMap::new()),
             last_histograms_ns: 0,
             last_window_ns: 0,
             round: Round::default(),
@@ -302,6 +306,13 @@ impl Engine {
 
     pub fn counters(&self, id: RealId) -> Option<&RealCounters> {
         self.counters.get(id)
+    }
+
+    /// Estimate of a real's open connections.
+    pub fn active(&self, id: RealId) -> u64 {
+        let now_ns = self.last_tick.map_or(0, |now| now.monotonic_ns);
+        self.counters(id)
+            .map_or(0, |counters| counters.active(now_ns))
     }
 
     /// Rings set at the end of intervals since the start, and the slots written for them.

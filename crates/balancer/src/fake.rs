@@ -21,7 +21,7 @@ use causeway_dataplane::{
 use causeway_netio::{Gateway, Gateways, NextHop, OuterSource};
 
 use super::cookies::{CookiePlane, Ids};
-use super::plane::{DataPlane, Draining, Found, Resolve, Route};
+use super::plane::{DataPlane, Draining, Found, Resolve, Route, SweptFlows};
 use crate::config::{HashKey, MacAddress};
 
 /// What the fake holds; tests read and write it while the engine runs.
@@ -92,6 +92,8 @@ pub(crate) struct State {
     pub swept: Vec<(u64, Vec<Draining>)>,
     /// Connections that the next sweep finds ended without a packet.
     pub unheard: HashMap<RealId, u64>,
+    /// Those that each sweep finds open in the flow table; `None`: it has not been looked at whole.
+    pub open: Option<HashMap<RealId, u64>>,
     pub cookie_keys: Option<Keys>,
     /// VIPs with QUIC connection ids.
     pub quic_ids: BTreeMap<VipId, Vec<quic::CidRoute>>,
@@ -512,15 +514,13 @@ impl DataPlane for FakePlane {
         self.state().age
     }
 
-    fn sweep_flows(
-        &mut self,
-        now_ns: u64,
-        _idle: &FlowIdle,
-        draining: &[Draining],
-    ) -> HashMap<RealId, u64> {
+    fn sweep_flows(&mut self, now_ns: u64, _idle: &FlowIdle, draining: &[Draining]) -> SweptFlows {
         let mut state = self.state();
         state.swept.push((now_ns, draining.to_vec()));
-        std::mem::take(&mut state.unheard)
+        SweptFlows {
+            unheard: std::mem::take(&mut state.unheard),
+            open: state.open.clone(),
+        }
     }
 
     fn flow_totals(&self) -> FlowTotals {

@@ -712,6 +712,9 @@ fn the_weight_that_a_real_is_meant_to_have_is_told() {
     for (real, told) in [(0, 30), (1, 3), (2, 0)] {
         bench.engine.handle_weight(real, Some(told));
     }
+    // Of one that was not asked yet nothing is known; one that says nothing says 1.
+    assert_eq!(meant(&bench)[3], (1, 11.0));
+    bench.engine.handle_weight(3, None);
     assert_eq!(meant(&bench), [(1, 30.0), (1, 3.0), (1, 0.0), (1, 1.0)]);
     // What latency does to the weight in force is no part of it.
     let mut bench = Bench::new(&text("latency"));
@@ -722,6 +725,55 @@ fn the_weight_that_a_real_is_meant_to_have_is_told() {
     assert_eq!(meant(&bench)[0], (1, 0.0), "it is down");
     probes(&mut bench, 2, &[], &[]);
     assert_eq!(meant(&bench)[0], (1, 0.1), "it has just returned");
+}
+
+/// Else each start would send a herd to whoever answers first.
+#[test]
+fn what_reals_say_holds_until_each_has_said_it_again() {
+    for scheduler in ["maglev", "latency", "p2c"] {
+        let near = |bench: &Bench, wanted: [f64; 4]| {
+            let (found, total) = match scheduler {
+                "p2c" => {
+                    let weights = weights(bench).map(f64::from);
+                    (weights, weights.iter().sum::<f64>())
+                }
+                _ => (shares(bench), 1.0),
+            };
+            for (found, wanted) in found.iter().zip(wanted) {
+                let found = found / total;
+                assert!(
+                    (found - wanted).abs() < 0.02,
+                    "{scheduler}: {found} {wanted}"
+                );
+            }
+        };
+        let takes = taking_weights(scheduler);
+        let mut bench = Bench::new(&takes);
+        for real in 0..4 {
+            bench.engine.handle_weight(real, Some(100));
+            near(&bench, [0.25; 4]);
+        }
+        restart(&mut bench, &takes, KeptState::default());
+        bench.engine.handle_weight(0, Some(100));
+        near(&bench, [0.25; 4]);
+        // One of them is small.
+        for (real, told) in [(3, 10), (1, 100), (2, 100)] {
+            bench.engine.handle_weight(real, Some(told));
+        }
+        let uneven = [100.0 / 310.0, 100.0 / 310.0, 100.0 / 310.0, 10.0 / 310.0];
+        near(&bench, uneven);
+        bench.run(3, &[5.0; 4]);
+        restart(&mut bench, &takes, KeptState::default());
+        if scheduler != "p2c" {
+            near(&bench, uneven);
+            for (real, told) in [(3, 10), (1, 100), (0, 100), (2, 100)] {
+                bench.engine.handle_weight(real, Some(told));
+                near(&bench, uneven);
+            }
+            bench.run(3, &[5.0; 4]);
+            near(&bench, uneven);
+        }
+    }
 }
 
 /// It is out of the ring by its own word.

@@ -61,7 +61,7 @@ impl Engine {
         if self.unfinished.is_some() {
             self.finish();
         }
-        self.sweep_flows(now.monotonic_ns);
+        let has_looked = self.sweep_flows(now.monotonic_ns);
         let looks = self.choose(now.monotonic_ns, interval_ns)?;
         self.count_due()?;
         let totals = self
@@ -79,6 +79,7 @@ impl Engine {
                 counters.advance(now.monotonic_ns, interval_ns, totals);
             }
         }
+        self.take_held(now.monotonic_ns, has_looked);
         let due = self.pools.iter_mut().filter(|pool| pool.visits.is_due());
         due.for_each(|pool| pool.visits.end(now.monotonic_ns));
         self.record(now, looks.reals);
@@ -117,16 +118,53 @@ impl Engine {
         Ok(())
     }
 
-    fn sweep_flows(&mut self, now_ns: u64) {
+    /// Whether a look at the whole flow table has ended.
+    fn sweep_flows(&mut self, now_ns: u64) -> bool {
         let not_all_take = |pool: &&Pool| pool.has_draining() || !pool.all_fit();
         let pools = self.pools.iter().filter(not_all_take);
         let idle = &self.config.flow_idle;
         let draining = pools.flat_map(|pool| left_by_flows(pool, idle.udp_drain));
         let draining: Vec<Draining> = draining.collect();
-        let unheard = self.plane.sweep_flows(now_ns, idle, &draining);
-        for (real, connections) in unheard {
+        let swept = self.plane.sweep_flows(now_ns, idle, &draining);
+        for (real, connections) in swept.unheard {
             if let Some(counters) = self.counters.get_mut(real) {
                 counters.give_up(connections, idle.ended);
+            }
+        }
+        let Some(open) = swept.open else {
+            return false;
+        };
+        self.held_flows = (self.held_flows.0 + 1, open);
+        true
+    }
+
+    /// Tells reals which connections the flow table holds, once after each look at all of it. Counters
+    /// of VIPs that are looked at in another turn lack what has come since theirs, and ids of a new VIP's
+    /// reals may have been others' when the table was looked at.
+    fn take_held(&mut self, now_ns: u64, has_looked: bool) {
+        let (look, held) = &self.held_flows;
+        let pools = self.pools.iter_mut();
+        let visited = pools.filter(|pool| pool.visits.is_due() || !pool.visits.is_wanted());
+        let pools: Vec<&mut Pool> = visited
+            .filter(|pool| pool.held_look != Some(*look))
+            .collect();
+        if pools.is_empty() {
+            return;
+        }
+        // A full table evicts flows. Each of its two parts has a quarter more slots than flows.
+        let flows = self.plane.flow_totals();
+        let has_room = flows.flows * 5 <= flows.slots * 2;
+        for pool in pools {
+            let is_new = pool.held_look.replace(*look).is_none();
+            if is_new && !has_looked {
+                continue;
+            }
+            let all = has_room && pool.is_remembered();
+            for (_, member) in pool.members() {
+                if let Some(counters) = self.counters.get_mut(member.id) {
+                    let open = held.get(&member.id).copied().unwrap_or(0);
+                    counters.handle_held(now_ns, open, all);
+                }
             }
         }
     }
@@ -194,7 +232,7 @@ impl Engine {
                     low_halves: narrow(tally.bound_halves),
                     requests: narrow(delta.requests),
                     opened: narrow(delta.conns_opened),
-                    active: narrow(counters.active()),
+                    active: narrow(counters.active(now.monotonic_ns)),
                     quality: real_counters::grade(&tally),
                     configured: pool::configured(real),
                     weight: member.weight,
@@ -228,7 +266,7 @@ impl Engine {
                     configured: pool::configured(real),
                     weight: member.weight,
                     state: pool::state(real, member),
-                    active: counters.active(),
+                    active: counters.active(now.monotonic_ns),
                 };
                 counters.step(now, standing, keep);
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's data plane behind [`DataPlane`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use causeway_service::random;
 use tracing::{info, warn};
 
 use super::engine::GATEWAY_TIMEOUT;
-use super::plane::{DataPlane, Draining, Found, Resolve, Route};
+use super::plane::{DataPlane, Draining, Found, Resolve, Route, SweptFlows};
 use super::slots::ConnectionSlots;
 use crate::config::{BalancerConfig, GueChecksum, HashKey};
 
@@ -302,12 +302,7 @@ impl DataPlane for KernelPlane {
         Ok(())
     }
 
-    fn sweep_flows(
-        &mut self,
-        now_ns: u64,
-        idle: &FlowIdle,
-        draining: &[Draining],
-    ) -> HashMap<RealId, u64> {
+    fn sweep_flows(&mut self, now_ns: u64, idle: &FlowIdle, draining: &[Draining]) -> SweptFlows {
         let now = Duration::from_nanos(now_ns);
         self.sweep.step(now, idle, draining);
         let mut unheard = self.sweep.take_unheard();
@@ -315,7 +310,14 @@ impl DataPlane for KernelPlane {
         for (real, connections) in of_slots {
             *unheard.entry(real).or_default() += connections;
         }
-        unheard
+        SweptFlows {
+            unheard,
+            // What cannot be read now, the next round sees.
+            open: self
+                .sweep
+                .take_open()
+                .and_then(|open| self.balancer.open_of_reals(open).ok()),
+        }
     }
 
     fn flow_totals(&self) -> FlowTotals {
@@ -330,9 +332,8 @@ impl DataPlane for KernelPlane {
     fn age(&self) -> Duration {
         let pins = fs::read_dir(&self.pin_dir).into_iter().flatten().flatten();
         let made = pins.filter_map(|pin| pin.metadata().ok()?.modified().ok());
-        made.min()
-            .and_then(|made| made.elapsed().ok())
-            .unwrap_or_default()
+        let elapsed = made.min().map(|made| made.elapsed().ok());
+        elapsed.map_or(Duration::ZERO, |elapsed| age(elapsed, uptime()))
     }
 
     fn verdicts(&self) -> anyhow::Result<Vec<(Verdict, PacketsBytes)>> {
@@ -371,10 +372,39 @@ fn tell_sources(former: &[IpAddr], now: &[IpAddr]) {
     }
 }
 
+/// The time since pins were made, by a clock that may have been set since: no pin outlives a boot.
+fn age(elapsed: Option<Duration>, uptime: Duration) -> Duration {
+    elapsed.map_or(uptime, |elapsed| elapsed.min(uptime))
+}
+
+fn uptime() -> Duration {
+    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds = text.split(' ').next().and_then(|word| word.parse().ok());
+    seconds.map_or(Duration::MAX, Duration::from_secs_f64)
+}
+
 /// The data plane fills at most the last 32 bits.
 fn source_v6(address: Ipv6Addr, length: u8) -> OuterSource<Ipv6Addr> {
     OuterSource {
         address,
         entropy_bits: (128 - length).min(32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that was set after a boot without one, or put back: else no connection would count
+    /// that was opened before the start, or every one that ever was.
+    #[test]
+    fn pins_are_no_older_than_the_machine_has_run() {
+        let uptime = Duration::from_secs(3_600);
+        let years = Duration::from_secs(56 * 365 * 86_400);
+        assert_eq!(age(Some(years), uptime), uptime);
+        assert_eq!(age(None, uptime), uptime);
+        let minute = Duration::from_secs(60);
+        assert_eq!(age(Some(minute), uptime), minute);
+        assert!(super::uptime() > Duration::ZERO && super::uptime() < years);
     }
 }

@@ -11,7 +11,7 @@ use causeway_dataplane::LoadTerms;
 use super::engine::Engine;
 use super::plane::DataPlane;
 use super::pool::Pool;
-use super::real_counters::{CONNECTION_AGE_NS, RealCounters};
+use super::real_counters::CONNECTION_AGE_NS;
 use crate::config::{LoadSource, Scheduler};
 
 /// Loads that are not counts reach the data plane in thousandths.
@@ -32,7 +32,7 @@ impl Engine {
             weigh_connections(self.plane.as_mut(), pool)?;
             for (_, member) in pool.members() {
                 if self.plane.load(member.id)? == 0 {
-                    let open = self.counters.get(member.id).map_or(0, RealCounters::active);
+                    let open = self.active(member.id);
                     self.plane.add_load(member.id, open as i64)?;
                 }
             }
@@ -62,7 +62,7 @@ impl Engine {
                 continue;
             };
             let others = self.peers.active(member.id);
-            open += counters.active() + others;
+            open += counters.active(now_ns) + others;
             arrivals += counters.delta().conns_opened;
             let seconds = interval_ns as f64 / 1e9;
             let rate = |count: u64, before: Option<f64>| {
@@ -72,8 +72,13 @@ impl Engine {
             member.load = match source {
                 LoadSource::Connections => {
                     let load = self.plane.load(member.id)?;
-                    let (change, carry) = aged(load, member.aged, elapsed_ns);
+                    let elapsed_ns = if counters.ages() { elapsed_ns } else { 0 };
+                    let (mut change, carry) = aged(load, member.aged, elapsed_ns);
                     member.aged = carry;
+                    if let Some((least, most)) = counters.bounds() {
+                        let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+                        change = (load + change).clamp(whole(least), whole(most)) - load;
+                    }
                     self.plane.add_load(member.id, change)?;
                     Some((load + change) as f64 + others as f64)
                 }

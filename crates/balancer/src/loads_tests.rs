@@ -74,6 +74,48 @@ fn connections_are_counted_in_the_data_plane() {
     assert_eq!(bench.plane.state().loads[&1], 0);
 }
 
+/// A server with thousands of long ones would look as idle as one with none.
+#[test]
+fn loads_are_no_fewer_than_the_flow_table_holds() {
+    let mut bench = bench("\"p2c\"");
+    bench.plane.state().open = Some([(0, 2_000), (1, 3)].into());
+    {
+        let mut state = bench.plane.state();
+        state.loads.extend([(0, 40), (1, 3), (2, 9)]);
+    }
+    bench.run(1, &[]);
+    let loads = |bench: &Bench| [0, 1, 2].map(|real| bench.plane.state().loads[&real]);
+    assert_eq!(loads(&bench), [2_000, 3, 0]);
+    let real = bench.plane.state().real("10.0.0.1");
+    assert_eq!(bench.engine.active(real), 2_000);
+    // Those of the time of a look may have come behind it.
+    bench
+        .plane
+        .state()
+        .totals
+        .entry(0)
+        .or_default()
+        .conns_opened += 100;
+    bench.plane.state().loads.insert(0, 2_100);
+    bench.run(1, &[]);
+    assert_eq!(
+        (loads(&bench)[0], bench.engine.active(real)),
+        (2_100, 2_100)
+    );
+    // Of a VIP with cookies the table has some.
+    bench.plane.state().open = Some([(0, 50)].into());
+    bench.run(1, &[]);
+    assert_eq!(loads(&bench)[0], 50);
+    let some = |vip: &mut crate::config::VipConfig| {
+        vip.flow_table = false;
+        Ok(())
+    };
+    bench.engine.change_vip("web", some).unwrap();
+    bench.plane.state().loads.insert(0, 700);
+    bench.run(1, &[]);
+    assert_eq!(loads(&bench)[0], 700);
+}
+
 #[test]
 fn other_loads_are_written_with_the_part_of_a_flow() {
     let mut bench = bench("\"p2c\"\nload = \"bytes\"");
@@ -307,5 +349,49 @@ fn a_scheduler_is_changed_live_and_a_refusal_leaves_it() {
     ] {
         let error = change(&mut bench, refused).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// All that come would go to a server that has just been started.
+#[test]
+fn one_that_is_new_does_not_get_all_new_connections() {
+    const CHECK: &str =
+        "\"least-loaded\"\nhealth = { interval = \"1s\", timeout = \"500ms\", fall = 1, rise = 1 }";
+    for (scheduler, waits) in [("\"least-loaded\"", false), (CHECK, true)] {
+        let mut bench = bench(scheduler);
+        let add = |vip: &mut crate::config::VipConfig| {
+            let mut real = vip.reals[0].clone();
+            real.address = "10.0.0.5".parse().unwrap();
+            vip.reals.push(real);
+            Ok(())
+        };
+        for _ in 0..3 {
+            interval(&mut bench, [1_000; 4], 100);
+        }
+        bench.engine.change_vip("web", add).unwrap();
+        interval(&mut bench, [1_000; 4], 100);
+        let share = |bench: &Bench| bench.plane.state().share(0, 4);
+        if waits {
+            assert_eq!(share(&bench), 0.0, "no probe has succeeded");
+            bench.now.monotonic_ns += 1_000_000_000;
+            let now_ns = bench.now.monotonic_ns;
+            let (orders, _) = bench.engine.poll_health(now_ns);
+            for order in orders {
+                let outcome = Ok("connected".to_owned());
+                let engine = &mut bench.engine;
+                engine.health_outcome(now_ns, order.real, order.number, outcome);
+            }
+        }
+        // As many as make up a tenth of what the others have.
+        let mut got = 0.0;
+        for _ in 0..20 {
+            let mut state = bench.plane.state();
+            state.loads.insert(4, got as i64);
+            drop(state);
+            interval(&mut bench, [1_000; 4], 100);
+            got += 400.0 * share(&bench);
+        }
+        assert!((50.0..=150.0).contains(&got), "{scheduler}: {got}");
+        assert!(share(&bench) < 0.2, "{scheduler}: {}", share(&bench));
     }
 }

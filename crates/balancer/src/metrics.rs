@@ -42,6 +42,8 @@ pub(crate) struct Page {
     announce_up: Option<bool>,
     state_kept: bool,
     is_held: bool,
+    /// When each was made.
+    overrides: Vec<u64>,
     agreement: Agreement,
     fleet: Option<FleetView>,
     peers: PeersView,
@@ -120,6 +122,7 @@ impl Page {
             announce_up: engine.announce_up(),
             state_kept,
             is_held: engine.hold_error().is_none(),
+            overrides: engine.overrides().iter().map(|of| of.since_ns).collect(),
             agreement,
             fleet: engine.fleet.as_ref().map(|fleet| fleet.view.clone()),
             peers: engine.peers_view(at.monotonic_ns),
@@ -347,12 +350,36 @@ impl Page {
         let help = "New flows of clients that have reals of their own";
         let rows = self.vips().flat_map(|(vip, [name])| {
             let sources = vip.sources.iter();
-            sources.map(move |source| {
-                let from = source.from.join(",");
-                ([(name.0, name.1.to_owned()), ("from", from)], source.picked)
+            // The first is its name: no other has it, and a source may have thousands.
+            sources.filter_map(move |source| {
+                let first = source.from.first()?;
+                Some(([name, ("from", first.as_str())], source.picked))
             })
         });
         counters(encoder, "vip_source_flows", help, None, rows)
+    }
+
+    fn overrides(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Settings of reals that were made by hand, and hold in the place of the file's";
+        gauge(
+            encoder,
+            "overrides",
+            help,
+            None,
+            self.overrides.len() as f64,
+        )?;
+        let Some(oldest_ns) = self.overrides.iter().min() else {
+            return Ok(());
+        };
+        let help = "When the oldest of them was made, since 1970";
+        let (seconds, oldest_s) = (Some(&Unit::Seconds), *oldest_ns as f64 / 1e9);
+        gauge(
+            encoder,
+            "overrides_oldest_timestamp",
+            help,
+            seconds,
+            oldest_s,
+        )
     }
 
     fn flow_table(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -439,6 +466,11 @@ impl Page {
         let active = active.map(|(real, labels)| (labels, flag(real.state == "active")));
         let help = "1 if a real gets new connections: not down, waiting, in maintenance, draining or on standby";
         gauges(encoder, "real_active", help, None, active)?;
+        let states = self
+            .reals()
+            .map(|(real, [vip, address])| ([vip, address, ("state", real.state.as_str())], 1.0));
+        let help = "1 for whether a real gets new connections, or why not: active, standby, waiting, down, drain or maintenance";
+        gauges(encoder, "real_state", help, None, states)?;
         let states = probed().map(|(health, [vip, address])| {
             ([vip, address, ("state", health.state.as_str())], 1.0)
         });
@@ -585,6 +617,7 @@ impl Collector for Page {
         gauge(&mut encoder, "control_turns", help, None, turns)?;
         packets(&self.stats.verdicts, &mut encoder)?;
         self.config(&mut encoder)?;
+        self.overrides(&mut encoder)?;
         self.flow_table(&mut encoder)?;
         self.agent_reports(&mut encoder)?;
         if let Some(up) = self.announce_up {

@@ -312,3 +312,35 @@ fn a_real_that_has_the_id_of_one_that_is_gone_has_no_votes() {
     assert!(engine.peers().votes(3).is_none());
     assert_eq!(engine.health(3), None, "not down, as its predecessor");
 }
+
+/// What an operator tries on one of them is to move no client on the others.
+#[test]
+fn weights_of_a_balancer_that_only_observes_are_no_other_s() {
+    let mut fleet = Fleet::of(2, WEB);
+    let observes = WEB.replace("scheduler = ", "control = \"observe\"\nscheduler = ");
+    let observes = observes.replace("\"latency\"", "\"maglev\"");
+    let observed = Fleet::of(2, &observes);
+    let [acting, _] = &fleet.benches[..] else {
+        panic!("two");
+    };
+    assert!(
+        acting.engine.pools()[0]
+            .relative_weights()
+            .iter()
+            .all(Option::is_some)
+    );
+    let observing = observed.benches.into_iter().nth(1).unwrap();
+    assert_eq!(observing.engine.pools()[0].relative_weights(), [None; 4]);
+    // One that acts, beside one that observes.
+    fleet.benches[1] = observing;
+    fleet.benches[1].now = fleet.benches[0].now;
+    let slow: Latencies<'_> = &|_| [Some(5.0), Some(5.0), Some(5.0), Some(100.0)];
+    fleet.run(40, slow, &[]);
+    let view = |own: usize| {
+        let now_ns = fleet.benches[own].now.monotonic_ns;
+        fleet.benches[own].engine.peers_view(now_ns)
+    };
+    assert!(view(0).members[0].live, "{:?}", view(0));
+    assert_eq!(view(0).members[0].weights_apart, None);
+    assert!(fleet.shares(0)[3] < 0.05, "{:?}", fleet.shares(0));
+}

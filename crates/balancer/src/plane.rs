@@ -119,13 +119,7 @@ pub trait DataPlane: CookiePlane + Send {
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// Ends flows that have been silent for long: a share of them, for the time since the
     /// last call. `draining` are the reals that UDP flows are to leave, and after what time.
-    /// Gives the connections that have ended so without a packet that ended them, by real.
-    fn sweep_flows(
-        &mut self,
-        now_ns: u64,
-        idle: &FlowIdle,
-        draining: &[Draining],
-    ) -> HashMap<RealId, u64>;
+    fn sweep_flows(&mut self, now_ns: u64, idle: &FlowIdle, draining: &[Draining]) -> SweptFlows;
     /// What the flow table holds, and what became of flows.
     fn flow_totals(&self) -> FlowTotals;
     /// The rings of these VIPs; empty where there is none.
@@ -140,4 +134,13 @@ pub trait DataPlane: CookiePlane + Send {
     fn real_stats(&self, of: &[RealId]) -> anyhow::Result<Vec<(RealId, RealStats)>>;
     /// Latency histogram of a real since its slot was made.
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram>;
+}
+
+/// What a sweep has found, by real.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SweptFlows {
+    /// Connections that have ended by silence: no packet has ended them.
+    pub unheard: HashMap<RealId, u64>,
+    /// Connections that the flow table holds open, where a look at all of it has ended.
+    pub open: Option<HashMap<RealId, u64>>,
 }

@@ -29,6 +29,10 @@ const PLAN_AHEAD: usize = 4;
 const PLAN_MAX: usize = 16_384;
 /// Parts in which a real that returns gets its weight back. Each has a ring built.
 const WARM_PARTS: u32 = 10;
+/// Weights that no real has said yet are fractions: they are told apart to a thousandth.
+const UNASKED_UNIT: f64 = 1000.0;
+/// Largest number of a ratio.
+const RATIO_MAX: f64 = (1 << 30) as f64;
 /// Samples of an interval without a controller: ten seconds of them suffice for percentiles.
 const SAMPLES_TO_SHOW: f64 = 100.0;
 
@@ -47,6 +51,8 @@ pub struct Pool {
     in_force: InForce,
     /// When it was looked at.
     pub(super) visits: Visits,
+    /// Which look at the flow table its reals have been told of.
+    pub(super) held_look: Option<u64>,
     /// Whether its controller's last decision moved no weight.
     is_settled: bool,
     headcount: Headcount,
@@ -85,7 +91,9 @@ impl Pool {
                 meant: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
                 waits: former.is_some_and(|former| former.waits(id, real, &vip)),
-                told: former.and_then(|former| former.told(id, &vip)),
+                told: None,
+                asked: false,
+                prior: 1.0,
                 standby: false,
                 warms_ns: warms.map_or(0, |(warms_ns, _)| warms_ns),
                 whole: warms.is_some_and(|(_, whole)| whole),
@@ -109,9 +117,15 @@ impl Pool {
             ring: RingInForce::after(former.map(|former| &former.ring)),
             sampling: None,
             visits: former.map_or_else(Visits::default, |former| former.visits),
+            held_look: former.and_then(|former| former.held_look),
             is_settled: true,
             seed,
         };
+        if let Some(former) = former.filter(|_| takes_weights(&pool.vip)) {
+            pool.members
+                .iter_mut()
+                .for_each(|member| former.tell(member));
+        }
         if pool.vip.control != Control::Off {
             let law = pool.vip.control.law().unwrap_or(observed);
             let known = former.and_then(|former| former.controller.clone());
@@ -218,15 +232,20 @@ impl Pool {
     }
 
     /// What the member of the pool after this one has still to wait for its whole weight, and whether
-    /// it has that before, if `real` is that member's configuration and `vip` that pool's.
+    /// it has that before, if `real` is that member's configuration and `vip` that pool's. One that is
+    /// new begins so, too, where all new connections go to whoever has the fewest.
     fn warms(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> (u64, bool) {
         let former = self.members().find(|(_, member)| member.id == id);
-        former.map_or((0, false), |(before, member)| {
-            match configured(before) == 0.0 && configured(real) > 0.0 && member.fit {
+        former.map_or(
+            (slow_start_of_new_ns(vip), false),
+            |(before, member)| match configured(before) == 0.0
+                && configured(real) > 0.0
+                && member.fit
+            {
                 true => (slow_start_ns(vip), false),
                 false => (member.warms_ns.min(slow_start_ns(vip)), member.whole),
-            }
-        })
+            },
+        )
     }
 
     /// Lets time pass for members that have returned recently; whether weights changed.
@@ -254,6 +273,14 @@ impl Pool {
             true => 1.0,
             false => f64::from(WARM_PARTS),
         };
+        let is_whole = |meant: &f64| (meant * unit - (meant * unit).round()).abs() < 1e-6;
+        let unit = match meant.iter().all(is_whole) {
+            true => unit,
+            false => {
+                let most = meant.iter().copied().fold(1.0, f64::max);
+                (RATIO_MAX / most).min(UNASKED_UNIT)
+            }
+        };
         let whole = |meant: f64| (meant * unit).round() as u32;
         meant.into_iter().map(whole).collect()
     }
@@ -261,9 +288,21 @@ impl Pool {
     /// As configured, times what members say of themselves.
     fn meant_in_the_end(&self) -> Vec<f64> {
         let meant = meant(&self.vip, |at| self.may_take(at));
+        let say = |member: &PoolMember| member.told.map_or(1.0, f64::from);
+        let asked = self.members.iter().filter(|member| member.asked);
+        let (said, prior) = asked.fold((0.0, 0.0), |(said, prior), member| {
+            (said + say(member), prior + member.prior)
+        });
+        let of_unasked = match said > 0.0 && prior > 0.0 {
+            true => said / prior,
+            false => 1.0,
+        };
         let told = self.members.iter().zip(&meant);
         let told: Vec<f64> = told
-            .map(|(member, meant)| meant * member.told.map_or(1.0, f64::from))
+            .map(|(member, meant)| match member.asked {
+                true => meant * say(member),
+                false => meant * member.prior * of_unasked,
+            })
             .collect();
         // If none wants any, somebody has to.
         match told.iter().any(|weight| *weight > 0.0) {
@@ -276,19 +315,40 @@ impl Pool {
     pub fn set_told(&mut self, id: RealId, told: Option<u32>) -> bool {
         let takes = takes_weights(&self.vip);
         let member = self.members.iter_mut().find(|member| member.id == id);
-        let Some(member) = member.filter(|member| takes && member.told != told) else {
+        let is_new = |member: &&mut PoolMember| !member.asked || member.told != told;
+        let Some(member) = member.filter(|member| takes && is_new(member)) else {
             return false;
         };
-        member.told = told;
+        (member.told, member.asked) = (told, true);
         self.ring.drop_plan();
         self.reset_weights();
         true
     }
 
-    /// What a member has said, if `vip` goes by that.
-    fn told(&self, id: RealId, vip: &VipConfig) -> Option<u32> {
-        let member = self.members.iter().find(|member| member.id == id)?;
-        member.told.filter(|_| takes_weights(vip))
+    /// Has the member of the pool after this one know what it has said here.
+    fn tell(&self, after: &mut PoolMember) {
+        if let Some(member) = self.members.iter().find(|member| member.id == after.id) {
+            (after.told, after.asked, after.prior) = (member.told, member.asked, member.prior);
+        }
+    }
+
+    /// Goes on with what members had said to a daemon that ended, as the ring shows it, until each
+    /// is asked.
+    pub(super) fn resume_told(&mut self, ring: &[RealId]) {
+        let mut slots: HashMap<RealId, f64> = HashMap::new();
+        for id in ring {
+            *slots.entry(*id).or_default() += 1.0;
+        }
+        let reals = self.vip.reals.iter().zip(&self.members);
+        let said: Vec<Option<f64>> = reals
+            .map(|(real, member)| Some(slots.get(&member.id)? / configured(real).max(1.0)))
+            .collect();
+        let known = said.iter().flatten();
+        let mean = known.clone().sum::<f64>() / known.count().max(1) as f64;
+        for (member, said) in self.members.iter_mut().zip(said) {
+            member.prior = said.map_or(1.0, |said| said / mean);
+        }
+        self.reset_weights();
     }
 
     /// Whether the real at this place may get new connections, if it is of the role that does. One
@@ -330,6 +390,7 @@ impl Pool {
     pub fn set_unfit(&mut self, unfit: &HashSet<RealId>, waits: impl Fn(RealId) -> bool) -> bool {
         let mut changed = false;
         let slow_start_ns = slow_start_ns(&self.vip);
+        let slow_start_of_new_ns = slow_start_of_new_ns(&self.vip);
         for member in &mut self.members {
             let fit = !unfit.contains(&member.id);
             changed |= fit != member.fit;
@@ -339,7 +400,10 @@ impl Pool {
             }
             member.fit = fit;
             let still = member.waits && waits(member.id);
-            changed |= still != member.waits;
+            if still != member.waits {
+                changed = true;
+                member.warms_ns = member.warms_ns.max(slow_start_of_new_ns);
+            }
             member.waits = still;
         }
         if changed {
@@ -424,9 +488,11 @@ impl Pool {
     }
 
     /// The weights that the controller gives, as parts of those that it begins with; none where
-    /// there is no controller, or no such part.
+    /// there is no controller, or no such part. Those of one that only observes are on trial: no
+    /// other balancer is to go by them.
     pub(super) fn relative_weights(&self) -> Vec<Option<f64>> {
-        let Some(controller) = &self.controller else {
+        let acts = self.vip.control != Control::Observe;
+        let Some(controller) = self.controller.as_ref().filter(|_| acts) else {
             return vec![None; self.members.len()];
         };
         let weights = controller.weights();
@@ -459,6 +525,11 @@ impl Pool {
             remember: self.vip.flow_table,
             count_load: scheduler.counts_load() || self.counts_connections(),
         }
+    }
+
+    /// Whether the flow table has all of its connections.
+    pub(super) fn is_remembered(&self) -> bool {
+        self.vip.flow_table && self.vip.cookie.is_none() && !self.vip.stateful
     }
 
     /// Whether the data plane counts open connections for the scheduler.
@@ -687,6 +758,14 @@ fn slow_start_ns(vip: &VipConfig) -> u64 {
     match vip.scheduler.has_weights() {
         true => u64::try_from(vip.slow_start.as_nanos()).unwrap_or(u64::MAX),
         false => 0,
+    }
+}
+
+/// Time in which one that is new gets its weight.
+fn slow_start_of_new_ns(vip: &VipConfig) -> u64 {
+    match vip.scheduler {
+        Scheduler::LeastLoaded => slow_start_ns(vip),
+        _ => 0,
     }
 }
 

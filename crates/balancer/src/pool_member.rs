@@ -26,6 +26,10 @@ pub struct PoolMember {
     pub waits: bool,
     /// The weight that it says it should have, where its VIP goes by that.
     pub told: Option<u32>,
+    /// Whether it has been asked. Before that it counts as one of those who have, in proportion
+    /// to this.
+    pub(super) asked: bool,
+    pub(super) prior: f64,
     /// Whether it waits for others to fail.
     pub standby: bool,
     /// Time that is left of its slow start, ns.

@@ -17,8 +17,8 @@ use super::timeline::{Standing, Steps};
 
 /// Span of the recent mean.
 const RECENT_NS: u64 = 10_000_000_000;
-/// Time after which a connection whose end was not seen counts as gone, on
-/// average. The balancer sees no response and no server-side close.
+/// Time after which a connection that the flow table does not hold counts as gone, on average: its
+/// end may not come. The balancer sees no response and no server-side close.
 pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
 /// Requests that a client keeps outstanding, for the grade of a real's latencies: its sums do not
 /// show it, so it is the most that the estimator distinguishes.
@@ -32,6 +32,15 @@ pub struct RealCounters {
     active: f64,
     /// When that was; `None`: it has not been looked at since it began.
     at_ns: Option<u64>,
+    /// Whether the flow table has all of them: none of them ages, for it tells which are gone.
+    holds_all: bool,
+    /// Where it has some, they are no fewer than these.
+    held: u64,
+    /// Connections opened and ended since that was seen.
+    opened: u64,
+    ended: u64,
+    /// Between these they are, where it was seen at this look.
+    bounds: Option<(u64, u64)>,
     last_us: Option<f64>,
     /// Recent intervals with samples.
     recent: VecDeque<Recent>,
@@ -98,6 +107,11 @@ impl RealCounters {
             delta: RealStats::default(),
             active: unended * still_open(age.as_nanos() as f64),
             at_ns: None,
+            holds_all: false,
+            held: 0,
+            opened: 0,
+            ended: 0,
+            bounds: None,
             last_us: None,
             recent: VecDeque::new(),
             window: histogram.clone(),
@@ -162,7 +176,10 @@ impl RealCounters {
             .at_ns
             .replace(now_ns)
             .map_or(interval_ns, |at_ns| now_ns.saturating_sub(at_ns));
-        let kept = self.active * (-(elapsed_ns as f64) / CONNECTION_AGE_NS).exp();
+        self.bounds = None;
+        self.opened += self.delta.conns_opened;
+        self.ended += self.delta.conns_closed;
+        let kept = self.active * self.kept_after(elapsed_ns);
         self.active =
             (kept + self.delta.conns_opened as f64 - self.delta.conns_closed as f64).max(0.0);
         let all = self.delta.latencies();
@@ -182,10 +199,49 @@ impl RealCounters {
         }
     }
 
+    /// The flow table holds `open` connections. Where it has `all` that there are, they are as many, but
+    /// for those opened or ended since it was looked at last: so long does a look take.
+    pub(crate) fn handle_held(&mut self, now_ns: u64, open: u64, all: bool) {
+        let opened = std::mem::take(&mut self.opened);
+        let ended = std::mem::take(&mut self.ended);
+        let elapsed_ns = self.at_ns.map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
+        self.active *= self.kept_after(elapsed_ns);
+        self.at_ns = Some(now_ns);
+        let bounds = match all {
+            true => (open.saturating_sub(ended), open + opened),
+            false => (open, u64::MAX),
+        };
+        self.holds_all = all;
+        self.held = if all { 0 } else { open };
+        if all {
+            self.active = self.active.clamp(bounds.0 as f64, bounds.1 as f64);
+        }
+        self.bounds = Some(bounds);
+    }
+
+    /// Whether they age.
+    pub(crate) fn ages(&self) -> bool {
+        !self.holds_all
+    }
+
+    /// Part of them that ageing leaves after this time.
+    fn kept_after(&self, elapsed_ns: u64) -> f64 {
+        match self.ages() {
+            true => kept_after(elapsed_ns),
+            false => 1.0,
+        }
+    }
+
+    /// Between which numbers the connections are, if this look has seen it.
+    pub(crate) fn bounds(&self) -> Option<(u64, u64)> {
+        self.bounds
+    }
+
     /// Connections that have been silent for so long since their SYN are no more: of each
     /// ageing has left the rest.
     pub fn give_up(&mut self, connections: u64, silent: Duration) {
-        let each = (-(silent.as_nanos() as f64) / CONNECTION_AGE_NS).exp();
+        let each = self.kept_after(silent.as_nanos() as u64);
+        self.ended += connections;
         self.active = (self.active - connections as f64 * each).max(0.0);
     }
 
@@ -221,7 +277,7 @@ impl RealCounters {
                 answers_acked: self.delta.answers_acked,
                 requests: self.delta.requests_seen,
                 all_requests: self.delta.requests,
-                active: self.active(),
+                active: self.active(self.at_ns.unwrap_or_default()),
                 ..Reading::default()
             },
         }
@@ -242,9 +298,11 @@ impl RealCounters {
         &self.latest
     }
 
-    /// Estimate of open connections, at the last look.
-    pub fn active(&self) -> u64 {
-        self.active.round() as u64
+    /// Estimate of open connections. They age also while none looks.
+    pub fn active(&self, now_ns: u64) -> u64 {
+        let elapsed_ns = self.at_ns.map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
+        let active = (self.active * self.kept_after(elapsed_ns)).round() as u64;
+        active.max(self.held)
     }
 
     /// Latency for people.
@@ -310,6 +368,11 @@ fn graded(of: &LatencySums) -> GradedLatencies {
         path_sum_halves_ns: of.path_sum_halves_ns,
         path_weight_halves: of.path_weight_halves,
     }
+}
+
+/// Part of connections that ageing leaves after this time.
+fn kept_after(elapsed_ns: u64) -> f64 {
+    (-(elapsed_ns as f64) / CONNECTION_AGE_NS).exp()
 }
 
 /// Part of the connections without an end that ageing would have left by now, had
@@ -386,11 +449,11 @@ mod tests {
             counters.advance(second * S, S, totals(5, 0, 0, 0));
         }
         counters.give_up(2, Duration::from_secs(60));
-        assert_eq!(counters.active(), 3);
+        assert_eq!(counters.active(0), 3);
         counters.give_up(3, Duration::from_secs(60));
-        assert_eq!(counters.active(), 0);
+        assert_eq!(counters.active(0), 0);
         counters.give_up(1, Duration::from_secs(60));
-        assert_eq!(counters.active(), 0);
+        assert_eq!(counters.active(0), 0);
     }
 
     #[test]
@@ -407,22 +470,96 @@ mod tests {
     #[test]
     fn connections_are_opened_minus_closed_and_age() {
         let mut counters = RealCounters::new(totals(10, 4, 0, 0), Histogram::new(), Duration::ZERO);
-        assert_eq!(counters.active(), 6);
+        assert_eq!(counters.active(0), 6);
         counters.advance(S, S, totals(12, 5, 0, 0));
-        assert_eq!(counters.active(), 7);
+        assert_eq!(counters.active(0), 7);
         counters.advance(2 * S, S, totals(12, 30, 0, 0));
-        assert_eq!(counters.active(), 0);
+        assert_eq!(counters.active(0), 0);
         let mut counters =
             RealCounters::new(totals(100, 0, 0, 0), Histogram::new(), Duration::ZERO);
         counters.advance(1_800 * S, 1_800 * S, totals(100, 0, 0, 0));
-        assert_eq!(counters.active(), 14);
+        assert_eq!(counters.active(0), 14);
+    }
+
+    /// Ageing is for those whose end was not seen. Else a server with thousands would be taken for
+    /// empty, and `drain --wait` would end.
+    #[test]
+    fn connections_that_the_flow_table_holds_do_not_age() {
+        let mut counters =
+            RealCounters::new(totals(6_000, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        // The first look is made at once, those behind it take 8 s each, and miss what was opened
+        // meanwhile, or find what has ended meanwhile.
+        let two_hours = 7_200;
+        for second in 0..=two_hours {
+            let seen = totals(6_000 + 100 * second, 100 * second, 0, 0);
+            counters.advance(second * S, S, seen);
+            match second {
+                0 => counters.handle_held(0, 6_000, true),
+                _ if second % 16 == 0 => counters.handle_held(second * S, 5_600, true),
+                _ if second % 8 == 0 => counters.handle_held(second * S, 6_400, true),
+                _ => {}
+            }
+            let active = counters.active(second * S);
+            assert!((5_400..=6_600).contains(&active), "{second} {active}");
+        }
+        // One that begins to drain: at the end of each look there are no others.
+        for (looks, left) in (1..).zip([4_000, 1_000, 1]) {
+            let second = two_hours + 8 * looks;
+            let seen = totals(726_000, 726_000 - left, 0, 0);
+            counters.advance(second * S, 8 * S, seen);
+            counters.handle_held(second * S, left, true);
+            assert_eq!(counters.active(second * S), left);
+        }
+        // A burst that the look has missed is there all the same.
+        let second = two_hours + 32;
+        counters.advance(second * S, 8 * S, totals(727_000, 725_999, 0, 0));
+        counters.handle_held(second * S, 1, true);
+        assert_eq!(counters.active(second * S), 1_001);
+        // Nor does what has ended come back by a look that had begun before.
+        let second = second + 8;
+        counters.advance(second * S, 8 * S, totals(727_000, 727_000, 0, 0));
+        counters.handle_held(second * S, 700, true);
+        assert_eq!(counters.active(second * S), 0);
+        // Whose end nobody saw is gone once the table has no place for it.
+        let second = second + 8;
+        counters.advance(second * S, 8 * S, totals(727_050, 727_000, 0, 0));
+        counters.handle_held(second * S, 50, true);
+        assert_eq!(counters.active((second + 7_200) * S), 50);
+        counters.handle_held((second + 7_200) * S, 0, true);
+        assert_eq!(counters.active((second + 7_200) * S), 0);
+    }
+
+    /// Thirty days of long ones: a share of what was opened would be none.
+    #[test]
+    fn a_start_knows_what_the_flow_table_holds() {
+        let month = Duration::from_secs(30 * 86_400);
+        let of_month = totals(1_000_000, 998_000, 0, 0);
+        let mut counters = RealCounters::new(of_month, Histogram::new(), month);
+        assert_eq!(counters.active(S), 1);
+        counters.advance(S, S, of_month);
+        counters.handle_held(S, 2_000, true);
+        assert_eq!(counters.active(S), 2_000);
+    }
+
+    /// Of a VIP with cookies it has those that are measured, and those without timestamps.
+    #[test]
+    fn a_table_that_has_some_says_how_many_there_are_at_least() {
+        let mut counters = RealCounters::new(totals(0, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(S, S, totals(900, 0, 0, 0));
+        counters.handle_held(S, 30, false);
+        assert_eq!(counters.active(S), 900);
+        assert_eq!(counters.active(900 * S * 100), 30);
+        counters.advance(2 * S, S, totals(900, 900, 0, 0));
+        assert_eq!(counters.active(2 * S), 30);
+        counters.handle_held(3 * S, 0, false);
+        assert_eq!(counters.active(3 * S), 0);
     }
 
     #[test]
     fn connections_from_before_the_start_have_aged() {
         let active = |age_s| {
             let totals = totals(1_000_000, 100_000, 0, 0);
-            RealCounters::new(totals, Histogram::new(), Duration::from_secs(age_s)).active()
+            RealCounters::new(totals, Histogram::new(), Duration::from_secs(age_s)).active(0)
         };
         assert_eq!(active(0), 900_000);
         assert_eq!(

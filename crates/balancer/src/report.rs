@@ -220,7 +220,7 @@ fn real(
         bytes: totals.bytes,
         connections_opened: totals.conns_opened,
         connections_closed: totals.conns_closed,
-        connections_active: counters.map_or(0, RealCounters::active),
+        connections_active: engine.active(member.id),
         load: member.load,
         requests: totals.requests,
         latency: counters.map_or_else(LatencyView::default, RealCounters::latency),

@@ -318,8 +318,15 @@ impl Engine {
             pool.let_wait(|id| !were_there.contains(&id) || asks && !in_ring.contains(&id));
         }
         self.begin_down.extend(out);
+        let asks = takes_weight(pool.vip());
+        if asks && pool.ring_has_all() && !ring.is_empty() {
+            pool.resume_told(ring);
+        }
         if pool.follows_latency() && !ring.is_empty() {
-            pool.resume(now_ns, ring);
+            // What is said cannot be told from what latency has made of it.
+            if !asks {
+                pool.resume(now_ns, ring);
+            }
             let interval_ns = self.config.control.interval_ns;
             pool.visits.look_on(now_ns, interval_ns);
         }

@@ -8,6 +8,7 @@ use causeway_core::agent_report::{AgentReport, Body, ReportKeys, ReportSecrets};
 use causeway_core::control::Law;
 use causeway_core::cookie::KeyEpoch;
 use causeway_dataplane::Pick;
+use serde_json::json;
 
 use super::decisions;
 use super::engine::{Engine, EngineError};
@@ -175,6 +176,68 @@ fn some_clients_have_rings_of_their_own() {
     assert!(page.contains(line), "{page}");
 }
 
+/// All of thousands would be a label that some keepers of metrics refuse, and another series with each.
+#[test]
+fn reals_of_a_client_s_own_are_told_by_its_first_prefix() {
+    let text = |prefixes: u32| {
+        let from = (0..prefixes).map(|n| format!("\"10.{}.{}.0/24\"", n / 256, n % 256));
+        let from = from.collect::<Vec<_>>().join(", ");
+        format!(
+            "{}source = [{{ from = [{from}], reals = [\"10.0.0.3\"] }}]\n",
+            WEB.replace("\"latency\"", "\"maglev\"")
+        )
+    };
+    let mut bench = Bench::new(&text(1_000));
+    let label = |bench: &Bench| {
+        let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
+        let line = page
+            .lines()
+            .find(|line| line.starts_with("causeway_vip_source_flows_total{"));
+        let (label, _) = line.expect("a source").rsplit_once(' ').unwrap();
+        label.to_owned()
+    };
+    let before = label(&bench);
+    assert!(
+        before.ends_with("from=\"10.0.0.0/24\"}") && before.len() < 128,
+        "{before}"
+    );
+    bench.engine.reload(config(&text(1_001))).unwrap();
+    assert_eq!(label(&bench), before);
+}
+
+#[test]
+fn states_and_settings_made_by_hand_are_metrics() {
+    let mut bench = Bench::new(WEB);
+    let has = |bench: &Bench, line: &str| {
+        let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
+        page.lines().any(|found| found == line)
+    };
+    let state = |real, state| {
+        format!("causeway_real_state{{vip=\"web\",real=\"10.0.0.{real}\",state=\"{state}\"}} 1.0")
+    };
+    assert!(has(&bench, &state(1, "active")) && has(&bench, "causeway_overrides 0.0"));
+    for (real, change) in [
+        ("10.0.0.1", json!({ "drain": true })),
+        ("10.0.0.2", json!({ "maintenance": true })),
+    ] {
+        let change = serde_json::from_value(change).unwrap();
+        let since_ns = 5_000_000_000;
+        bench
+            .engine
+            .change_real("web", real, &change, since_ns)
+            .unwrap();
+    }
+    for line in [
+        state(1, "drain").as_str(),
+        state(2, "maintenance").as_str(),
+        state(3, "active").as_str(),
+        "causeway_overrides 2.0",
+        "causeway_overrides_oldest_timestamp_seconds 5.0",
+    ] {
+        assert!(has(&bench, line), "{line}");
+    }
+}
+
 #[test]
 fn a_real_that_becomes_exclusive_leaves_the_rings_of_all_others_and_returns() {
     let text = |source: &str| {
@@ -245,7 +308,7 @@ fn a_connection_of_which_only_a_syn_came_is_open_until_the_sweep_ends_it() {
     let mut bench = Bench::new(WEB);
     bench.run(2, &[1.0; 4]);
     let real = bench.plane.state().real("10.0.0.2");
-    let active = |bench: &Bench| bench.engine.counters(real).unwrap().active();
+    let active = |bench: &Bench| bench.engine.active(real);
     let before = active(&bench);
     bench
         .plane
@@ -588,7 +651,7 @@ fn a_restart_does_not_take_old_connections_for_open_ones() {
     }
     let plane = bench.plane.clone();
     let bench = Bench::on(plane, WEB);
-    assert_eq!(bench.engine.counters(0).unwrap().active(), 1_000);
+    assert_eq!(bench.engine.active(0), 1_000);
 }
 
 /// Two balancers with one file, one of which finds a server slow.

@@ -348,13 +348,16 @@ pub(crate) mod tests {
         };
         totals(&bench, 1_000);
         bench.pass(1);
-        assert_eq!(bench.engine.counters(real).unwrap().active(), 1_000);
+        assert_eq!(bench.engine.active(real), 1_000);
         bench.pass(900);
         // A quarter of an hour in which none looked.
         bench.now.monotonic_ns += 900_000 * MS;
+        assert_eq!(bench.pass(1), 0);
+        let told = bench.engine.active(real);
+        assert!(told < 400, "a drain waits for {told}");
         bench.plane.state().respond(real, 5.0, 50);
         assert_eq!(bench.pass(1), 10);
-        let left = bench.engine.counters(real).unwrap().active();
+        let left = bench.engine.active(real);
         let expected = 1_000.0 * (-(900.0 + 90.0) / 900.0_f64).exp();
         assert!((left as f64 - expected).abs() < 2.0, "{left} {expected}");
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancer's data plane: its life and its tables.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -49,7 +49,7 @@ pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use sources::{Prefix, SourceRing};
 pub use stats::{LatencySums, RealStats};
-pub use sweep::{FlowIdle, FlowSweep, FlowTotals};
+pub use sweep::{FlowIdle, FlowSweep, FlowTotals, OpenFlows};
 pub use trace::{Traced, destination_of, trace};
 pub(crate) use vips::pinned_pool;
 pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions, VipRings};

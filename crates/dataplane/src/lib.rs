@@ -40,9 +40,9 @@ mod xdp;
 pub use balancer::{
     ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory, FlowIdle,
     FlowLimit, FlowSweep, FlowTotals, Forwarding, LatencySums, Learned, LoadBalancer,
-    LoadBalancerOptions, LoadTerms, Pick, Picking, Prefix, Protocol, Real, RealId, RealStats,
-    SlotRoute, SourceRing, Swept, TableLimits, TableMemory, Traced, TunnelEnds, Vip, VipId,
-    VipOptions, VipRings, destination_of, possible_cpus, ring_bytes, trace,
+    LoadBalancerOptions, LoadTerms, OpenFlows, Pick, Picking, Prefix, Protocol, Real, RealId,
+    RealStats, SlotRoute, SourceRing, Swept, TableLimits, TableMemory, Traced, TunnelEnds, Vip,
+    VipId, VipOptions, VipRings, destination_of, possible_cpus, ring_bytes, trace,
 };
 pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::{CookieHooks, netns_cookie, root_cgroup};

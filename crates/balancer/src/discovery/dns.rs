@@ -17,6 +17,8 @@ use crate::config::{RecordType, VipConfig};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const DNS_PORT: u16 = 53;
+/// Until a datagram is sent again that has had no answer: either of the two may be lost.
+const AGAIN: Duration = Duration::from_millis(500);
 /// Until the next server is asked.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// A name that leads to a name that leads to a name.
@@ -93,7 +95,7 @@ pub(super) async fn ask_of(
         Record::Address(_) => None,
     };
     let first = records.iter().filter_map(priority).min();
-    let mut reals = Vec::new();
+    let mut places: Vec<Place> = Vec::new();
     for record in &records {
         let Record::Service {
             priority,
@@ -112,21 +114,44 @@ pub(super) async fn ask_of(
         let (addresses, of_target) = look_up(&mut servers, target, of_family).await?;
         ttl = ttl.into_iter().chain(of_target).min();
         // 0 is for who is to be picked hardly ever (RFC 2782).
-        let weight = (*weight).max(1);
-        let role = if Some(*priority) == first {
-            "primary"
-        } else {
-            "backup"
-        };
+        let weight = u32::from((*weight).max(1));
+        let is_first = Some(*priority) == first;
         for address in addresses {
             if let Record::Address(address) = address {
-                reals.push(
-                    json!({ "address": address.to_string(), "weight": weight, "role": role }),
-                );
+                put(&mut places, address, weight, is_first);
             }
         }
     }
-    Ok((reals, ttl.map(seconds)))
+    let reals = places.into_iter().map(|place| {
+        let role = if place.is_first { "primary" } else { "backup" };
+        let weight = place.weight.min(u16::MAX.into());
+        json!({ "address": place.address.to_string(), "weight": weight, "role": role })
+    });
+    Ok((reals.collect(), ttl.map(seconds)))
+}
+
+/// Where a service is.
+#[derive(Debug)]
+struct Place {
+    address: IpAddr,
+    weight: u32,
+    is_first: bool,
+}
+
+/// Two names may be one host's, and two ports one server's. Who is the first choice by one of them is it
+/// with the weight of that one.
+fn put(places: &mut Vec<Place>, address: IpAddr, weight: u32, is_first: bool) {
+    let known = places.iter_mut().find(|place| place.address == address);
+    match known {
+        Some(place) if place.is_first == is_first => place.weight += weight,
+        Some(place) if is_first => (place.weight, place.is_first) = (weight, true),
+        Some(_) => {}
+        None => places.push(Place {
+            address,
+            weight,
+            is_first,
+        }),
+    }
 }
 
 fn seconds(ttl: u32) -> Duration {
@@ -204,7 +229,11 @@ async fn by_udp(server: SocketAddr, id: u16, query: &[u8]) -> Result<Vec<u8>> {
     socket.send(query).await?;
     let mut answer = vec![0; 4096];
     loop {
-        let length = socket.recv(&mut answer).await?;
+        let Ok(length) = timeout(AGAIN, socket.recv(&mut answer)).await else {
+            socket.send(query).await?;
+            continue;
+        };
+        let length = length?;
         // Another's, or none.
         if length >= HEAD && answer.starts_with(&id.to_be_bytes()) {
             answer.truncate(length);

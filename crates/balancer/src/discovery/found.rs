@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use causeway_api::Moment;
 
 use crate::config::{Discover, RealConfig};
+use crate::pool::configured;
 
 /// A real that was discovered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl FoundReals {
     /// Reals that an answer that is held would take away.
     pub(crate) fn held(&self) -> Option<usize> {
         let held = self.held.as_ref()?;
-        Some(self.present().filter(|found| !has(held, found)).count())
+        Some(self.taking().filter(|found| !takes(held, found)).count())
     }
 
     /// Why the last answer was none, or is not in force.
@@ -76,6 +77,11 @@ impl FoundReals {
 
     fn present(&self) -> impl Iterator<Item = &FoundReal> {
         self.reals.iter().filter(|found| found.gone.is_none())
+    }
+
+    /// Those that take connections.
+    fn taking(&self) -> impl Iterator<Item = &FoundReal> {
+        self.present().filter(|found| configured(&found.real) > 0.0)
     }
 
     /// Takes an answer at `now`, for a VIP that has `named` reals in the file; whether reals
@@ -103,9 +109,10 @@ impl FoundReals {
             }
         };
         (self.error, self.last_ns) = (None, Some(now.realtime_ns));
-        let present = self.present().count();
-        let removed = self.present().filter(|found| !has(&reals, found)).count();
-        if removed as f64 > rules.max_removed * (present + named) as f64 {
+        // A real without a weight is as good as none.
+        let taking = self.taking().count();
+        let removed = self.taking().filter(|found| !takes(&reals, found)).count();
+        if removed as f64 > rules.max_removed * (taking + named) as f64 {
             self.held = Some(reals);
             return false;
         }
@@ -157,4 +164,13 @@ impl FoundReals {
 
 fn has(reals: &[RealConfig], found: &FoundReal) -> bool {
     reals.iter().any(|real| real.address == found.real.address)
+}
+
+/// Whether it has the real, and lets it take connections.
+fn takes(reals: &[RealConfig], found: &FoundReal) -> bool {
+    let is_it = |real: &&RealConfig| real.address == found.real.address;
+    reals
+        .iter()
+        .find(is_it)
+        .is_some_and(|real| configured(real) > 0.0)
 }

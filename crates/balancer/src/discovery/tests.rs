@@ -115,6 +115,52 @@ fn what_takes_away_more_than_half_is_held() {
     assert_eq!(again.to_string(), "no answer is held for vip web");
 }
 
+/// An inventory that has lost its weights, or has cordoned every node.
+#[test]
+fn what_takes_the_weights_of_more_than_half_is_held() {
+    let taken_away = [
+        json!({ "weight": 0 }),
+        json!({ "drain": true }),
+        json!({ "maintenance": true }),
+    ];
+    for none in taken_away {
+        let mut bench = Bench::new(&text(""));
+        tell(&mut bench, 1, &[1, 2, 3, 4]);
+        let answer = |bench: &mut Bench, at_s, without: &[u8]| {
+            let listed = (1..=4).map(|last| {
+                let mut real = json!({ "address": format!("10.0.0.{last}") });
+                if without.contains(&last) {
+                    let real = real.as_object_mut().unwrap();
+                    real.extend(none.as_object().unwrap().clone());
+                }
+                real
+            });
+            let vip = &bench.engine.config().vips[0];
+            let reals = config::reals_from_json(vip, listed.collect()).unwrap();
+            let vip = vip.endpoint();
+            bench
+                .engine
+                .handle_found(at(at_s), &vip, Ok(reals))
+                .unwrap();
+        };
+        let taking = |bench: &Bench| {
+            let members = bench.engine.pools()[0].members();
+            members.filter(|(_, member)| member.weight > 0.0).count()
+        };
+        answer(&mut bench, 2, &[1, 2, 3, 4]);
+        assert_eq!((view(&bench).held, taking(&bench)), (Some(4), 4), "{none}");
+        answer(&mut bench, 3, &[1]);
+        assert_eq!((view(&bench).held, taking(&bench)), (None, 3), "{none}");
+        // One that takes none is none to lose.
+        tell(&mut bench, 4, &[2, 3, 4]);
+        assert_eq!((view(&bench).held, taking(&bench)), (None, 3), "{none}");
+        answer(&mut bench, 5, &[1, 2, 3]);
+        assert_eq!((view(&bench).held, taking(&bench)), (Some(2), 3), "{none}");
+        bench.engine.accept_found(at(6), "web").unwrap();
+        assert_eq!((view(&bench).held, taking(&bench)), (None, 1), "{none}");
+    }
+}
+
 #[test]
 fn a_failure_or_too_long_an_answer_changes_nothing() {
     let mut bench = Bench::new(&text(""));
@@ -521,7 +567,12 @@ async fn name_server() -> SocketAddr {
     let udp = UdpSocket::bind(place).await.expect("the same port");
     tokio::spawn(async move {
         let mut query = [0; 512];
+        let mut lost = std::collections::HashSet::new();
         while let Ok((length, from)) = udp.recv_from(&mut query).await {
+            let is_lossy = query[..length].windows(5).any(|name| name == b"lossy");
+            if is_lossy && lost.insert([query[0], query[1]]) {
+                continue;
+            }
             // Another's first.
             let _ = udp.send_to(&[0xff; 12], from).await;
             let _ = udp.send_to(&reply(&query[..length], false), from).await;
@@ -576,13 +627,22 @@ fn reply(query: &[u8], by_tcp: bool) -> Vec<u8> {
         }
         (_, "old.example") => add(address(1)),
         (QTYPE::TYPE(TYPE::A), "app.example") => [1, 2].map(address).into_iter().for_each(&mut add),
-        (QTYPE::TYPE(TYPE::A), "one.example") => add(address(11)),
+        (_, "lossy.example") => add(address(1)),
+        (QTYPE::TYPE(TYPE::A), "one.example" | "uno.example") => add(address(11)),
         (QTYPE::TYPE(TYPE::A), "two.example") => {
             [12, 13].map(address).into_iter().for_each(&mut add)
         }
         (QTYPE::TYPE(TYPE::SRV), "_web._tcp.example") => {
             add(service(10, 5, 80, "one.example"));
             add(service(20, 0, 80, "two.example"));
+        }
+        // Two ports of a host that has two names, which is a backup besides.
+        (QTYPE::TYPE(TYPE::SRV), "_twice._tcp.example") => {
+            add(service(20, 9, 80, "one.example"));
+            add(service(10, 5, 80, "one.example"));
+            add(service(10, 6, 80, "uno.example"));
+            add(service(20, 0, 80, "two.example"));
+            add(service(20, 2, 80, "two.example"));
         }
         (QTYPE::TYPE(TYPE::SRV), "_other._tcp.example") => add(service(10, 5, 8080, "one.example")),
         (_, "many.example") if by_tcp => (1..=100).map(address).for_each(&mut add),
@@ -626,6 +686,16 @@ async fn name_servers_tell_addresses_and_services() {
         real(13, 1, "backup"),
     ];
     assert_eq!(srv, Ok(expected.to_vec()));
+    let twice = told(&vip("_twice._tcp.example", ", record = \"srv\"")).await;
+    let expected = [
+        real(11, 11, "primary"),
+        real(12, 3, "backup"),
+        real(13, 3, "backup"),
+    ];
+    assert_eq!(twice, Ok(expected.to_vec()));
+    // A datagram may get lost.
+    let lossy = told(&vip("lossy.example", "")).await;
+    assert_eq!(lossy, Ok(vec![primary(1)]));
     let other_port = told(&vip("_other._tcp.example", ", record = \"srv\"")).await;
     assert!(
         other_port

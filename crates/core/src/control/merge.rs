@@ -118,6 +118,15 @@ impl MeasuredTotals {
         self.answers_acked = count(self.answers_acked, of.counts.answers_acked);
     }
 
+    /// Whether it may have been counted on from `then`: no interval brings half of what a count holds.
+    fn follows(&self, then: &Self) -> bool {
+        let grew = |now: u32, then: u32| now.wrapping_sub(then) <= u32::MAX / 2;
+        grew(self.good.weight_halves, then.good.weight_halves)
+            && grew(self.low.weight_halves, then.low.weight_halves)
+            && grew(self.bound_halves, then.bound_halves)
+            && grew(self.all_requests, then.all_requests)
+    }
+
     /// What was counted after `then`, former totals of the same balancer.
     pub fn since(&self, then: &Self) -> MeasuredInterval {
         let count = |now: u32, then: u32| u64::from(now.wrapping_sub(then));
@@ -165,11 +174,15 @@ impl Merged {
         self.shares.retain(|_, held| held.at_ns >= before_ns);
     }
 
-    /// What the balancers have counted since this was last called.
+    /// What the balancers have counted since this was last called. One whose totals fell has begun
+    /// to count again.
     pub fn take(&mut self) -> MeasuredInterval {
         let mut sum = MeasuredInterval::default();
         for held in self.shares.values_mut() {
-            let mut measured = held.share.totals.since(&held.taken);
+            let mut measured = match held.share.totals.follows(&held.taken) {
+                true => held.share.totals.since(&held.taken),
+                false => MeasuredInterval::default(),
+            };
             measured.counts.active = held.share.active.into();
             held.taken = held.share.totals;
             sum = sum.and(measured);

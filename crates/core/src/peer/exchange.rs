@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::datagram::{self, Bodies, Challenge, FORM, SHARES_MAX};
 use super::{PEERS_MAX, PeerKeys, RealName};
 use crate::control::MeasuredInterval;
-use crate::control::merge::{BalancerId, Merged, Share};
+use crate::control::merge::{BalancerId, MeasuredTotals, Merged, Share};
 use crate::cookie::CookieKey;
 use crate::envelope::{self, Boot, Boots, Head, Reception, ReceptionCounts};
 use crate::health::Votes;
@@ -91,6 +91,9 @@ pub struct PeerExchange {
     /// numbers of this boot.
     first: u64,
     reals: BTreeMap<RealName, SharedReal>,
+    /// Totals of reals that are gone, and since when: others may still have them, and one that
+    /// returns goes on from there.
+    gone: BTreeMap<RealName, (MeasuredTotals, u64)>,
     begun_ns: Option<u64>,
     counts: ReceptionCounts,
     unknown_reals: u64,
@@ -133,6 +136,7 @@ impl PeerExchange {
             next_id: 0,
             first: 1,
             reals: BTreeMap::new(),
+            gone: BTreeMap::new(),
             begun_ns: None,
             counts: ReceptionCounts::default(),
             unknown_reals: 0,
@@ -180,7 +184,8 @@ impl PeerExchange {
     }
 
     /// Ends a control interval: takes what it brought here of every real, and gives the same of
-    /// all members, in the same order. Reals that are not among these are forgotten.
+    /// all members, in the same order. Reals that are not among these are forgotten, but for their
+    /// totals, and these as soon as no member has them.
     pub fn interval(&mut self, now_ns: u64, reals: &[RealInterval]) -> Vec<RealOfAll> {
         self.look(now_ns);
         let begun_ns = *self.begun_ns.get_or_insert(now_ns);
@@ -188,7 +193,9 @@ impl PeerExchange {
         let balancers = 1 + self.live().count();
         let mut former = std::mem::take(&mut self.reals);
         let of_all = reals.iter().map(|of| {
-            let mut real = former.remove(&of.name).unwrap_or_default();
+            let gone = self.gone.remove(&of.name);
+            let known = former.remove(&of.name);
+            let mut real = known.unwrap_or_else(|| SharedReal::after(gone));
             real.share.totals.add(&of.measured);
             real.share.active = u32::try_from(of.measured.counts.active).unwrap_or(u32::MAX);
             real.share.weight_millionths = of.weight.filter(|_| tells_weights).map(millionths);
@@ -197,7 +204,11 @@ impl PeerExchange {
             self.reals.insert(of.name, real);
             found
         });
-        of_all.collect()
+        let of_all = of_all.collect();
+        let gone = former.into_iter();
+        self.gone
+            .extend(gone.map(|(name, real)| (name, (real.share.totals, now_ns))));
+        of_all
     }
 
     /// Has members leave that are silent, and what is too old.
@@ -215,6 +226,9 @@ impl PeerExchange {
         for real in self.reals.values_mut() {
             real.merged.forget_before(before_ns);
         }
+        // They forget later than this one: by an interval, and by what datagrams take.
+        let before_ns = now_ns.saturating_sub(2 * SHARE_FRESH_NS);
+        self.gone.retain(|_, (_, at_ns)| *at_ns >= before_ns);
     }
 
     fn forget(&mut self, id: BalancerId) {
@@ -417,6 +431,15 @@ impl Peer {
 }
 
 impl SharedReal {
+    /// One that returns, with the totals that it had.
+    fn after(gone: Option<(MeasuredTotals, u64)>) -> Self {
+        let mut real = Self::default();
+        if let Some((totals, _)) = gone {
+            real.share.totals = totals;
+        }
+        real
+    }
+
     fn of_all(&mut self, own: &MeasuredInterval, balancers: usize) -> RealOfAll {
         let others = self.merged.take();
         let mut votes = Votes {

@@ -351,6 +351,33 @@ fn members_and_reals_come_and_go() {
     assert!(net.members[2].left_out().0 > 0);
 }
 
+/// As scripts do that go host by host. Its totals only grow, for whoever has had them.
+#[test]
+fn a_real_that_is_removed_and_added_again_brings_no_lump() {
+    for rounds in [1, 3, 29, 31, 40] {
+        let mut net = Net::of(2);
+        for _ in 0..10 {
+            net.round(|_| vec![web(24)], |_, _| false);
+        }
+        for _ in 0..rounds {
+            let without = |index| match index {
+                0 => vec![],
+                _ => vec![web(24)],
+            };
+            net.round(without, |_, _| false);
+        }
+        let mut seen = 0;
+        for _ in 0..10 {
+            let again = |index| vec![web(if index == 0 { 1 } else { 24 })];
+            let found = net.round(again, |_, _| false);
+            let requests = found[1][0].measured.counts.requests;
+            assert!(requests <= 48, "{rounds}: {requests}");
+            seen += requests - 24;
+        }
+        assert!((8..=10).contains(&seen), "{rounds}: {seen}");
+    }
+}
+
 #[test]
 fn a_member_that_was_left_out_for_a_while_is_believed_at_once() {
     let mut net = Net::of(2);

@@ -93,6 +93,14 @@ impl LoadBalancer {
         self.registry().reals.iter().collect()
     }
 
+    /// Open connections of the reals that there are.
+    pub fn open_of_reals(&self, open: OpenFlows) -> Result<HashMap<RealId, u64>> {
+        open.in_force(|id, generation| {
+            let value = self.reals.get(&id)?;
+            Ok(value.is_some_and(|value| value.r#gen == generation))
+        })
+    }
+
     /// The real of a VIP that has this address.
     pub fn real_at(&self, vip: VipId, address: IpAddr) -> Option<(RealId, Real)> {
         let registry = self.registry();

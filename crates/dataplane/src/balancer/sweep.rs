@@ -112,6 +112,32 @@ pub struct FlowTotals {
     pub tcp_idle: u64,
 }
 
+/// Open connections by real. Those of a real that had the id before are not its.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlows(HashMap<(RealId, u16), u64>);
+
+impl OpenFlows {
+    fn add(&mut self, of: Option<(RealId, u16)>) {
+        if let Some(of) = of {
+            *self.0.entry(of).or_default() += 1;
+        }
+    }
+
+    /// Those of the reals that `is_in_force` says have this generation.
+    pub(super) fn in_force(
+        self,
+        mut is_in_force: impl FnMut(RealId, u16) -> Result<bool>,
+    ) -> Result<HashMap<RealId, u64>> {
+        let mut open = HashMap::new();
+        for ((real, generation), connections) in self.0 {
+            if is_in_force(real, generation)? {
+                open.insert(real, connections);
+            }
+        }
+        Ok(open)
+    }
+}
+
 /// What is remembered of a slot.
 #[derive(Clone, Copy, Default)]
 struct Seen {
@@ -153,6 +179,10 @@ pub struct FlowSweep {
     drains: HashMap<RealId, (Duration, Option<Duration>)>,
     /// See [`take_unheard`](Self::take_unheard).
     unheard: HashMap<RealId, u64>,
+    /// Open connections seen in this round, and in the last one that was looked at whole, see
+    /// [`take_open`](Self::take_open).
+    open: OpenFlows,
+    open_of_round: Option<OpenFlows>,
     totals: FlowTotals,
 }
 
@@ -170,6 +200,8 @@ impl FlowSweep {
             owed: 0.0,
             drains: HashMap::new(),
             unheard: HashMap::new(),
+            open: OpenFlows::default(),
+            open_of_round: None,
             totals: FlowTotals {
                 slots,
                 ..FlowTotals::default()
@@ -188,6 +220,26 @@ impl FlowSweep {
         std::mem::take(&mut self.unheard)
     }
 
+    /// TCP connections that the table holds, whose opening was counted and whose end has not come,
+    /// by real; those that were silent for too long are left out. `None` if no round has ended
+    /// since the last call.
+    pub fn take_open(&mut self) -> Option<OpenFlows> {
+        self.open_of_round.take()
+    }
+
+    /// Those of the whole table, at once: what a former daemon left.
+    fn count_open(&self) -> OpenFlows {
+        let mut open = OpenFlows::default();
+        for table in &self.tables {
+            for bucket in 0..table.buckets.len() {
+                for way in 0..WAYS as usize {
+                    open.add(table.holds_open(bucket, way));
+                }
+            }
+        }
+        open
+    }
+
     /// Looks at the share of the table that the time since the last call asks for.
     /// `now` is on any clock that does not go back; `draining` are the reals that UDP flows are
     /// to leave, and after what time, if at all.
@@ -203,10 +255,13 @@ impl FlowSweep {
         let drains = draining.iter();
         let drains = drains.map(|(real, after)| (*real, (begun(real), *after)));
         self.drains = drains.collect();
-        let since = self
-            .last
-            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        self.last = Some(now);
+        let since = match self.last.replace(now) {
+            Some(last) => now.saturating_sub(last),
+            None => {
+                self.open_of_round = Some(self.count_open());
+                Duration::ZERO
+            }
+        };
         let buckets: usize = self.tables.iter().map(|table| table.buckets.len()).sum();
         let part = since.as_secs_f64() / idle.round().as_secs_f64();
         self.owed = (self.owed + part * buckets as f64).min(buckets as f64);
@@ -219,6 +274,7 @@ impl FlowSweep {
             if self.cursor == buckets {
                 (self.cursor, self.round) = (0, self.round + 1);
                 self.totals.flows = std::mem::take(&mut self.counted);
+                self.open_of_round = Some(std::mem::take(&mut self.open));
                 limits = Limits::of(idle, self.round);
             }
         }
@@ -239,7 +295,10 @@ impl FlowSweep {
         for way in 0..WAYS as usize {
             match table.judge(bucket, way, limits, has_drains.then_some(&drained)) {
                 Judged::Empty => {}
-                Judged::Kept => self.counted += 1,
+                Judged::Kept => {
+                    self.counted += 1;
+                    self.open.add(table.holds_open(bucket, way));
+                }
                 Judged::UdpIdle => self.totals.udp_idle += 1,
                 Judged::UdpDrained => self.totals.udp_drained += 1,
                 Judged::TcpEnded => self.totals.tcp_ended += 1,
@@ -299,6 +358,15 @@ impl Table {
             seen,
             proto_at,
         })
+    }
+
+    /// The real, with its generation, of the open connection that a slot holds, if it does.
+    fn holds_open(&self, bucket: usize, way: usize) -> Option<(RealId, u16)> {
+        let tag = self.buckets[bucket].tag[way].load(Ordering::Acquire);
+        let holds = tag != 0 && tag != CLAIMED && tag & AGE_MASK != GONE;
+        let flow = &self.flows[bucket * WAYS as usize + way];
+        let is_open = holds && flow.proto(self.proto_at) != UDP && flow.was_opened();
+        is_open.then(|| (flow.real(), flow.generation()))
     }
 
     /// Looks at one slot.
@@ -389,6 +457,10 @@ impl FlowSlot {
         self.route.load(Ordering::Relaxed) as RealId
     }
 
+    fn generation(&self) -> u16 {
+        (self.route.load(Ordering::Relaxed) >> 32) as u16
+    }
+
     fn bits(&self) -> u8 {
         (self.opening.load(Ordering::Relaxed) >> 32) as u8
     }
@@ -397,7 +469,12 @@ impl FlowSlot {
         self.bits() & FLOW_CLOSED != 0
     }
 
-    /// Whether its opening was counted, and no end. Of a connection in a slot, what comes behind its
+    /// Whether its opening was counted, and no end.
+    fn was_opened(&self) -> bool {
+        self.bits() & (FLOW_OPENED | FLOW_CLOSED) == FLOW_OPENED
+    }
+
+    /// The same, and no slot tells more. Of a connection in a slot, what comes behind its
     /// SYN is told there.
     fn is_open(&self) -> bool {
         self.bits() & (FLOW_OPENED | FLOW_CLOSED | FLOW_HAS_TOKEN) == FLOW_OPENED

@@ -304,3 +304,37 @@ fn a_connection_is_kept_for_a_week() {
     assert_ne!(wait(167), GONE);
     assert_eq!(wait(24), GONE);
 }
+
+/// A real whose connections were counted as long ended would be taken for empty.
+#[test]
+fn open_connections_are_counted_by_their_real() {
+    for family in [0, 1] {
+        let mut world = World::new();
+        for (at, real) in [(0, 3), (17, 3), (20, 5), (33, 3), (40, 3)] {
+            world.open(family, at, TCP, real);
+            world.set_bits(family, at, FLOW_OPENED);
+            world.packet(family, at, LIVE);
+        }
+        // Neither a datagram's flow nor one whose opening was not counted is one.
+        world.open(family, 50, UDP, 3);
+        world.open(family, 51, TCP, 3);
+        world.close(family, 40);
+        // The first step tells what a former daemon left.
+        world.sweep.step(world.now, &IDLE, &[]);
+        let open = |each: &[(RealId, u64)]| {
+            let each = each.iter().map(|(real, count)| ((*real, 0), *count));
+            Some(OpenFlows(each.collect()))
+        };
+        assert_eq!(world.sweep.take_open(), open(&[(3, 3), (5, 1)]));
+        assert_eq!(world.sweep.take_open(), None);
+        world.wait_busily(2 * ROUND, family, &[0, 17, 20, 33]);
+        assert_eq!(world.sweep.take_open(), open(&[(3, 3), (5, 1)]));
+        // One that is silent for long is no more.
+        world.wait_busily(2 * IDLE.tcp, family, &[17]);
+        let left = world.sweep.take_open();
+        assert_eq!(left, open(&[(3, 1)]));
+        // Nor is it another's who has the id by now.
+        let is_in_force = |_, generation| Ok(generation == 1);
+        assert_eq!(left.unwrap().in_force(is_in_force).unwrap(), HashMap::new());
+    }
+}
