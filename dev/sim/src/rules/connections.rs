@@ -147,7 +147,7 @@ impl RulesWorld {
         }
         plain.values_mut().for_each(|fresh| *fresh &= of_ids);
         for (at, member) in self.members.iter().enumerate() {
-            let Some(plane) = member.plane.as_ref().filter(|_| member.in_service) else {
+            let Some(plane) = member.plane.as_ref().filter(|_| member.serves()) else {
                 continue;
             };
             for (_, real) in plane.picks(VIP) {
@@ -193,7 +193,7 @@ impl RulesWorld {
             }
         }
         for (at, member) in self.members.iter().enumerate() {
-            if !member.in_service {
+            if !member.serves() {
                 continue;
             }
             let Some(plane) = &member.plane else {
