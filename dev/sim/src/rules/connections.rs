@@ -9,7 +9,7 @@ use causeway_core::fleet::{
     CIDS_OF_FILES, CidForm, FleetAgent, FleetBook, FleetEvent, FleetMember, FleetRest, KeyNumber,
 };
 
-use super::world::{RulesWorld, VIP};
+use super::world::{RulesWorld, VIP, is_anew};
 use super::{FleetRules, Planted, QuicBegins};
 
 /// All that have been opened and may live.
@@ -179,7 +179,7 @@ impl RulesWorld {
         if *without_cookie {
             return Some("a connection gets no cookie");
         }
-        if let Some(book) = &self.store.book {
+        if let Some(book) = self.store.book.as_ref().filter(|book| !is_anew(book)) {
             let vip = book.vips.get(VIP);
             if !self.confirmed && vip.is_none_or(|vip| vip.reals.is_empty()) {
                 return Some("the last real goes, and nobody has confirmed it");

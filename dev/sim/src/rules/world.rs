@@ -55,6 +55,12 @@ fn name(at: usize) -> BalancerId {
     at as BalancerId + 1
 }
 
+/// Whether a second founder's book it is, which none of the fleet may follow.
+pub(super) fn is_anew(book: &FleetBook) -> bool {
+    let of = book.position.generation;
+    of.count == 0 && of.by != name(0)
+}
+
 /// The whole fleet at an instant.
 #[derive(Clone, Hash)]
 pub struct RulesWorld {
@@ -592,11 +598,10 @@ impl RulesWorld {
         {
             *daemon = FleetMember::start(name(at), member.reads, None, false).0;
         }
-        let is_anew = |book: &Arc<FleetBook>| book.position.generation.by != name(0);
         if let Some(daemon) = &mut member.daemon
             && rules.planted == Planted::TakesAnotherFounders
             && daemon.in_service()
-            && stored.book.as_ref().is_some_and(is_anew)
+            && stored.book.as_deref().is_some_and(is_anew)
             && daemon.has_lost(&stored)
         {
             *daemon = FleetMember::start(name(at), member.reads, None, true).0;
