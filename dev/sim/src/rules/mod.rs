@@ -208,7 +208,7 @@ pub struct FleetRules {
     pub members: usize,
     /// Whether the last of them joins.
     pub joins: bool,
-    /// Whether a balancer without a book founds the fleet anew where the store has none.
+    /// Whether the store is empty at first, and a balancer without a book founds the fleet anew.
     pub founds: bool,
     /// Ids of the VIP.
     pub ids: u16,
@@ -518,10 +518,10 @@ pub fn models(long: bool) -> Vec<FleetRules> {
     };
     let token = |troubles| FleetRules::new("a token", 2, &[Wish::Token], troubles);
     let drops = |troubles| FleetRules::new("two files drop a real each", 2, DROPS, troubles);
-    let founds = |members, troubles| FleetRules {
+    let founds = |troubles| FleetRules {
         joins: true,
         founds: true,
-        ..FleetRules::new("a second founder", members, &[Wish::Grow], troubles)
+        ..FleetRules::new("a second founder", 2, &[Wish::Grow], troubles)
     };
     let mut models = vec![
         ids(CRASH),
@@ -534,7 +534,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         keys(DISK_FULL),
         lease(&[Wish::Rotate], lapse),
         join(NO_TROUBLE),
-        founds(2, WIPE),
+        founds(NO_TROUBLE),
         versions(CRASH),
         versions(upgrade),
         quic(NEXT_CID, crash_and_wipe),
@@ -562,7 +562,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
             },
             lease(&[Wish::Replace], lapse),
             join(CRASH),
-            founds(2, crash_and_wipe),
+            founds(CRASH),
             operators(2, NO_TROUBLE),
             versions(twice),
             quic(NEXT_CID, POWER),
@@ -668,7 +668,7 @@ pub fn planted() -> Vec<FleetRules> {
         FleetRules {
             joins: true,
             founds: true,
-            ..FleetRules::new("a second founder", 2, &[Wish::Grow], WIPE)
+            ..FleetRules::new("a second founder", 2, &[Wish::Grow], NO_TROUBLE)
                 .with(Planted::TakesAnotherFounders)
         },
     ]

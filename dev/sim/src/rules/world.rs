@@ -211,6 +211,10 @@ impl RulesWorld {
             book: Some(book),
             acks,
         };
+        let store = match rules.founds {
+            true => Stored::default(),
+            false => store,
+        };
         let mut world = Self {
             store_is_up: true,
             copy: (rules.budget.rewinds > 0).then(|| store.clone()),
