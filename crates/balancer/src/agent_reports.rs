@@ -107,10 +107,12 @@ impl AgentReports {
             return Vec::new();
         };
         let orders = telling.orders(received.server(), keys);
-        let lacks = follows.as_ref().is_none_or(|own| {
-            own.position < orders.position
-                || own.position == orders.position && own.digest != orders.digest()
-        });
+        let lacks = follows
+            .as_ref()
+            .is_none_or(|own| match own.position == orders.position {
+                true => own.digest != orders.digest(),
+                false => orders.position.follows(own.position),
+            });
         match lacks {
             true => received.tell(&orders, keys),
             false => Vec::new(),

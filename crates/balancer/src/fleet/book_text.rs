@@ -41,6 +41,9 @@ pub(super) struct StoredBook {
 pub(super) struct AckText {
     /// The store that it was written into.
     pub cluster: String,
+    /// Which of the balancers that may have this name has written it. Builds before have none.
+    #[serde(default)]
+    pub balancer: String,
     /// The book that its data plane follows.
     pub position: Option<PositionText>,
     /// Digests of the keys that it has, which reveal nothing of them.

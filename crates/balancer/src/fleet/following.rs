@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use causeway_api::balancer::RealChange;
 use causeway_api::fleet::FleetView;
-use causeway_core::cookie::{CookieLayout, Keys};
+use causeway_core::cookie::{CookieKey, CookieLayout, Keys};
 use causeway_core::fleet::{
     CIDS_OF_FILES, CidForm, CidPhases, FleetBook, FleetVip, FleetVipReal, HandState, IdPhase,
-    IdRecord, KeyPhases, MemberPhase, Removal,
+    IdRecord, KeyNumber, KeyPhases, MemberPhase, Removal,
 };
 use causeway_dataplane::Forwarding;
 
-use super::secrets::CidsOfVips;
+use super::secrets::{CidsOfVips, epoch_of};
 use crate::by_hand::{self, put};
 use crate::config::{BalancerConfig, MacAddress, RealConfig, RealRole, VipConfig, quic};
 use crate::cookies::ids_of;
@@ -33,6 +33,18 @@ pub(crate) struct Following {
     pub keys: Option<Keys>,
     /// The configurations of connection ids that it accepts.
     pub cids: CidsOfVips,
+}
+
+impl Following {
+    /// Keys by which cookies may have been issued, by number. One that is accepted before it is
+    /// issued is none of them.
+    pub(super) fn keys_in_use(&self) -> BTreeMap<KeyNumber, CookieKey> {
+        let Self { book, keys, .. } = self;
+        let former = book.keys.other.filter(|other| *other < book.keys.issued);
+        let numbers = [Some(book.keys.issued), former].into_iter().flatten();
+        let key = |number| Some((number, *keys.as_ref()?.get(epoch_of(number))?));
+        numbers.filter_map(key).collect()
+    }
 }
 
 /// Whether VIPs may be announced to routers.

@@ -14,6 +14,7 @@ mod etcd_store;
 mod following;
 mod joining;
 mod kept;
+mod namesake;
 mod orders;
 #[cfg(test)]
 mod push_tests;
@@ -49,6 +50,7 @@ use tracing::{info, warn};
 use self::book_text::{AckText, FleetVips, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
+use self::namesake::Namesake;
 use self::pushing::{held_in, held_order, removals};
 use self::reading::{Reading, id_of, key_digest};
 use self::secrets::{Secrets, keeps_former_cid};
@@ -95,9 +97,11 @@ pub(crate) struct Fleet {
     secrets: Secrets,
     /// The same as it is on the disk.
     kept_secrets: Secrets,
-    /// Where this member listens for agents, and what it has said of that.
+    /// Where this member listens for agents.
     paths: AgentPaths,
-    said_paths: Option<AgentPaths>,
+    /// What it has said of itself last.
+    said: Option<AckText>,
+    namesake: Namesake,
     faults: Faults,
     /// What the file takes away that waits for an operator's word.
     held: Vec<Removal>,
@@ -171,7 +175,6 @@ impl Fleet {
         let names = kept.book.iter().map(|kept| kept.names.clone());
         let mut fleet = Self {
             id,
-            boot,
             dir,
             store,
             member,
@@ -183,15 +186,17 @@ impl Fleet {
             secrets: secrets.clone(),
             kept_secrets: secrets,
             paths: AgentPaths::default(),
-            said_paths: None,
+            said: None,
+            namesake: Namesake::new(&boot, &file.state_dir),
+            boot,
             faults: Faults::default(),
             held: Vec::new(),
             kept,
             config: config.clone(),
         };
-        fleet
-            .secrets
-            .take(file, fleet.member.book().map(Arc::as_ref));
+        let own = fleet.member.book().map(Arc::as_ref);
+        let in_use = fleet.secrets.kept_in_use(own);
+        fleet.secrets.take(file, own, &in_use, &fleet.read);
         // The data plane follows it before any packet goes by the file alone.
         let following =
             match book {
@@ -205,7 +210,7 @@ impl Fleet {
                         // It may be long out of date, as that of a balancer that was off.
                         Err(fault) => {
                             let newer = fleet.book_of_store(file);
-                            let newer = newer.filter(|of| of.book.position > book.position);
+                            let newer = newer.filter(|of| of.book.position.follows(book.position));
                             Some(newer.ok_or_else(|| {
                                 format!("the last good book of the fleet: {fault}")
                             })?)
@@ -255,15 +260,21 @@ impl Fleet {
         // Agents' reports are taken before the store is read: they are sent no later book.
         let agents = {
             let engine = engines.engine();
-            self.secrets
-                .take(&engine.file, self.member.book().map(Arc::as_ref));
+            let following = engine.fleet.as_ref().and_then(|own| own.following.as_ref());
+            let in_use = following.map(Following::keys_in_use).unwrap_or_default();
+            let book = self.member.book().map(Arc::as_ref);
+            self.secrets.take(&engine.file, book, &in_use, &self.read);
             self.paths = engine.agent_paths();
             engine.reports().follows()
         };
         let kept = self.keep_secrets();
-        let renewed = self.tenure.renew(now_ns, || {
-            self.store.renew(&self.config.member, self.config.lease)
-        });
+        // One that has not spoken leaves the lease, too, to who has its name.
+        let renewed = match self.namesake.is_there() && self.said.is_none() {
+            true => Ok(()),
+            false => self.tenure.renew(now_ns, || {
+                self.store.renew(&self.config.member, self.config.lease)
+            }),
+        };
         let steps_aside = self.steps_aside_ns();
         if let Some(fleet) = &mut engines.engine().fleet {
             fleet.steps_aside_ns = steps_aside;
@@ -306,6 +317,9 @@ impl Fleet {
         agents: Vec<(IpAddr, AgentFollows)>,
         now_ns: u64,
     ) {
+        if let Err(fault) = self.see_namesake() {
+            return self.faults.hold(Some(fault));
+        }
         let book = match self.read.book(held) {
             Ok(book) => book,
             Err(fault) => return self.faults.hold(Some(fault)),
@@ -334,12 +348,52 @@ impl Fleet {
             && self.member.follows() == current
             && !self.progress;
         if settled {
+            outcome = outcome.and_then(|()| self.follow_keys(engines));
             outcome = outcome.and_then(|()| self.propose_wants(engines));
-            if outcome.is_ok() && self.said_paths.as_ref() != Some(&self.paths) {
+            if outcome.is_ok() && self.said != Some(self.to_say(current, None)) {
                 outcome = self.acknowledge(current, None);
             }
+            outcome = outcome.and_then(|()| self.see_keys_of_file(engines));
         }
         self.faults.hold(outcome.err());
+    }
+
+    fn see_namesake(&mut self) -> Result<(), String> {
+        let spoke = self.read.spoke.as_deref();
+        let is_alive = self.read.alive.contains(&self.id);
+        if self.namesake.see(spoke, is_alive, self.said.is_some()) {
+            self.acknowledge(self.member.follows(), None)?;
+        }
+        match self.namesake.is_there() {
+            false => Ok(()),
+            true => Err(format!(
+                "another balancer is called {}, and the fleet takes both for one: give one of them another name ([fleet] member), and restart both. Right after a boot it may be this one's lease from before, and ends with that",
+                self.config.member
+            )),
+        }
+    }
+
+    /// Has the data plane go by the keys that files have now under the numbers of its book.
+    fn follow_keys(&mut self, engines: &impl HasEngine) -> Result<(), String> {
+        let Some(book) = self.member.book().cloned() else {
+            return Ok(());
+        };
+        let differs = {
+            let engine = engines.engine();
+            let following = engine.fleet.as_ref().and_then(|own| own.following.as_ref());
+            let wanted = self.secrets.keys_of(&book, &engine.file, &self.read)?;
+            following.is_some_and(|own| own.keys != wanted)
+        };
+        match differs {
+            true => self.apply(engines, &book),
+            false => Ok(()),
+        }
+    }
+
+    fn see_keys_of_file(&self, engines: &impl HasEngine) -> Result<(), String> {
+        let book = self.member.book();
+        let fault = book.and_then(|book| self.secrets.fault(book, &engines.engine().file));
+        fault.map_or(Ok(()), Err)
     }
 
     /// Passes what has rested for long enough to the rules.
@@ -377,13 +431,13 @@ impl Fleet {
         for action in actions {
             match action {
                 FleetAction::Keep(book) => {
-                    let stored = self.read.stored(book);
-                    if self.kept.book.as_ref() != Some(&stored) {
-                        let former = self.kept.book.replace(stored);
-                        if let Err(fault) = self.keep() {
-                            self.kept.book = former;
-                            return Err(fault);
-                        }
+                    let stored = Some(self.read.stored(book));
+                    if self.kept.book != stored {
+                        let book = stored;
+                        self.keep_as(Kept {
+                            book,
+                            ..self.kept.clone()
+                        })?;
                     }
                 }
                 FleetAction::Apply(book) => {
@@ -411,13 +465,25 @@ impl Fleet {
                 }
                 FleetAction::Say(Hold::StoreEmpty) => {
                     return Err(match self.member.book() {
-                        None => "the store has no book; found the fleet on one balancer, by `causeway fleet found`".to_owned(),
+                        None => "the store has no book; if no balancer of this fleet runs yet, found it on one, by `causeway fleet found`; otherwise one that is in service puts its own back, as soon as it reaches the store".to_owned(),
                         Some(_) => "the store has lost the book, and this balancer is not in service, so may not know all of it; one that is puts its own back, or an operator by `causeway fleet found`".to_owned(),
                     });
                 }
                 FleetAction::Say(Hold::StoreOlder(found)) => {
-                    let own = self.member.book();
-                    let own = own.map(|book| view::position(book.position).to_string());
+                    let own = self.member.book().map(|book| book.position);
+                    let is_anew = own.is_some_and(|own| {
+                        let (own, found) = (own.generation, found.generation);
+                        own.count == found.count && own.by != found.by
+                    });
+                    let own = own.map(|own| view::position(own).to_string());
+                    if is_anew {
+                        return Err(format!(
+                            "the store has book {} of a fleet that was founded anew on {}, or put back there, and this balancer, which has {} of another, is not in service; one that is puts its own back, or an operator by `causeway fleet found` on the one with the newest; to go on with the new fleet, remove fleet.json from state_dir and restart",
+                            view::position(found),
+                            self.read.name_of(found.generation.by),
+                            own.unwrap_or_default()
+                        ));
+                    }
                     return Err(format!(
                         "the store was set back: it has book {}, and this balancer, which has {}, is not in service, so may not know all that came after; one that is puts its own back, or an operator by `causeway fleet found` on the one with the newest",
                         view::position(found),
@@ -437,6 +503,13 @@ impl Fleet {
 
     fn keep(&self) -> Result<(), String> {
         self.kept.save(&self.dir, &self.config, &self.boot)
+    }
+
+    /// What is not on the disk holds neither here.
+    fn keep_as(&mut self, kept: Kept) -> Result<(), String> {
+        kept.save(&self.dir, &self.config, &self.boot)?;
+        self.kept = kept;
+        Ok(())
     }
 
     /// A file may lose them before the book accepts them no more, and a restart come in between.
@@ -469,26 +542,31 @@ impl Fleet {
         engine.follow(following).map_err(|error| error.to_string())
     }
 
-    /// What this member says of itself, beside the book.
-    fn acknowledge(
-        &mut self,
-        position: Option<Position>,
-        left: Option<Position>,
-    ) -> Result<(), String> {
+    /// What this member has to say of itself, beside the book.
+    fn to_say(&self, position: Option<Position>, left: Option<Position>) -> AckText {
         let keys = self.secrets.keys().iter();
-        let said = AckText {
+        AckText {
             cluster: self.read.cluster.clone(),
+            balancer: self.namesake.own().to_owned(),
             position: position.map(Into::into),
             keys: keys
                 .map(|(number, key)| (*number, key_digest(*number, key)))
                 .collect(),
             left: left.map(Into::into),
             paths: self.paths.clone(),
-        };
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        position: Option<Position>,
+        left: Option<Position>,
+    ) -> Result<(), String> {
+        let said = self.to_say(position, left);
         let text = serde_json::to_string(&said).map_err(|error| error.to_string())?;
         let written = self.store.acknowledge(&self.config.member, &text);
         written.map_err(|error| error.to_string())?;
-        self.said_paths = Some(self.paths.clone());
+        self.said = Some(said);
         if let Some(position) = position {
             self.read.acks.members.insert(self.id, position);
         }
@@ -554,9 +632,7 @@ impl Fleet {
             }
         }
         let mut events = self.wants_of_file(&told, &own, &book, engines);
-        if let Some(key) = self.secrets.keys().keys().max() {
-            events.push(FleetEvent::Key(*key));
-        }
+        events.push(FleetEvent::Key(self.secrets.wanted_key(&book)));
         let states = by_hand.iter();
         events
             .extend(states.map(|((vip, real), set)| FleetEvent::ByHand(vip.clone(), *real, *set)));

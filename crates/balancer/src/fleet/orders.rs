@@ -6,6 +6,7 @@ use std::sync::Arc;
 use causeway_core::fleet::{FleetAction, FleetBook, FleetEvent, FleetMember, Stored};
 
 use super::book_text::READS;
+use super::kept::Kept;
 use super::reading::id_of;
 use super::{Fleet, HasEngine, NO_KEY, view};
 use crate::engine::EngineError;
@@ -70,9 +71,12 @@ impl Fleet {
             ));
         }
         let was_in_service = self.member.in_service();
-        self.kept.left = true;
-        self.kept.in_service = false;
-        self.keep().map_err(EngineError::Conflict)?;
+        let kept = Kept {
+            left: true,
+            in_service: false,
+            ..self.kept.clone()
+        };
+        self.keep_as(kept).map_err(EngineError::Conflict)?;
         self.member = FleetMember::start(self.id, READS, self.member.book().cloned(), false).0;
         self.tenure.leave(now_ns, was_in_service);
         self.show(engines);
@@ -89,8 +93,11 @@ impl Fleet {
                 "this balancer has not left: it joins by itself".to_owned(),
             ));
         }
-        self.kept.left = false;
-        self.keep().map_err(EngineError::Conflict)?;
+        let kept = Kept {
+            left: false,
+            ..self.kept.clone()
+        };
+        self.keep_as(kept).map_err(EngineError::Conflict)?;
         self.tenure.come_back();
         self.show(engines);
         Ok(format!("this balancer joins fleet {}", self.config.name))

@@ -24,8 +24,10 @@ pub(super) struct Reading {
     pub(super) found: Option<Position>,
     pub(super) acks: Acknowledged,
     pub(super) alive: BTreeSet<BalancerId>,
+    /// Which balancer has spoken last by this member's name.
+    pub(super) spoke: Option<String>,
     names: MemberNames,
-    /// Digests of keys, by member.
+    /// Digests of keys, by other member.
     digests: BTreeMap<BalancerId, BTreeMap<KeyNumber, String>>,
     /// Members that have left, with where they had come into service.
     left: BTreeMap<BalancerId, Position>,
@@ -59,13 +61,16 @@ impl Reading {
             let Some(said) = said.filter(|said| said.cluster == held.cluster) else {
                 continue;
             };
+            match name == own {
+                true => read.spoke = Some(said.balancer).filter(|by| !by.is_empty()),
+                false => drop(read.digests.insert(id, said.keys)),
+            }
             if let Some(position) = said.position {
                 read.acks.members.insert(id, position.into());
             }
             if let Some(since) = said.left {
                 read.left.insert(id, since.into());
             }
-            read.digests.insert(id, said.keys);
             read.paths.insert(id, said.paths);
         }
         read.names.insert(id_of(own), own.to_owned());
@@ -106,10 +111,17 @@ impl Reading {
         self.left.get(&id) == Some(&since)
     }
 
-    /// A member whose key of this number is another, by name.
-    pub(super) fn has_another(&self, number: KeyNumber, key: &CookieKey) -> Option<String> {
+    /// Another member of a book whose key of this number is another, by name. Whoever is no
+    /// member may have spoken long ago.
+    pub(super) fn has_another(
+        &self,
+        book: &FleetBook,
+        number: KeyNumber,
+        key: &CookieKey,
+    ) -> Option<String> {
         let own = key_digest(number, key);
-        let mut others = self.digests.iter();
+        let others = self.digests.iter();
+        let mut others = others.filter(|(id, _)| book.members.contains_key(*id));
         let other = others.find(|(_, keys)| keys.get(&number).is_some_and(|key| *key != own));
         other.map(|(id, _)| self.name_of(*id))
     }

@@ -25,6 +25,8 @@ pub(crate) type CidsOfVips = BTreeMap<Arc<str>, Vec<CidRoute>>;
 pub(super) struct Secrets {
     keys: BTreeMap<KeyNumber, CookieKey>,
     cids: BTreeMap<(Arc<str>, CidForm), CidRoute>,
+    /// A key of which the file has another than this.
+    otherwise: Option<KeyNumber>,
 }
 
 /// As a daemon leaves them to the next: files may have lost what the book accepts still.
@@ -82,8 +84,24 @@ impl Secrets {
         dir.keep_file(FILE, &text)
     }
 
-    /// Takes those of the file, which may have changed.
-    pub(super) fn take(&mut self, file: &BalancerConfig, book: Option<&FleetBook>) {
+    /// The keys that were kept of a book by which cookies may have been issued.
+    pub(super) fn kept_in_use(&self, book: Option<&FleetBook>) -> BTreeMap<KeyNumber, CookieKey> {
+        let in_use = |number: KeyNumber| {
+            book.is_some_and(|book| book.keys.accepts(number) && number <= book.keys.issued)
+        };
+        let keys = self.keys.iter().filter(|(number, _)| in_use(**number));
+        keys.map(|(number, key)| (*number, *key)).collect()
+    }
+
+    /// Takes those of the file, which may have changed. A key that is `in_use` stays, unless other
+    /// members have the file's; one that other members have otherwise does not come in its place.
+    pub(super) fn take(
+        &mut self,
+        file: &BalancerConfig,
+        book: Option<&FleetBook>,
+        in_use: &BTreeMap<KeyNumber, CookieKey>,
+        read: &Reading,
+    ) {
         // Without a book, as where the kept one is lost, that of the store may accept any of them.
         if let Some(book) = book {
             self.keys.retain(|number, _| book.keys.accepts(*number));
@@ -92,8 +110,22 @@ impl Secrets {
                 own.is_some_and(|own| own.forms.values().any(|accepted| accepted == form))
             });
         }
-        if let Some(cookies) = &file.cookies {
-            self.keys.extend(cookies.keys.numbered());
+        self.keys.extend(in_use);
+        self.otherwise = None;
+        let is_anothers = |number, key: &CookieKey| {
+            book.is_some_and(|book| read.has_another(book, number, key).is_some())
+        };
+        let cookies = file.cookies.iter();
+        for (number, key) in cookies.flat_map(|cookies| cookies.keys.numbered()) {
+            let own = self.keys.get(&number).filter(|own| **own != key);
+            let stays = own.is_some_and(|own| {
+                is_anothers(number, &key)
+                    || in_use.contains_key(&number) && !is_anothers(number, own)
+            });
+            match stays {
+                true => self.otherwise = Some(number),
+                false => drop(self.keys.insert(number, key)),
+            }
         }
         for vip in &file.vips {
             let own = vip
@@ -116,6 +148,31 @@ impl Secrets {
         self.cids.get(&(vip.clone(), form))
     }
 
+    /// The last key that a fleet with this book can come to: to each by the one before.
+    pub(super) fn wanted_key(&self, book: &FleetBook) -> KeyNumber {
+        let next = |key: &KeyNumber| Some(key + 1).filter(|key| self.keys.contains_key(key));
+        let keys = std::iter::successors(Some(book.keys.issued), next);
+        keys.last().unwrap_or(book.keys.issued)
+    }
+
+    /// What is wrong with the keys of the file, though nothing of the book waits for them.
+    pub(super) fn fault(&self, book: &FleetBook, file: &BalancerConfig) -> Option<String> {
+        let cookies = file.cookies.as_ref()?;
+        let path = cookies.file.display();
+        if let Some(number) = self.otherwise {
+            return Some(format!(
+                "key {number} of cookies in {path} is another than the one in use, which stays; copy the file from another balancer"
+            ));
+        }
+        let issued = book.keys.issued;
+        let last = self.keys.keys().last()?;
+        (*last > self.wanted_key(book)).then(|| {
+            format!(
+                "{path} has key {last} of cookies, and the fleet is at key {issued} without those between: it is another fleet's, or was rotated by itself; copy the file from another balancer"
+            )
+        })
+    }
+
     /// The keys that a book accepts.
     pub(super) fn keys_of(
         &self,
@@ -133,7 +190,7 @@ impl Secrets {
                     cookies.file.display()
                 )
             })?;
-            match read.has_another(number, key) {
+            match read.has_another(book, number, key) {
                 None => Ok(*key),
                 Some(member) => Err(format!(
                     "key {number} of cookies is another on {member}; copy {} from one balancer to all",
@@ -141,12 +198,9 @@ impl Secrets {
                 )),
             }
         };
-        let epoch = match book.keys.issued & 1 {
-            0 => KeyEpoch::Zero,
-            _ => KeyEpoch::One,
-        };
+        let issued = book.keys.issued;
         let other = book.keys.other.map(of).transpose()?;
-        Ok(Some(Keys::new(epoch, of(book.keys.issued)?, other)))
+        Ok(Some(Keys::new(epoch_of(issued), of(issued)?, other)))
     }
 
     /// The configurations of connection ids that a book accepts: as long as it accepts those of
@@ -193,6 +247,14 @@ impl Secrets {
         }
         routes.sort_by_key(|route| route.config().number());
         Ok(routes)
+    }
+}
+
+/// The epoch of a key.
+pub(super) fn epoch_of(number: KeyNumber) -> KeyEpoch {
+    match number & 1 {
+        0 => KeyEpoch::Zero,
+        _ => KeyEpoch::One,
     }
 }
 

@@ -614,6 +614,133 @@ fn keys_go_by_phases_and_only_with_the_secret() {
 }
 
 #[test]
+fn a_wrong_key_under_a_number_in_use_comes_into_force_by_no_restart() {
+    let mut world = World::new(2, &[1]);
+    world.members[0].has_keys(&keys_text(2, false, [Some('7'), None]));
+    world.reload(0, &[1]);
+    for _ in 0..2 {
+        world.settle();
+        let hold = world.members[0].view().hold.unwrap();
+        assert!(hold.starts_with("key 2 of cookies in "), "{hold}");
+        assert!(hold.contains("is another than the one in use"), "{hold}");
+        assert!(world.members[0].has_key('5') && !world.members[0].has_key('7'));
+        world.start(0, &[1]);
+        assert!(world.members[0].has_key('5') && !world.members[0].has_key('7'));
+    }
+    // It goes on with all else.
+    world.reload(1, &[1, 2]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.picks(), [1, 2]);
+    }
+    world.members[0].has_keys(&keys_text(2, false, [Some('5'), None]));
+    world.reload(0, &[1, 2]);
+    world.settle();
+    assert_eq!(world.members[0].view().hold, None);
+}
+
+/// As a build left it that took the key of any file.
+#[test]
+fn a_member_with_another_key_under_a_number_in_use_says_so() {
+    let mut world = World::new(2, &[1]);
+    let kept = world.members[0].dir.path().join("fleet-keys.json");
+    let text = fs::read_to_string(&kept).unwrap();
+    fs::write(&kept, text.replace(&"5".repeat(32), &"7".repeat(32))).unwrap();
+    world.members[0].has_keys(&keys_text(2, false, [Some('7'), None]));
+    world.start(0, &[1]);
+    world.settle();
+    let hold = world.members[0].view().hold.unwrap();
+    assert!(
+        hold.starts_with("key 2 of cookies is another on lb2"),
+        "{hold}"
+    );
+    // Others' word weighs more than what is in use here.
+    world.members[0].has_keys(&keys_text(2, false, [Some('5'), None]));
+    world.reload(0, &[1]);
+    world.settle();
+    for member in &world.members {
+        assert!(member.has_key('5') && !member.has_key('7'));
+        assert_eq!(member.view().hold, None);
+    }
+}
+
+#[test]
+fn what_a_stranger_said_of_its_keys_holds_nobody_up() {
+    let mut world = World::new(2, &[1]);
+    let said = AckText {
+        cluster: fs::read_to_string(world.path().join("edge/id")).unwrap(),
+        keys: [(2, "0".repeat(16))].into(),
+        ..AckText::default()
+    };
+    let ack = world.path().join("edge/acks/lb9");
+    fs::write(ack, serde_json::to_string(&said).unwrap()).unwrap();
+    world.reload(0, &[1, 2]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!((member.view().hold, member.picks()), (None, vec![1, 2]));
+    }
+}
+
+#[test]
+fn keys_that_two_have_prepared_become_one_by_a_copy_of_the_file() {
+    let mut world = World::new(2, &[1]);
+    world.members[1].has_keys(&keys_text(2, true, [Some('5'), Some('7')]));
+    world.reload(1, &[1]);
+    world.settle();
+    let copied = keys_text(2, true, [Some('5'), Some('6')]);
+    world.members[0].has_keys(&copied);
+    world.reload(0, &[1]);
+    world.settle();
+    let hold = world.members[0].view().hold.unwrap();
+    assert!(
+        hold.starts_with("key 3 of cookies is another on lb2"),
+        "{hold}"
+    );
+    world.members[1].has_keys(&copied);
+    world.reload(1, &[1]);
+    world.settle();
+    for member in &world.members {
+        let view = member.view();
+        assert_eq!((view.key_issued, view.hold), (3, None));
+        assert!(member.has_key('6') && !member.has_key('7'));
+    }
+}
+
+#[test]
+fn a_keys_file_that_is_far_ahead_moves_no_key() {
+    let mut world = World::new(2, &[1]);
+    world.members[0].has_keys(&keys_text(7, false, [None, Some('9')]));
+    world.reload(0, &[1]);
+    world.settle();
+    let hold = world.members[0].view().hold.unwrap();
+    assert!(
+        hold.contains("has key 7 of cookies, and the fleet is at key 2"),
+        "{hold}"
+    );
+    // By either member's file.
+    world.reload(1, &[1, 2]);
+    world.settle();
+    world.reload(0, &[1, 3]);
+    world.settle();
+    for member in &world.members {
+        let view = member.view();
+        assert_eq!((view.key_issued, view.key_other), (2, None));
+        assert_eq!(member.picks(), [1, 2, 3]);
+        assert!(member.has_key('5') && view.waiting.is_empty(), "{view:?}");
+    }
+    // Two steps at once are made one after the other.
+    for (at, reals) in [(0, [1, 3]), (1, [1, 2])] {
+        world.members[at].has_keys(&keys_text(4, false, [Some('4'), Some('3')]));
+        world.reload(at, &reals);
+    }
+    world.settle();
+    for member in &world.members {
+        let view = member.view();
+        assert_eq!((view.key_issued, view.hold), (3, None));
+    }
+}
+
+#[test]
 fn a_restart_knows_where_a_real_is_that_rests_and_whose_mac_address_no_file_has() {
     let near = |reals: &[u8]| -> &'static str {
         let real = |last: &u8| {
@@ -765,6 +892,45 @@ fn a_wiped_store_gets_its_book_back_and_a_stranger_s_is_not_taken() {
     }
 }
 
+/// By the hash of its name the second founder is greater than the first.
+#[test]
+fn a_fleet_that_is_founded_anew_beside_one_that_serves_is_not_taken() {
+    let mut world = World::new(2, &[1, 2]);
+    let routes = world.members[0].routes();
+    world.wipe();
+    world.members.push(Member::new("lb3"));
+    world.start(2, &[3]);
+    world.run(2);
+    let hold = world.members[2].view().hold.unwrap();
+    assert!(hold.contains("if no balancer of this fleet runs"), "{hold}");
+    let (fleet, engine) = world.members[2].daemon.as_mut().unwrap();
+    fleet.found(&*engine).unwrap();
+    world.run(2);
+    assert!(world.members[2].view().in_service);
+    // One that restarts without being in service does not take it either.
+    let kept = world.members[1].dir.path().join("fleet.json");
+    let text = fs::read_to_string(&kept).unwrap();
+    fs::write(&kept, text.replace(&boot_id(), "another")).unwrap();
+    world.start(1, &[1, 2]);
+    world.run(1);
+    let hold = world.members[1].view().hold.unwrap();
+    assert!(hold.contains("founded anew on lb3"), "{hold}");
+    assert_eq!(world.members[1].routes(), routes);
+    world.run(0);
+    let view = world.members[0].view();
+    assert!(view.in_service, "{view:?}");
+    assert_eq!(view.book.unwrap().generation, 1);
+    world.settle();
+    for member in &world.members {
+        let view = member.view();
+        assert!(view.in_service && view.waiting.is_empty(), "{view:?}");
+        assert_eq!(
+            (member.routes(), member.picks()),
+            (routes.clone(), vec![1, 2])
+        );
+    }
+}
+
 #[test]
 fn a_store_that_was_set_back_waits_for_an_operator_where_nobody_serves() {
     let mut world = World::new(2, &[1, 2]);
@@ -870,6 +1036,84 @@ fn one_that_leaves_and_starts_again_gives_routers_the_time_they_take() {
     world.pass(100_000_000);
     world.settle();
     assert_eq!(world.members[0].view().members.len(), 1);
+}
+
+#[test]
+fn one_whose_leaving_cannot_be_written_has_not_left() {
+    let mut world = World::new(2, &[1]);
+    let new = world.members[1].dir.path().join("fleet.json.new");
+    fs::create_dir(&new).unwrap();
+    let now_ns = world.now_ns;
+    let leave = |world: &mut World| {
+        let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+        fleet.leave(&*engine, now_ns)
+    };
+    let error = leave(&mut world).unwrap_err().to_string();
+    assert!(error.contains("fleet.json: cannot be written"), "{error}");
+    fs::remove_dir(&new).unwrap();
+    world.reload(0, &[1, 2]);
+    world.settle();
+    let view = world.members[1].view();
+    assert_eq!((view.state.as_str(), view.in_service), ("serving", true));
+    assert_eq!(world.members[1].picks(), [1, 2], "it goes on");
+    leave(&mut world).unwrap();
+    assert_eq!(world.members[1].engine().service(), Service::Leaving);
+    // Likewise where it cannot be written that it comes back.
+    fs::create_dir(&new).unwrap();
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    fleet.join(&*engine).unwrap_err();
+    fs::remove_dir(&new).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].view().state, "left");
+    let (fleet, engine) = world.members[1].daemon.as_mut().unwrap();
+    fleet.join(&*engine).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].view().state, "serving");
+}
+
+/// Leases last by the machine's clock, which goes on.
+const LONG_LEASE: &str = "lease = \"1h\"";
+
+#[test]
+fn a_second_balancer_of_one_name_holds() {
+    let mut world = World::of(2, &[1], LONG_LEASE, false);
+    world.members.push(Member::new("lb2"));
+    world.start(2, &[1]);
+    world.settle();
+    world.reload(0, &[1, 2]);
+    world.settle();
+    let hold = world.members[2].view().hold.unwrap();
+    assert!(hold.starts_with("another balancer is called lb2"), "{hold}");
+    assert!(!world.members[2].view().in_service);
+    for member in &world.members[..2] {
+        let view = member.view();
+        assert!(view.hold.is_none() && view.in_service, "{view:?}");
+        assert_eq!(member.picks(), [1, 2]);
+    }
+    // The first one is known again when its daemon starts anew.
+    world.start(1, &[1]);
+    world.settle();
+    assert_eq!(world.members[1].view().hold, None);
+    assert!(world.members[2].view().hold.is_some());
+}
+
+/// They start at one instant, and neither sees the other before it speaks.
+#[test]
+fn two_balancers_of_one_name_that_speak_at_once_hold_both() {
+    let mut world = World::of(2, &[1], LONG_LEASE, false);
+    world.members.push(Member::new("lb2"));
+    let first = fs::read(world.path().join("edge/acks/lb2")).unwrap();
+    fs::remove_file(world.path().join("edge/acks/lb2")).unwrap();
+    world.start(2, &[1]);
+    world.run(2);
+    let second = fs::read(world.path().join("edge/acks/lb2")).unwrap();
+    assert_ne!(first, second);
+    world.settle();
+    for member in &world.members[1..] {
+        let hold = member.view().hold.unwrap();
+        assert!(hold.starts_with("another balancer is called lb2"), "{hold}");
+    }
+    assert_eq!(world.members[0].view().hold, None);
 }
 
 #[test]

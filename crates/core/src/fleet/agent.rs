@@ -72,10 +72,11 @@ impl FleetAgent {
         }
     }
 
-    /// Goes by a balancer's book from now on, if it is later than its own; says whether. A
-    /// balancer may lag.
+    /// Goes by a balancer's book from now on, if it comes of its own; says whether. A balancer may
+    /// lag.
     pub fn hear(&mut self, book: AgentBook) -> bool {
-        let later = self.position().is_none_or(|own| own < book.position);
+        let comes_of = |own| own != book.position && book.position.follows(own);
+        let later = self.position().is_none_or(comes_of);
         if later {
             self.issued = Some(later_key(self.issued, &book.keys));
             let own = std::mem::take(&mut self.issued_cids);

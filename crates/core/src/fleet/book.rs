@@ -41,6 +41,13 @@ impl Position {
         self.generation == since.generation && self.revision >= since.revision
     }
 
+    /// Whether a book here comes of one at `former`, by changes or by being put back, or may be the
+    /// same. One that was founded anew does not, nor one that another put back at the same time:
+    /// whoever puts a book back counts higher than what it has found.
+    pub fn follows(self, former: Self) -> bool {
+        self.covers(former) || self.generation.count > former.generation.count
+    }
+
     /// That of the next change.
     pub fn next(self) -> Self {
         Self {

@@ -87,9 +87,9 @@ pub enum FleetAction {
 pub enum Hold {
     /// The store has no book, and this balancer may not put its own back.
     StoreEmpty,
-    /// Its book, at this position, is not the one that this balancer or another followed, and no
-    /// newer: it was set back to a copy. Connections may live of what came into use since, so this
-    /// balancer does not follow it; nor may it put its own back.
+    /// Its book, at this position, does not come of the one that this balancer or another followed:
+    /// it was set back to a copy, or founded anew. Connections may live of what the other has, so
+    /// this balancer does not follow it; nor may it put its own back.
     StoreOlder(Position),
     /// The book is of a format that this build does not read.
     Format(u16),
@@ -201,13 +201,17 @@ impl FleetMember {
         }
     }
 
-    /// Whether a store has lost the last good book, or was set back to a copy from before: others
-    /// may have gone on from that, to where this balancer is, by another way.
+    /// Whether a store has lost the last good book: it has none, a copy from before, from which
+    /// others may have gone on to where this balancer is, or one that was founded anew.
     pub fn has_lost(&self, stored: &Stored) -> bool {
-        let own = self.book.as_ref().map(|book| book.position);
-        let found = stored.book.as_ref().map(|book| book.position);
-        let differs = stored.book != self.book || found < stored.acks.furthest();
-        own.is_some() && found <= own && differs
+        let Some(own) = &self.book else { return false };
+        match &stored.book {
+            None => true,
+            Some(found) if found.position == own.position => {
+                found != own || Some(found.position) < stored.acks.furthest()
+            }
+            Some(found) => !found.position.follows(own.position),
+        }
     }
 
     fn put_back(&self, stored: &Stored) -> Vec<FleetAction> {

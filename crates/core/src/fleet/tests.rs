@@ -352,6 +352,34 @@ fn a_store_that_was_set_back_is_not_followed_by_who_does_not_serve() {
 }
 
 #[test]
+fn a_fleet_that_is_founded_anew_is_no_successor_of_the_one_that_serves() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, wants(WEB, Some(vip([7]))));
+    small.settle();
+    let before = small.book().position;
+    let mut agent = FleetAgent::new(real(7));
+    assert!(agent.hear(small.book().of_agent(real(7))));
+    // By a newcomer at a store that was wiped, which none that serves has reached yet.
+    let stranger = FleetBook::new(Absence::Waits, 1, 9);
+    assert!(!agent.hear(stranger.of_agent(real(7))));
+    small.stored = Stored {
+        book: Some(Arc::new(stranger.clone())),
+        ..Stored::default()
+    };
+    let kept = small.members[1].book().cloned();
+    small.members[1] = FleetMember::start(2, 1, kept, false).0;
+    small.read(1);
+    assert_eq!(small.said, [Hold::StoreOlder(stranger.position)]);
+    small.read(0);
+    assert!(small.book().position.follows(before));
+    assert!(small.book().position.follows(stranger.position));
+    small.settle();
+    assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
+    assert!(small.members.iter().all(FleetMember::in_service));
+    assert!(agent.hear(small.book().of_agent(real(7))));
+}
+
+#[test]
 fn a_book_that_could_not_be_kept_is_kept_before_it_is_applied() {
     let mut small = Small::new(Absence::Waits, 2);
     small.tell(0, wants(WEB, Some(vip([7]))));

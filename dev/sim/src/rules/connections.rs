@@ -9,7 +9,7 @@ use causeway_core::fleet::{
     CIDS_OF_FILES, CidForm, FleetAgent, FleetBook, FleetEvent, FleetMember, FleetRest, KeyNumber,
 };
 
-use super::world::{RulesWorld, VIP};
+use super::world::{RulesWorld, VIP, is_anew};
 use super::{FleetRules, Planted, QuicBegins};
 
 /// All that have been opened and may live.
@@ -147,7 +147,7 @@ impl RulesWorld {
         }
         plain.values_mut().for_each(|fresh| *fresh &= of_ids);
         for (at, member) in self.members.iter().enumerate() {
-            let Some(plane) = member.plane.as_ref().filter(|_| member.in_service) else {
+            let Some(plane) = member.plane.as_ref().filter(|_| member.serves()) else {
                 continue;
             };
             for (_, real) in plane.picks(VIP) {
@@ -179,7 +179,7 @@ impl RulesWorld {
         if *without_cookie {
             return Some("a connection gets no cookie");
         }
-        if let Some(book) = &self.store.book {
+        if let Some(book) = self.store.book.as_ref().filter(|book| !is_anew(book)) {
             let vip = book.vips.get(VIP);
             if !self.confirmed && vip.is_none_or(|vip| vip.reals.is_empty()) {
                 return Some("the last real goes, and nobody has confirmed it");
@@ -193,7 +193,7 @@ impl RulesWorld {
             }
         }
         for (at, member) in self.members.iter().enumerate() {
-            if !member.in_service {
+            if !member.serves() {
                 continue;
             }
             let Some(plane) = &member.plane else {

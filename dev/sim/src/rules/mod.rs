@@ -165,6 +165,8 @@ pub enum Planted {
     PutsBackTokens,
     /// What a change takes away is weighed against the reals that its file had.
     WeighsByItsFile,
+    /// A balancer in service goes on with the book of a fleet that was founded anew.
+    TakesAnotherFounders,
 }
 
 impl Planted {
@@ -192,6 +194,7 @@ impl Planted {
             Self::AnswersBeforeTheStore => "answers before the store",
             Self::PutsBackTokens => "puts back tokens",
             Self::WeighsByItsFile => "weighs removals by its file",
+            Self::TakesAnotherFounders => "takes another founder's book",
         }
     }
 }
@@ -205,6 +208,8 @@ pub struct FleetRules {
     pub members: usize,
     /// Whether the last of them joins.
     pub joins: bool,
+    /// Whether the store is empty at first, and a balancer without a book founds the fleet anew.
+    pub founds: bool,
     /// Ids of the VIP.
     pub ids: u16,
     /// Whether connections have ids of QUIC in the place of cookies.
@@ -232,6 +237,7 @@ impl FleetRules {
             name,
             members,
             joins: false,
+            founds: false,
             ids: 2,
             quic: QuicBegins::Never,
             wishes,
@@ -512,6 +518,11 @@ pub fn models(long: bool) -> Vec<FleetRules> {
     };
     let token = |troubles| FleetRules::new("a token", 2, &[Wish::Token], troubles);
     let drops = |troubles| FleetRules::new("two files drop a real each", 2, DROPS, troubles);
+    let founds = |troubles| FleetRules {
+        joins: true,
+        founds: true,
+        ..FleetRules::new("a second founder", 2, &[Wish::Grow], troubles)
+    };
     let mut models = vec![
         ids(CRASH),
         ids(CUT),
@@ -523,6 +534,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
         keys(DISK_FULL),
         lease(&[Wish::Rotate], lapse),
         join(NO_TROUBLE),
+        founds(NO_TROUBLE),
         versions(CRASH),
         versions(upgrade),
         quic(NEXT_CID, crash_and_wipe),
@@ -550,6 +562,7 @@ pub fn models(long: bool) -> Vec<FleetRules> {
             },
             lease(&[Wish::Replace], lapse),
             join(CRASH),
+            founds(CRASH),
             operators(2, NO_TROUBLE),
             versions(twice),
             quic(NEXT_CID, POWER),
@@ -652,5 +665,11 @@ pub fn planted() -> Vec<FleetRules> {
         },
         FleetRules::new("two files drop a real each", 2, DROPS, NO_TROUBLE)
             .with(Planted::WeighsByItsFile),
+        FleetRules {
+            joins: true,
+            founds: true,
+            ..FleetRules::new("a second founder", 2, &[Wish::Grow], NO_TROUBLE)
+                .with(Planted::TakesAnotherFounders)
+        },
     ]
 }

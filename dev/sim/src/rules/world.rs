@@ -55,6 +55,12 @@ fn name(at: usize) -> BalancerId {
     at as BalancerId + 1
 }
 
+/// Whether a second founder's book it is, which none of the fleet may follow.
+pub(super) fn is_anew(book: &FleetBook) -> bool {
+    let of = book.position.generation;
+    of.count == 0 && of.by != name(0)
+}
+
 /// The whole fleet at an instant.
 #[derive(Clone, Hash)]
 pub struct RulesWorld {
@@ -86,12 +92,20 @@ pub(super) struct Balancer {
     acknowledges: Option<Position>,
     proposes: Option<(Option<Position>, Arc<FleetBook>)>,
     lease_is_over: bool,
+    /// Whether it has founded the fleet anew, and serves by that: clients of its own, whom nobody
+    /// keeps once it follows the others.
+    pub(super) is_apart: bool,
 }
 
 impl Balancer {
     /// Whether no proposal of its is on its way.
     pub(super) fn is_idle(&self) -> bool {
         self.proposes.is_none()
+    }
+
+    /// Whether routers send clients of the fleet to it.
+    pub(super) fn serves(&self) -> bool {
+        self.in_service && !self.is_apart
     }
 
     /// With a way to the store, and of this build if versions come and go: of two that stay beside
@@ -185,6 +199,7 @@ impl RulesWorld {
                 acknowledges: None,
                 proposes: None,
                 lease_is_over: false,
+                is_apart: false,
             }
         });
         let members: Vec<Balancer> = members.collect();
@@ -195,6 +210,10 @@ impl RulesWorld {
         let store = Stored {
             book: Some(book),
             acks,
+        };
+        let store = match rules.founds {
+            true => Stored::default(),
+            false => store,
         };
         let mut world = Self {
             store_is_up: true,
@@ -268,6 +287,11 @@ impl RulesWorld {
                 }
             }
             let book = member.daemon.as_ref().and_then(FleetMember::book);
+            if rules.founds && book.is_none() && self.store.book.is_none() {
+                let mut next = self.clone();
+                next.found(rules, at);
+                put(step(at, "founds the fleet anew", None), next);
+            }
             for (which, wish) in rules.wishes.iter().enumerate() {
                 let may_remove = match rules.planted {
                     // Each file had two, and drops one of them.
@@ -517,6 +541,23 @@ impl RulesWorld {
         }
     }
 
+    /// What runs there has another id than with the others.
+    fn found(&mut self, rules: &FleetRules, at: usize) {
+        let mut book = FleetBook::new(rules.absence, 1, name(at));
+        book.format = READS;
+        let record = IdRecord {
+            real: OLD_REAL,
+            phase: IdPhase::Live,
+            since: book.position,
+            agent: true,
+        };
+        book.ids.insert((Arc::from(VIP), rules.ids - 1), record);
+        book.vips
+            .insert(Arc::from(VIP), vip(rules.ids, &[OLD_REAL], None));
+        self.members[at].is_apart = true;
+        self.act(rules, at, vec![FleetAction::Propose(None, Arc::new(book))]);
+    }
+
     pub(super) fn crash(&mut self, at: usize) {
         let member = &mut self.members[at];
         member.daemon = None;
@@ -560,6 +601,14 @@ impl RulesWorld {
             && daemon.has_lost(&stored)
         {
             *daemon = FleetMember::start(name(at), member.reads, None, false).0;
+        }
+        if let Some(daemon) = &mut member.daemon
+            && rules.planted == Planted::TakesAnotherFounders
+            && daemon.in_service()
+            && stored.book.as_deref().is_some_and(is_anew)
+            && daemon.has_lost(&stored)
+        {
+            *daemon = FleetMember::start(name(at), member.reads, None, true).0;
         }
         match &mut member.daemon {
             // Where it acknowledges before it applies, it applies here.
@@ -638,7 +687,12 @@ impl RulesWorld {
                         self.proposal_arrives(rules, at);
                     }
                 }
-                FleetAction::EnterService => self.members[at].in_service = true,
+                FleetAction::EnterService => {
+                    let member = &mut self.members[at];
+                    member.in_service = true;
+                    let plane = member.plane.as_ref().map(|book| book.position.generation);
+                    member.is_apart &= plane.is_some_and(|of| (of.count, of.by) == (0, name(at)));
+                }
                 FleetAction::LeaveService => self.members[at].in_service = false,
                 FleetAction::Say(_) => {}
             }
