@@ -208,6 +208,10 @@ impl Agent {
         // The API and SIGHUP may ask at once: the last file that was read is to be in force.
         let _one_at_a_time = lock(&self.reloading);
         let outcome = self.try_reload();
+        let outcome = outcome.map_err(|error| match self.doors.renew_files() {
+            Some(renewed) => format!("{error}; {renewed}"),
+            None => error,
+        });
         lock(&self.status).last_reload_error = outcome.as_ref().err().cloned();
         outcome
     }

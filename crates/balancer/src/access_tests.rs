@@ -19,8 +19,10 @@ use tokio::sync::oneshot;
 
 use super::api;
 use super::fake::FakePlane;
+use super::run::load;
 use super::serve_tests::{address_of_its_own, shared};
 use crate::config::BalancerConfig;
+use crate::state_dir::StateDir;
 
 /// Files of a daemon: authority, certificate, tokens.
 struct Files {
@@ -127,8 +129,12 @@ struct Served {
 impl Served {
     fn start(files: Files) -> Self {
         let config = files.config().unwrap();
+        Self::start_with(files, &config)
+    }
+
+    fn start_with(files: Files, config: &ApiConfig) -> Self {
         let socket = files.path("lb.sock");
-        let listeners = Arc::new(Listeners::bind((&socket, None), None, Some(&config)).unwrap());
+        let listeners = Arc::new(Listeners::bind((&socket, None), None, Some(config)).unwrap());
         let serving = Arc::clone(&listeners);
         let (end, ended) = oneshot::channel();
         let server = thread::spawn(move || {
@@ -326,6 +332,76 @@ fn new_files_hold_from_the_reload_on() {
     served.listeners.doors().renew(None, Some(&after));
     assert_eq!(files.ask(&new, &[], "/v1/status").0, 200);
     assert_eq!(files.ask(&former, &[], "/v1/status").0, 401);
+}
+
+/// The rest of a file waits for an operator, and a stolen token must not wait for it.
+#[test]
+fn a_reload_that_is_refused_renews_what_other_hosts_are_served_by() {
+    let files = Files::new();
+    let [former, ..] = files.tokens();
+    let served = Served::start(files);
+    let files = &served.files;
+    let shared = Arc::into_inner(shared(&FakePlane::default())).expect("nobody else has it");
+    let shared = shared.with_doors(served.listeners.doors());
+    // It has no such file.
+    let refused = || shared.reload().unwrap_err().to_string();
+    let renewed = "; certificate and tokens of [api] are renewed all the same";
+    assert!(!refused().ends_with(renewed));
+    assert_eq!(files.ask(&former, &[], "/v1/status").0, 200);
+    let [new, ..] = files.tokens();
+    assert!(refused().ends_with(renewed));
+    assert_eq!(files.ask(&new, &[], "/v1/status").0, 200);
+    assert_eq!(files.ask(&former, &[], "/v1/status").0, 401);
+    // What cannot be used stays as it was, and keeps nothing else.
+    files.write("key.pem", "x", 0o600);
+    let [newer, ..] = files.tokens();
+    assert!(refused().ends_with(renewed));
+    assert_eq!(files.ask(&newer, &[], "/v1/status").0, 200);
+    files.write("tokens", "x", 0o644);
+    assert!(!refused().ends_with(renewed));
+    assert_eq!(files.ask(&newer, &[], "/v1/status").0, 200);
+}
+
+#[test]
+fn a_start_does_without_files_of_the_api_until_they_are_in_order() {
+    let files = Files::new();
+    let [viewer, ..] = files.tokens();
+    let file = files.path("lb.toml");
+    let vip = "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nreal = [{ address = \"10.0.0.1\" }]\n";
+    let state = files.path("state");
+    let text = format!("state_dir = {state:?}\n{}{vip}", files.text());
+    fs::write(&file, &text).unwrap();
+    assert_eq!(load(&file).unwrap().api_errors(), None);
+    let key = fs::read_to_string(files.path("key.pem")).unwrap();
+    let other = KeyPair::generate().unwrap();
+    files.write("key.pem", &other.serialize_pem(), 0o600);
+    let loaded = load(&file).unwrap();
+    assert_eq!((loaded.reals(), loaded.refused()), (1, None));
+    let errors = loaded.api_errors().expect("errors");
+    assert!(errors.contains("it is not the key of the certificate"));
+    // So does the copy that is in the place of a file with another fault.
+    let kept = StateDir::new(&state, Path::new("/pins"));
+    kept.save_config(&file, &text).unwrap();
+    fs::write(&file, text.replace("port = 80", "port = 800000")).unwrap();
+    let loaded = load(&file).unwrap();
+    assert!(loaded.refused().is_some() && loaded.api_errors().is_some());
+    // Nor does an empty file take its VIPs away.
+    fs::write(
+        &file,
+        format!("interface = \"eth0\"\nstate_dir = {state:?}\n"),
+    )
+    .unwrap();
+    let loaded = load(&file).unwrap();
+    assert_eq!(loaded.reals(), 1);
+
+    let text = files.text();
+    let config = BalancerConfig::without_api_files(Path::new("lb.toml"), &text).unwrap();
+    let served = Served::start_with(files, &config.api.unwrap());
+    let files = &served.files;
+    assert_eq!(files.ask(&viewer, &[], "/v1/status").0, 0);
+    files.write("key.pem", &key, 0o600);
+    assert!(served.listeners.doors().renew_files().is_some());
+    assert_eq!(files.ask(&viewer, &[], "/v1/status").0, 200);
 }
 
 #[test]

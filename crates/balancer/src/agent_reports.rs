@@ -21,7 +21,7 @@ use causeway_core::fleet::{JoinKey, JoinToken, TokenId};
 use causeway_service::config::KeysFile;
 use tracing::warn;
 
-use super::fleet::Telling;
+use super::fleet::{Telling, ToldAgents};
 use super::joins::Joins;
 use super::slots::ConnectionSlots;
 
@@ -39,7 +39,7 @@ pub struct AgentReports(Arc<Mutex<Inner>>);
 struct Inner {
     keys: Option<ReportKeys>,
     receiver: ReportReceiver,
-    telling: Option<Telling>,
+    told: Option<ToldAgents>,
     joins: Joins,
 }
 
@@ -52,7 +52,7 @@ impl Default for AgentReports {
         Self(Arc::new(Mutex::new(Inner {
             keys: None,
             receiver: ReportReceiver::new(secret(0)),
-            telling: None,
+            told: None,
             joins: Joins::new(secret(2)),
         })))
     }
@@ -61,7 +61,9 @@ impl Default for AgentReports {
 impl AgentReports {
     /// Believes reports that are signed with these keys from now on; none without.
     pub fn set_keys(&self, keys: Option<ReportKeys>) {
-        self.inner().keys = keys;
+        let mut inner = self.inner();
+        inner.keys = keys;
+        inner.told.iter_mut().for_each(ToldAgents::forget_digests);
     }
 
     /// Takes a datagram in that came at `now_ns`; what it says of connections.
@@ -87,7 +89,10 @@ impl AgentReports {
 
     /// Sends agents this book from now on.
     pub(crate) fn set_telling(&self, telling: Telling) {
-        self.inner().telling = Some(telling);
+        let mut inner = self.inner();
+        if !inner.told.as_ref().is_some_and(|told| told.is_of(&telling)) {
+            inner.told = Some(ToldAgents::new(telling));
+        }
     }
 
     /// What agents go by of the fleet's book.
@@ -99,24 +104,12 @@ impl AgentReports {
 
     /// The answers to an agent that is not where the book is here.
     pub(crate) fn tell(&self, received: &ReceivedReport) -> Vec<Vec<u8>> {
-        let inner = self.inner();
-        let (Some(keys), Some(telling)) = (&inner.keys, &inner.telling) else {
+        let Inner { keys, told, .. } = &mut *self.inner();
+        let (Some(keys), Some(told), Some(follows)) = (keys, told, &received.follows) else {
             return Vec::new();
         };
-        let Some(follows) = &received.follows else {
-            return Vec::new();
-        };
-        let orders = telling.orders(received.server(), keys);
-        let lacks = follows
-            .as_ref()
-            .is_none_or(|own| match own.position == orders.position {
-                true => own.digest != orders.digest(),
-                false => orders.position.follows(own.position),
-            });
-        match lacks {
-            true => received.tell(&orders, keys),
-            false => Vec::new(),
-        }
+        let lacks = told.lacks(received.server(), follows.as_ref(), keys);
+        lacks.map_or_else(Vec::new, |orders| received.tell(&orders, keys))
     }
 
     /// Goes by these tokens of the fleet's book, by which agents of new servers join, and gives

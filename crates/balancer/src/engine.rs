@@ -55,6 +55,19 @@ pub enum EngineError {
     Plane(anyhow::Error),
 }
 
+impl EngineError {
+    /// With what was done all the same.
+    pub(super) fn with_note(self, note: &str) -> Self {
+        let with = |text: String| format!("{text}; {note}");
+        match self {
+            Self::NotFound(text) => Self::NotFound(with(text)),
+            Self::Conflict(text) => Self::Conflict(with(text)),
+            Self::Invalid(text) => Self::Invalid(with(text)),
+            Self::Plane(error) => Self::Plane(error),
+        }
+    }
+}
+
 impl From<anyhow::Error> for EngineError {
     fn from(error: anyhow::Error) -> Self {
         Self::Plane(error)

@@ -11,14 +11,14 @@ use causeway_api::Moment;
 use causeway_api::balancer::Status;
 use causeway_core::fleet::Removal;
 use causeway_dataplane::{LoadBalancer, Started};
-use causeway_service::config::{self, ConfigErrors};
+use causeway_service::config::{self, ConfigErrors, no_api_files};
 use causeway_service::memory::give_back_memory;
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::{Listeners, Process};
 use tracing::{error, info, warn};
 
 use crate::agent_reports::ReportListener;
-use crate::config::{BalancerConfig, ConfigReader, STATE_DIR};
+use crate::config::{BalancerConfig, ConfigReader, FleetConfig, STATE_DIR};
 use crate::engine::Engine;
 use crate::fleet::{self, Fleet, FleetOrders};
 use crate::kernel::KernelPlane;
@@ -36,6 +36,8 @@ pub struct LoadedConfig {
     text: Result<String, ConfigErrors>,
     /// What it takes away from a fleet, for which it is refused.
     held: Vec<Removal>,
+    /// What is wrong with files of `[api]`, which it does without.
+    api_errors: Option<ConfigErrors>,
 }
 
 impl LoadedConfig {
@@ -60,6 +62,28 @@ impl LoadedConfig {
     pub(crate) fn refused(&self) -> Option<String> {
         self.text.as_ref().err().map(ToString::to_string)
     }
+
+    /// What is wrong with the files of `[api]`, if the rest is in force without them.
+    pub(crate) fn api_errors(&self) -> Option<String> {
+        self.api_errors.as_ref().map(ToString::to_string)
+    }
+}
+
+/// Reads the text of a file to start with. Where nothing but files of `[api]` is wrong, it is done
+/// without them, as without a port that cannot be had: packets need the daemon, other hosts may wait.
+fn read_to_start(
+    reader: &mut ConfigReader,
+    path: &Path,
+    text: &str,
+) -> Result<(BalancerConfig, Option<ConfigErrors>), ConfigErrors> {
+    let errors = match reader.of_balancer(path, text) {
+        Ok(config) => return Ok((config, None)),
+        Err(errors) => errors,
+    };
+    match BalancerConfig::without_api_files(path, text) {
+        Ok(config) => Ok((config, Some(errors))),
+        Err(_) => Err(errors),
+    }
 }
 
 /// Reads a file. If it is refused, there may be a copy of how it was last in force: without a
@@ -68,25 +92,25 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let text = config::read(file);
     let mut reader = ConfigReader::default();
     let parsed = text.as_ref().map_err(Clone::clone);
-    let parsed = parsed.and_then(|text| reader.of_balancer(file, text));
-    let held = parsed
-        .as_ref()
-        .map_or_else(|_| Vec::new(), fleet::held_at_start);
+    let parsed = parsed.and_then(|text| read_to_start(&mut reader, file, text));
+    let held = parsed.as_ref();
+    let held = held.map_or_else(|_| Vec::new(), |(config, _)| fleet::held_at_start(config));
     let errors = match parsed {
         Ok(_) if !held.is_empty() => {
             ConfigErrors::of_file(file, fleet::refusal(&held).to_string())
         }
-        Ok(config) if loses_vips(file, &config) => ConfigErrors::of_file(
+        Ok((config, _)) if loses_vips(file, &config) => ConfigErrors::of_file(
             file,
             "the file has no [[vip]], and those that were in force would go: if that is meant, set allow_empty = true under [reload]"
                 .to_owned(),
         ),
-        Ok(config) => {
+        Ok((config, api_errors)) => {
             return Ok(LoadedConfig {
                 config,
                 reader,
                 text,
                 held,
+                api_errors,
             });
         }
         Err(errors) => errors,
@@ -109,7 +133,7 @@ fn loses_vips(file: &Path, config: &BalancerConfig) -> bool {
         && !config.allow_empty
         && config.fleet.is_none()
         && state_dir::last_good(&config.state_dir, file).is_some_and(|(path, copy)| {
-            let of_copy = BalancerConfig::of_balancer(&path, &copy);
+            let of_copy = BalancerConfig::without_api_files(&path, &copy);
             of_copy.is_ok_and(|of_copy| !of_copy.vips.is_empty())
         })
 }
@@ -130,12 +154,13 @@ fn last_good(
     let of_copy = copy.split_once('\n').map(|(_, of_file)| of_file);
     let is_in_force = text.as_ref().is_ok_and(|text| of_copy == Some(text));
     let mut reader = ConfigReader::default();
-    match reader.of_balancer(&path, &copy) {
-        Ok(config) => Ok(LoadedConfig {
+    match read_to_start(&mut reader, &path, &copy) {
+        Ok((config, api_errors)) => Ok(LoadedConfig {
             config,
             reader,
             text: if is_in_force { text } else { Err(errors) },
             held: if is_in_force { Vec::new() } else { held },
+            api_errors,
         }),
         Err(_) => Err(errors),
     }
@@ -195,9 +220,18 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
         reader,
         text,
         held,
+        api_errors,
     } = loaded;
+    let api_errors = api_errors.as_ref().map(no_api_files);
+    if let Some(told) = &api_errors {
+        error!("{told}");
+    }
     let shown = text.as_ref().ok();
     if let Some(shown) = shown.and_then(|text| BalancerConfig::open_secret(file, text)) {
+        warn!("{shown}");
+    }
+    let fleet = config.fleet.as_ref();
+    if let Some(shown) = fleet.and_then(FleetConfig::clear_password) {
         warn!("{shown}");
     }
     let listeners = Listeners::bind(
@@ -224,7 +258,8 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     let slots = plane.keep_slots(config.stateful.idle, learning)?;
     let mut status = status(file, &config, &started);
     status.last_good = text.is_err();
-    status.last_reload_error = text.as_ref().err().map(ToString::to_string);
+    let refused = text.as_ref().err().map(ToString::to_string);
+    status.last_reload_error = refused.or_else(|| api_errors.clone());
     let state = StateDir::new(&config.state_dir, &config.pin_dir);
     let kept = state.load();
     let fleet = config.fleet.as_ref();
@@ -253,6 +288,9 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     }
     if let (Some(peers), Some(link)) = (peers, engine.peers().link()) {
         peers.serve(link)?;
+    }
+    if api_errors.is_some() {
+        engine.note_reload(None);
     }
     if text.is_err() {
         engine.note_reload(None);

@@ -205,6 +205,13 @@ impl Shared {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let outcome = self.take_file(take);
+        let outcome = outcome.map_err(|error| {
+            let doors = self.doors.as_ref();
+            match doors.and_then(Doors::renew_files) {
+                Some(renewed) => error.with_note(renewed),
+                None => error,
+            }
+        });
         let taken_ns = outcome.is_ok().then(|| Moment::now().realtime_ns);
         self.engine().note_reload(taken_ns);
         let mut status = self.status();

@@ -191,7 +191,7 @@ impl Args {
             None => {}
         }
         let process = Process::begin()?;
-        let config = match AgentConfig::load(&self.file.config) {
+        let config = match AgentConfig::load_to_start(&self.file.config) {
             Ok(config) => config,
             Err(errors) => return Ok(refused(&errors)),
         };

@@ -427,6 +427,8 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
         Ok(config) => {
             let mut notes = missing(path, &config.interface, Some(&config.pin_dir));
             notes.extend(BalancerConfig::open_secret(path, &text));
+            let fleet = config.fleet.as_ref();
+            notes.extend(fleet.and_then(|fleet| fleet.clear_password()));
             // What cannot be asked is not told; the file may be another machine's.
             let own = own_addresses().unwrap_or_default();
             let held = held_vips(&config, &own).into_iter();

@@ -106,7 +106,7 @@ impl Args {
             None => {}
         }
         let process = Process::begin()?;
-        match TunnelConfig::load(&self.config) {
+        match TunnelConfig::load_to_start(&self.config) {
             Ok(config) => run(process, self.config, config).map(|()| ExitCode::SUCCESS),
             Err(errors) => {
                 log::failure(&errors.to_string());

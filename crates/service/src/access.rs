@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -87,7 +87,7 @@ impl fmt::Display for Peer {
 pub struct Access(Arc<Inner>);
 
 struct Inner {
-    material: RwLock<Material>,
+    config: RwLock<ApiConfig>,
     failures: Mutex<Failures>,
     connections: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -121,7 +121,7 @@ impl Access {
     /// By what a configuration names.
     pub fn new(config: &ApiConfig) -> Self {
         Self(Arc::new(Inner {
-            material: RwLock::new(config.material.clone()),
+            config: RwLock::new(config.clone()),
             failures: Mutex::default(),
             connections: Mutex::default(),
         }))
@@ -129,17 +129,33 @@ impl Access {
 
     /// Goes by the files as they are now: of connections and requests that come.
     pub fn replace(&self, config: &ApiConfig) {
-        let mut material = self.0.material.write();
-        **material.as_mut().unwrap_or_else(|error| error.get_mut()) = config.material.clone();
+        let mut own = self.0.config.write();
+        **own.as_mut().unwrap_or_else(|error| error.get_mut()) = config.clone();
+    }
+
+    /// Reads the files again, under the names that they have. Says whether something is new, and
+    /// what is wrong with those that stay as they were.
+    pub(crate) fn read_again(&self) -> (bool, Vec<String>) {
+        let before = self.config().clone();
+        let (now, faults) = before.again();
+        let is_new = now != before;
+        if is_new {
+            self.replace(&now);
+        }
+        (is_new, faults)
+    }
+
+    fn config(&self) -> RwLockReadGuard<'_, ApiConfig> {
+        let config = self.0.config.read();
+        config.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn material(&self) -> Material {
-        let material = self.0.material.read();
-        material.unwrap_or_else(PoisonError::into_inner).clone()
+        self.config().material.clone()
     }
 
-    /// For a connection that begins.
-    pub(crate) fn tls(&self) -> Arc<ServerConfig> {
+    /// For a connection that begins; `None`: something is wrong with the files.
+    pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.material().tls
     }
 

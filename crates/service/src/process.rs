@@ -74,6 +74,16 @@ impl Doors {
         }
     }
 
+    /// Goes by the files of `[api]` as they are now, where a reload was refused: a token that was
+    /// taken out of them is to let nobody in, whatever else is wrong. A sentence if something is new.
+    pub fn renew_files(&self) -> Option<&'static str> {
+        let (is_new, faults) = self.access.as_ref()?.read_again();
+        for fault in faults {
+            warn!("other hosts are served as before: {fault}");
+        }
+        is_new.then_some("certificate and tokens of [api] are renewed all the same")
+    }
+
     fn give_socket(&self, group: Option<&SocketGroup>) {
         let own = getegid().as_raw();
         let wanted = group.map_or(own, |group| group.id);
@@ -168,7 +178,9 @@ impl Listeners {
             Some(http) => info!("serving on {socket} and http://{http}"),
             None => info!("serving on {socket}"),
         }
-        if let Some(address) = self.tls.as_ref().and_then(|(tls, _)| tls.local_addr().ok()) {
+        let tls = self.tls.as_ref();
+        let tls = tls.filter(|(_, access)| access.tls().is_some());
+        if let Some(address) = tls.and_then(|(tls, _)| tls.local_addr().ok()) {
             info!("serving other hosts on https://{address}");
         }
     }
@@ -446,7 +458,7 @@ async fn by_tls(
     address: SocketAddr,
 ) -> Option<Entrance<TlsStream<TcpStream>>> {
     let entered = access.enter(address.ip())?;
-    let handshake = TlsAcceptor::from(access.tls()).accept(stream);
+    let handshake = TlsAcceptor::from(access.tls()?).accept(stream);
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
     let stream = match stream {
         Ok(Ok(stream)) => stream,

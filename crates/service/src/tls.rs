@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::read_secrets;
+use crate::config::{plural, read_secrets};
 
 /// Where Debian keeps the certificates of the authorities that it trusts.
 pub const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -59,12 +59,13 @@ pub(crate) fn server(
     Ok(config)
 }
 
-/// The file that is at fault.
+/// The file of `[api]` that is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Certificate,
     Key,
     ClientCa,
+    Tokens,
 }
 
 /// What a client trusts, and shows of itself.
@@ -146,6 +147,26 @@ pub(crate) fn doubt(certificate: &str) -> Option<String> {
         Err(rustls::Error::InvalidCertificate(fault)) if is_of_authority(&fault) => {
             Some(format!("the server {OF_AUTHORITY}"))
         }
+        Err(rustls::Error::InvalidCertificate(fault)) => out_of_time(&fault),
+        _ => None,
+    }
+}
+
+/// Of a certificate that holds no more, or not yet by this machine's clock.
+fn out_of_time(fault: &CertificateError) -> Option<String> {
+    let hours = |from: &UnixTime, to: &UnixTime| {
+        let passed_s = to.as_secs().saturating_sub(from.as_secs());
+        plural((passed_s / 3600) as usize, "hour")
+    };
+    match fault {
+        CertificateError::ExpiredContext { time, not_after } => Some(format!(
+            "the certificate expired {} ago, and clients refuse it; replace it and its key, and reload",
+            hours(not_after, time)
+        )),
+        CertificateError::NotValidYetContext { time, not_before } => Some(format!(
+            "the certificate holds in {} only, and clients refuse it until then; look at this machine's clock",
+            hours(time, not_before)
+        )),
         _ => None,
     }
 }
@@ -226,7 +247,7 @@ pub fn bearer(file: &Path) -> anyhow::Result<HeaderValue> {
 mod tests {
     use std::sync::Arc;
 
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedKey, IsCa, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedKey, IsCa, Issuer, KeyPair};
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
@@ -247,6 +268,27 @@ mod tests {
         assert_eq!(doubt(&made(false, "a").cert.pem()), None);
         let doubt = doubt(&made(true, "a").cert.pem()).expect("a sentence");
         assert!(doubt.contains("make one with basicConstraints=CA:FALSE"));
+    }
+
+    #[test]
+    fn a_certificate_out_of_its_time_is_doubted() {
+        for (from, to, expected) in [
+            (2020, 2021, "the certificate expired "),
+            (2999, 3000, "the certificate holds in "),
+        ] {
+            let mut params = CertificateParams::new(["a".to_owned()]).expect("a name");
+            params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            params.not_after = rcgen::date_time_ymd(to, 1, 1);
+            let key = KeyPair::generate().expect("a key");
+            let own = params.self_signed(&key).expect("a certificate");
+            let authority = KeyPair::generate().expect("a key");
+            let issuer = Issuer::new(CertificateParams::default(), authority);
+            let of_authority = params.signed_by(&key, &issuer).expect("a certificate");
+            for certificate in [own, of_authority] {
+                let doubt = doubt(&certificate.pem()).expect("a sentence");
+                assert!(doubt.starts_with(expected), "{doubt}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -15,9 +15,10 @@ use causeway_core::agent_report::ReportKeys;
 use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{Prefix, Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, SocketGroup, Spanned,
-    cookie_kind, plural, read, text, token_source_v4, token_source_v6, vip_address,
+    self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, RawApi, Renamed, SocketGroup,
+    Spanned, cookie_kind, plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
+use tracing::error;
 
 pub use self::clients::{ClientsConfig, Threshold};
 pub use self::quic::QuicIdsConfig;
@@ -117,11 +118,34 @@ impl AgentConfig {
         Self::parse(path, &read(path)?)
     }
 
+    /// Reads and validates a file to start with. What is wrong with files of `[agent.api]` alone is
+    /// logged, and keeps other hosts out until a reload: a server needs its agent.
+    pub fn load_to_start(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = read(path)?;
+        let errors = match Self::parse(path, &text) {
+            Err(errors) => errors,
+            whole => return whole,
+        };
+        match Self::parse_with(path, &text, RawApi::excuse_files) {
+            Ok(config) => {
+                error!("{}", config::no_api_files(&errors));
+                Ok(config)
+            }
+            Err(_) => Err(errors),
+        }
+    }
+
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        Self::parse_with(path, text, |_| ())
+    }
+
+    fn parse_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors> {
         let kind = ("agent", "an agent's");
         config::parse_table(path, text, kind, RENAMED, |file: RawAgentFile, faults| {
-            config(&file.agent?, faults)
+            let mut raw = file.agent?;
+            raw.api.as_mut().into_iter().for_each(of_api);
+            config(&raw, faults)
         })
     }
 

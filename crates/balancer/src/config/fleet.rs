@@ -2,6 +2,7 @@
 //! Validation of `[fleet]`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +49,20 @@ impl FleetConfig {
     /// What a change may take away that no operator has confirmed.
     pub fn may_remove(&self) -> MayRemove {
         MayRemove::Part(self.max_removed)
+    }
+
+    /// A sentence where the store's password goes to another host in clear text.
+    pub fn clear_password(&self) -> Option<String> {
+        let FleetStore::Etcd(etcd) = &self.store else {
+            return None;
+        };
+        let mut endpoints = etcd.endpoints.iter();
+        let clear = endpoints.find(|endpoint| is_clear_to_others(endpoint));
+        clear.filter(|_| etcd.user.is_some()).map(|endpoint| {
+            format!(
+                "{endpoint} is another host: who is on the way reads the store's password, and with it has all traffic; write https:// in `store.etcd`"
+            )
+        })
     }
 
     pub fn terms(&self) -> LeaseTerms {
@@ -274,6 +289,15 @@ fn endpoint(text: &str) -> Result<String, String> {
     }
 }
 
+fn is_clear_to_others(endpoint: &str) -> bool {
+    let rest = endpoint.strip_prefix("http://");
+    rest.and_then(|rest| rest.rsplit_once(':'))
+        .is_some_and(|(host, _)| {
+            let address = host.trim_matches(['[', ']']).parse();
+            host != "localhost" && !address.is_ok_and(|address: IpAddr| address.is_loopback())
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -311,6 +335,27 @@ mod tests {
             (etcd.endpoints.len(), etcd.prefix.as_str()),
             (2, "/causeway")
         );
+    }
+
+    #[test]
+    fn a_password_that_others_can_read_on_the_way_is_told() {
+        let user = ", user = \"u\", password = \"secret\"";
+        for (etcd, user, told) in [
+            ("https://e1:2379", user, false),
+            ("http://e1:2379", "", false),
+            ("http://localhost:2379", user, false),
+            ("http://127.0.0.2:2379", user, false),
+            ("http://[::1]:2379", user, false),
+            ("http://[2001:db8::1]:2379", user, true),
+            ("http://e1:2379", user, true),
+        ] {
+            let fleet = format!(
+                "[fleet]\nname = \"edge\"\nmember = \"lb1\"\nstore = {{ etcd = [\"https://e0:2379\", \"{etcd}\"]{user} }}"
+            );
+            let sentence = parse(&fleet).unwrap().unwrap().clear_password();
+            assert_eq!(sentence.is_some(), told, "{fleet}: {sentence:?}");
+            assert!(sentence.is_none_or(|of| of.starts_with(etcd)));
+        }
     }
 
     #[test]

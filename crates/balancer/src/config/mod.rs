@@ -61,7 +61,8 @@ mod words;
 
 pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TableLimits, TunnelEnds, XdpMode};
 use causeway_service::config::{
-    ApiConfig, ConfigErrors, Migrated, Renamed, SocketGroup, migrate, open_secret, plural, read,
+    ApiConfig, ConfigErrors, Faults, Migrated, RawApi, Renamed, SocketGroup, migrate, open_secret,
+    plural, read,
 };
 
 pub use announce::Announce;
@@ -361,12 +362,23 @@ impl BalancerConfig {
 
     /// The same at once, which takes much memory. All faults are reported together.
     pub fn read_whole(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        Self::read_with(path, text, |_| ())
+    }
+
+    /// The same, but that nothing is a fault of the files of `[api]`.
+    pub(crate) fn without_api_files(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        Self::read_with(path, text, RawApi::excuse_files)
+    }
+
+    fn read_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors> {
         let prepare = pools::put_out;
-        causeway_service::config::parse_prepared(path, text, RENAMED, prepare, |raw, faults| {
+        let check = |mut raw: raw::RawConfig, faults: &mut Faults<'_>| {
+            raw.api.as_mut().into_iter().for_each(of_api);
             let config = validate::config(raw, Beside::NOTHING, faults)?;
             reports::check(&config, faults);
             Some(config)
-        })
+        };
+        causeway_service::config::parse_prepared(path, text, RENAMED, prepare, check)
     }
 
     /// A sentence where the file of a text shows its secrets to every user.

@@ -188,6 +188,27 @@ fn a_server_is_not_believed_beyond_the_book_nor_with_another_key() {
 }
 
 #[test]
+fn an_agent_is_told_anew_once_a_secret_of_reports_is_another() {
+    let world = World::of(1, &[1], HEARS, false);
+    let mut agent = Agent::new(1);
+    agent.talk(&world, 0);
+    let reports = world.members[0].engine().reports().clone();
+    let mut told = || {
+        let follows = agent.heard.as_ref().map(AgentOrders::follows);
+        let datagram = vec![Body::Follows(follows)];
+        let datagram = agent.sender.datagram(agent.server, datagram, &agent.keys);
+        reports.tell(&reports.receive(&datagram, 0).unwrap()).len()
+    };
+    assert_eq!((told(), told()), (0, 0));
+    let root = ["8", "7"].map(|digit| digit.repeat(32).parse().ok());
+    reports.set_keys(Some(ReportKeys {
+        current: KeyEpoch::Zero,
+        secrets: ReportSecrets::Root(root),
+    }));
+    assert_ne!(told(), 0);
+}
+
+#[test]
 fn agents_may_be_waited_for_later_than_the_fleet_is_founded() {
     let mut world = World::of(1, &[1], "", false);
     world.extra = HEARS;

@@ -125,6 +125,8 @@ impl EtcdStore {
                 Refusal::Said(..) => return Err(last),
                 Refusal::Away(_) => {
                     self.connection = None;
+                    // One that is cut off ends no connection: its watch would stay, and say nothing.
+                    self.watch = None;
                     self.endpoint = (self.endpoint + 1) % self.config.endpoints.len();
                 }
             }

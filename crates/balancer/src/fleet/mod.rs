@@ -65,7 +65,7 @@ use crate::state_dir::{SetByHand, StateDir};
 pub(crate) use self::following::{Following, Membership, Service};
 pub(crate) use self::pushing::{held_at_start, refusal};
 pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, start};
-pub(crate) use self::telling::{AgentPaths, Telling};
+pub(crate) use self::telling::{AgentPaths, Telling, ToldAgents};
 
 /// Who has the engine.
 pub(crate) trait HasEngine {

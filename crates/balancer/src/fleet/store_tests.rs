@@ -2,9 +2,13 @@
 //! What a fleet relies on, of each store.
 
 use std::fs;
-use std::net::IpAddr;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use causeway_service::tls::ClientFiles;
@@ -304,6 +308,95 @@ fn a_signed_token_is_asked_for_again_once_users_have_changed() {
     assert_eq!(text, "book");
     etcd.etcdctl(&["--user", "root:top", "role", "add", "other"]);
     assert!(store.replace(Some(version), "later").unwrap());
+}
+
+/// A server that answers as etcd does where nothing is stored.
+struct FakeEtcd {
+    address: SocketAddr,
+    /// Answers no requests any more, and keeps what watches it has.
+    is_away: Arc<AtomicBool>,
+    watches: Arc<AtomicUsize>,
+}
+
+impl FakeEtcd {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fake = Self {
+            address: listener.local_addr().unwrap(),
+            is_away: Arc::default(),
+            watches: Arc::default(),
+        };
+        let (is_away, watches) = (Arc::clone(&fake.is_away), Arc::clone(&fake.watches));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (is_away, watches) = (Arc::clone(&is_away), Arc::clone(&watches));
+                thread::spawn(move || Self::answer(stream.unwrap(), &is_away, &watches));
+            }
+        });
+        fake
+    }
+
+    fn answer(stream: TcpStream, is_away: &AtomicBool, watches: &AtomicUsize) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut stream = stream;
+        loop {
+            let mut head = Vec::new();
+            loop {
+                let mut line = String::new();
+                if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                    return;
+                }
+                match line.trim_end() {
+                    "" => break,
+                    line => head.push(line.to_ascii_lowercase()),
+                }
+            }
+            let length = head
+                .iter()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            let mut body = vec![0; length.unwrap().parse().unwrap()];
+            reader.read_exact(&mut body).unwrap();
+            let is_watch = head[0].starts_with("post /v3/watch ");
+            let answer = match is_watch {
+                true => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                false if is_away.load(Ordering::SeqCst) => return,
+                false => {
+                    "HTTP/1.1 200 OK\r\ncontent-length: 32\r\n\r\n{\"header\":{\"cluster_id\":\"fake\"}}"
+                }
+            };
+            watches.fetch_add(usize::from(is_watch), Ordering::SeqCst);
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    }
+
+    fn watches(&self) -> usize {
+        self.watches.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_watch_does_not_stay_with_a_server_that_is_cut_off() {
+    let servers = [FakeEtcd::start(), FakeEtcd::start()];
+    let config = EtcdConfig {
+        endpoints: servers
+            .each_ref()
+            .map(|of| format!("http://{}", of.address))
+            .to_vec(),
+        prefix: "/causeway".to_owned(),
+        user: None,
+        tls: ClientFiles::default(),
+    };
+    let mut store = store(&config, "edge");
+    let mut watched = |away: usize| {
+        store.read().unwrap();
+        assert!(!store.wait(Duration::ZERO).unwrap());
+        servers[away].is_away.store(true, Ordering::SeqCst);
+        servers.each_ref().map(FakeEtcd::watches)
+    };
+    assert_eq!(watched(0), [1, 0]);
+    assert_eq!(watched(0), [1, 1]);
+    // It goes on where it is.
+    assert_eq!(watched(0), [1, 1]);
 }
 
 /// Each write is a revision of all keys, of which etcd keeps every one by default.

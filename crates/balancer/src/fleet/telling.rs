@@ -4,7 +4,7 @@
 //! A member sends what its own data plane follows, and gets every agent's reports itself: agents
 //! report to all balancers. Nothing of it goes through the store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use causeway_core::agent_report::{
     AgentFollows, AgentOrders, ReportKeys, ServiceCids, ServiceKey, key_mark,
 };
 use causeway_core::cookie::{CookieKey, CookieLayout, KeyEpoch};
-use causeway_core::fleet::{CidPhases, FleetBook, KeyNumber, Position};
+use causeway_core::fleet::{AgentIds, CidPhases, FleetBook, KeyNumber, Position};
 use serde::{Deserialize, Serialize};
 
 use super::following::is_of_fleet;
@@ -28,7 +28,7 @@ pub(crate) struct AgentPaths {
 }
 
 /// What agents are sent.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Telling {
     book: Arc<FleetBook>,
     keys: BTreeMap<KeyNumber, CookieKey>,
@@ -74,10 +74,9 @@ impl Telling {
         }
     }
 
-    /// What one server gets of the book. One without an id in it gets no secret: so a server that
-    /// was stolen is shut out by removing it, and rotating.
-    pub(crate) fn orders(&self, server: IpAddr, keys: &ReportKeys) -> AgentOrders {
-        let own = self.book.of_agent(server);
+    /// What one server gets of the book, by its ids in it. One without an id gets no secret: so a
+    /// server that was stolen is shut out by removing it, and rotating.
+    fn orders(&self, server: IpAddr, ids: &AgentIds, keys: &ReportKeys) -> AgentOrders {
         let service = |(vip, id): (&Arc<str>, &u16)| {
             let (service, layout) = self.services.get(vip)?;
             Some((*service, (*id, *layout)))
@@ -86,21 +85,74 @@ impl Telling {
             let (service, _) = self.services.get(vip)?;
             Some((*service, self.cids.get(vip)?.clone()))
         };
-        let is_real = !own.ids.is_empty();
+        let is_real = !ids.is_empty();
         let secret = |epoch| keys.of_server(server, epoch).filter(|_| is_real);
         AgentOrders {
-            position: own.position,
-            issued: own.keys.issued,
+            position: self.book.position,
+            issued: self.book.keys.issued,
             keys: match is_real {
                 true => self.keys.clone(),
                 false => BTreeMap::new(),
             },
             secrets: KeyEpoch::ALL.map(secret),
-            services: own.ids.iter().filter_map(service).collect(),
-            cids: own.ids.keys().filter_map(cids).collect(),
+            services: ids.iter().filter_map(service).collect(),
+            cids: ids.keys().filter_map(cids).collect(),
             balancers: self.paths.reports.clone(),
             tunnels: self.paths.tunnels.clone(),
         }
+    }
+}
+
+/// What agents are sent, by server: each asks once a second, and there may be thousands.
+#[derive(Debug)]
+pub(crate) struct ToldAgents {
+    telling: Telling,
+    ids: HashMap<IpAddr, AgentIds>,
+    /// Of orders, as far as they have been compared.
+    digests: HashMap<IpAddr, u64>,
+}
+
+impl ToldAgents {
+    pub(crate) fn new(telling: Telling) -> Self {
+        Self {
+            ids: telling.book.ids_of_agents(),
+            telling,
+            digests: HashMap::new(),
+        }
+    }
+
+    /// Whether it is made of this.
+    pub(crate) fn is_of(&self, telling: &Telling) -> bool {
+        self.telling == *telling
+    }
+
+    /// Other keys are in force: what they are in is compared anew.
+    pub(crate) fn forget_digests(&mut self) {
+        self.digests.clear();
+    }
+
+    /// What a server lacks that goes by this; `None`: it is as far.
+    pub(crate) fn lacks(
+        &mut self,
+        server: IpAddr,
+        follows: Option<&AgentFollows>,
+        keys: &ReportKeys,
+    ) -> Option<AgentOrders> {
+        let Self {
+            telling,
+            ids,
+            digests,
+        } = self;
+        let nothing = AgentIds::new();
+        let ids = ids.get(&server).unwrap_or(&nothing);
+        let orders = || telling.orders(server, ids, keys);
+        let position = telling.book.position;
+        let mut digest = || *digests.entry(server).or_insert_with(|| orders().digest());
+        let lacks = follows.is_none_or(|own| match own.position == position {
+            true => own.digest != digest(),
+            false => position.follows(own.position),
+        });
+        lacks.then(orders)
     }
 }
 

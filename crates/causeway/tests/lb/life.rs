@@ -324,6 +324,49 @@ fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
     });
 }
 
+/// Other hosts can wait, packets cannot.
+#[test]
+fn a_daemon_starts_without_the_files_of_its_api_and_a_reload_brings_them() {
+    Machine::run(|machine| {
+        let good = fs::read_to_string(machine.config()).expect("the configuration");
+        let [certificate, key, tokens] =
+            ["api.pem", "api.key", "tokens"].map(|of| machine.path(of));
+        fs::write(
+            machine.config(),
+            format!(
+                "{good}\n[api]\nlisten = \"127.0.0.1:9479\"\ncertificate = {certificate:?}\nkey = {key:?}\ntokens = {tokens:?}\n"
+            ),
+        )
+        .expect("write");
+        let _daemon = machine.start();
+        machine.wait_for_log("other hosts are not served as [api] says until");
+        let reals = &machine.json(&["vip", "show", "web"])["reals"];
+        assert_eq!(reals[0]["state"], "active");
+        let status = http_get("/v1/status");
+        assert!(status.contains("api.key: cannot be read"), "{status}");
+        assert!(http_get("/metrics").contains("causeway_config_last_reload_successful 0.0"));
+        assert_eq!(machine.client(&["reload"]).status.code(), Some(1));
+
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("made");
+        fs::write(&certificate, made.cert.pem()).expect("write");
+        fs::write(&key, made.signing_key.serialize_pem()).expect("write");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("its mode");
+        let mut token = Command::new(BINARY);
+        token.args(["token", "alice", "--add"]).arg(&tokens);
+        assert!(token.output().expect("run causeway").status.success());
+        let taken = machine.client(&["reload"]);
+        assert!(taken.status.success(), "{}", stderr(&taken));
+        assert!(http_get("/metrics").contains("causeway_config_last_reload_successful 1.0"));
+        let let_in = Command::new("curl")
+            .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"])
+            .arg(&certificate)
+            .arg("https://127.0.0.1:9479/")
+            .output()
+            .expect("run curl");
+        assert_eq!(String::from_utf8_lossy(&let_in.stdout), "200");
+    });
+}
+
 /// What a reload refuses neither takes the VIPs down at the next start nor keeps the daemon down,
 /// and no fault in the file keeps what runs from being taken down.
 #[test]

@@ -182,13 +182,18 @@ impl AgentOrders {
         before != self.digest()
     }
 
-    /// Its text in parts, keys under what this server's reports are signed with; none if there is
-    /// no such secret.
-    pub(super) fn parts(&self, server: IpAddr, keys: &ReportKeys) -> Vec<BookPart> {
-        let Some(by) = keys.of_server(server, keys.current) else {
+    /// Its text in parts, keys under what this server's reports are signed with in an epoch; none if
+    /// there is no such secret.
+    pub(super) fn parts(
+        &self,
+        server: IpAddr,
+        keys: &ReportKeys,
+        epoch: KeyEpoch,
+    ) -> Vec<BookPart> {
+        let Some(by) = keys.of_server(server, epoch) else {
             return Vec::new();
         };
-        let text = self.text(&wrapping(&by), keys.current);
+        let text = self.text(&wrapping(&by), epoch);
         let of = siphash_of(&text);
         let chunks = text.chunks(PART);
         let count = chunks.len() as u16;
@@ -621,33 +626,44 @@ mod tests {
 
     /// An agent's datagram to a balancer, and the orders in the answer.
     fn heard(tell: impl Fn(&mut Vec<Vec<u8>>)) -> Option<AgentOrders> {
-        let (keys, own) = (keys(), keys().for_server(&[server()]));
+        heard_by(&keys(), &keys().for_server(&[server()]), tell)
+    }
+
+    /// The same by the keys of both.
+    fn heard_by(
+        keys: &ReportKeys,
+        own: &ReportKeys,
+        tell: impl Fn(&mut Vec<Vec<u8>>),
+    ) -> Option<AgentOrders> {
         let mut sender = ReportSender::new(Boot { time_s: 1, id: 1 }, 0);
         let mut receiver = ReportReceiver::new(key(1));
-        let first = sender.datagram(server(), vec![Body::Follows(None)], &own);
-        let challenge = match receiver.receive(&first, Some(&keys), 0) {
-            Err(Reception::Unproven) => receiver.challenge(&first, &keys, 0),
+        let first = sender.datagram(server(), vec![Body::Follows(None)], own);
+        let challenge = match receiver.receive(&first, Some(keys), 0) {
+            Err(Reception::Unproven) => receiver.challenge(&first, keys, 0),
             other => panic!("{other:?}"),
         };
         let balancer = ([10, 0, 0, 254], 9472).into();
-        let question = sender.question(&challenge.unwrap(), balancer, &[server()], &own);
+        let question = sender.question(&challenge.unwrap(), balancer, &[server()], own);
         let Some(crate::agent_report::Question::Challenge(_, response)) = question else {
             panic!("{question:?}");
         };
         let bodies = vec![Body::Response(response), Body::Follows(None)];
-        let report = sender.datagram(server(), bodies, &own);
-        let received = receiver.receive(&report, Some(&keys), 0).unwrap();
+        let report = sender.datagram(server(), bodies, own);
+        let received = receiver.receive(&report, Some(keys), 0).unwrap();
         assert_eq!(received.follows, Some(None));
-        let mut told = received.tell(&orders(1000), &keys);
+        let asked = receiver.ask(&received, keys, 0).unwrap();
+        let asked = sender.question(&asked, balancer, &[server()], own);
+        assert_eq!(asked, Some(crate::agent_report::Question::Open));
+        let mut told = received.tell(&orders(1000), keys);
         assert!(told.len() > 20, "{}", told.len());
         tell(&mut told);
         let mut parts = BookParts::default();
         let mut whole = None;
         for datagram in &told {
             assert!(datagram.len() <= DATAGRAM_MAX);
-            let part = sender.book_part(datagram, &[server()], &own);
+            let part = sender.book_part(datagram, &[server()], own);
             let Some((server, part)) = part else { continue };
-            whole = whole.or(parts.take(server, part, &own));
+            whole = whole.or(parts.take(server, part, own));
         }
         whole
     }
@@ -667,6 +683,24 @@ mod tests {
         let wrapped = [vec![0; 8], wrap(&key(3), &by)].concat();
         assert_eq!(unwrap(&wrapped, 8, &by), Ok(key(3)));
         assert_eq!(unwrap(&wrapped, 8, &key(8)), Err(Reception::Forged));
+    }
+
+    /// One that was away from before a rotation's beginning until after its switch.
+    #[test]
+    fn an_agent_that_has_the_former_secret_alone_hears_until_that_is_retired() {
+        let root = |current, digits: [u8; 2]| ReportKeys {
+            current,
+            secrets: ReportSecrets::Root(digits.map(|digit| (digit > 0).then(|| key(digit)))),
+        };
+        let own = root(KeyEpoch::Zero, [8, 0]).for_server(&[server()]);
+        let switched = root(KeyEpoch::One, [8, 9]);
+        assert_eq!(heard_by(&switched, &own, |_| ()), Some(orders(1000)));
+        let retired = root(KeyEpoch::One, [0, 9]);
+        let mut sender = ReportSender::new(Boot { time_s: 1, id: 1 }, 0);
+        let report = sender.datagram(server(), Vec::new(), &own);
+        let mut receiver = ReportReceiver::new(key(1));
+        let refused = receiver.receive(&report, Some(&retired), 0);
+        assert_eq!(refused, Err(Reception::NoKey));
     }
 
     #[test]

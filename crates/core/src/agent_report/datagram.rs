@@ -144,11 +144,25 @@ impl AgentReport {
 
     /// The same of a speaker and a version.
     pub(super) fn encode_as(&self, version: u8, speaker: Speaker, keys: &ReportKeys) -> Vec<u8> {
+        self.encode_by(version, speaker, keys, keys.signing_epoch(self.sender))
+    }
+
+    /// A balancer's answer, signed by the epoch of what it answers: the agent may have no other.
+    pub(super) fn encode_answer(&self, keys: &ReportKeys, epoch: KeyEpoch) -> Vec<u8> {
+        self.encode_by(VERSION, Speaker::Balancer, keys, epoch)
+    }
+
+    fn encode_by(
+        &self,
+        version: u8,
+        speaker: Speaker,
+        keys: &ReportKeys,
+        epoch: KeyEpoch,
+    ) -> Vec<u8> {
         let form = Form {
             magic: MAGIC,
             version,
         };
-        let epoch = keys.signing_epoch(self.sender);
         let mut bytes = self.head().begin(form, epoch);
         for body in &self.bodies {
             body.encode(&mut bytes);
@@ -163,19 +177,31 @@ impl AgentReport {
         speaker: Speaker,
         keys: Option<&ReportKeys>,
     ) -> Result<Self, Reception> {
+        Ok(Self::decode_signed(bytes, speaker, keys)?.0)
+    }
+
+    /// The same with the epoch that it is signed by.
+    pub(super) fn decode_signed(
+        bytes: &[u8],
+        speaker: Speaker,
+        keys: Option<&ReportKeys>,
+    ) -> Result<(Self, KeyEpoch), Reception> {
         let form = Form {
             magic: MAGIC,
             version: VERSION,
         };
+        let mut signed = KeyEpoch::Zero;
         let (head, bodies) = envelope::open(bytes, form, |sender, epoch| {
+            signed = epoch;
             keys?.key(sender, epoch, speaker)
         })?;
-        Ok(Self {
+        let datagram = Self {
             sender: head.sender,
             boot: head.boot,
             sequence: head.sequence,
             bodies: decode_bodies(bodies)?,
-        })
+        };
+        Ok((datagram, signed))
     }
 
     pub(super) fn head(&self) -> Head {

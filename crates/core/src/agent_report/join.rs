@@ -318,6 +318,15 @@ impl JoinDesk {
         let key = |_, epoch| (epoch == ticket.epoch).then(|| ticket.secret.key(AGENT));
         let (head, bodies) = envelope::open(datagram, FORM, key).map_err(dropped)?;
         let (key, response) = asked(bodies).map_err(dropped)?;
+        let refuse = |refusal: JoinRefusal| {
+            let said = [refusal as u64].map(u64::to_be_bytes).concat();
+            let refused = answer(&head, &ticket, KIND_REFUSED, &said);
+            (JoinOutcome::Refused(refusal), JoinStep::Answer(refused))
+        };
+        // Else who has a token could have any number of senders kept.
+        if !token.servers.contains(&from) || head.sender != from {
+            return Ok(refuse(JoinRefusal::WrongAddress));
+        }
         match self
             .boots
             .admit(&head, of.now_ns, |number| response == Some(number))
@@ -332,17 +341,11 @@ impl JoinDesk {
             Err(reception) => return Err(dropped(reception)),
         }
         let is_used = token.used_by.is_some_and(|by| by != key);
-        let refusal = if !token.servers.contains(&from) || head.sender != from {
-            Some(JoinRefusal::WrongAddress)
-        } else if of.now_s >= token.until_s {
-            Some(JoinRefusal::Expired)
-        } else {
-            is_used.then_some(JoinRefusal::Used)
-        };
-        if let Some(refusal) = refusal {
-            let said = [refusal as u64].map(u64::to_be_bytes).concat();
-            let refused = answer(&head, &ticket, KIND_REFUSED, &said);
-            return Ok((JoinOutcome::Refused(refusal), JoinStep::Answer(refused)));
+        if of.now_s >= token.until_s {
+            return Ok(refuse(JoinRefusal::Expired));
+        }
+        if is_used {
+            return Ok(refuse(JoinRefusal::Used));
         }
         if token.used_by.is_none() {
             self.claims.entry(id).or_insert(key);
@@ -606,6 +609,28 @@ mod tests {
         let refused = JoinOutcome::Refused(JoinRefusal::WrongAddress);
         assert_eq!(world.count(refused), 1);
         assert!(world.desk.claims().is_empty());
+    }
+
+    /// Who has stolen a token answers challenges to an address of its own, in any name.
+    #[test]
+    fn a_token_has_no_more_senders_kept_than_it_has_servers() {
+        let mut world = World::new();
+        let thief = IpAddr::from([10, 9, 9, 9]);
+        for last in 0..100 {
+            for sender in [[10, 8, 0, last], [10, 0, 0, 1]] {
+                let mut agent = world.agent(last);
+                agent.head.sender = IpAddr::from(sender);
+                for _ in 0..2 {
+                    if let JoinStep::Answer(answer) = world.handle(&agent.ask(), thief) {
+                        agent.hear(&answer);
+                    }
+                }
+            }
+        }
+        assert_eq!(world.desk.boots.len(), 0);
+        let mut agent = world.agent(1);
+        assert_eq!(world.ask(&mut agent), None, "it is claimed");
+        assert_eq!(world.desk.boots.len(), 1);
     }
 
     #[test]

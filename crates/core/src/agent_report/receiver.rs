@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::book::{AgentFollows, AgentOrders};
-use super::datagram::{AgentReport, Body, ConnectionNotice, ServerLoad, ServiceLatency, VERSION};
+use super::datagram::{AgentReport, Body, ConnectionNotice, ServerLoad, ServiceLatency};
 use super::keys::{ReportKeys, Speaker};
-use crate::cookie::CookieKey;
+use crate::cookie::{CookieKey, KeyEpoch};
 use crate::envelope::{Boots, Reception, ReceptionCounts};
 
 /// How long a load holds.
@@ -29,6 +29,8 @@ pub struct ReportReceiver {
 #[derive(Debug, PartialEq)]
 pub struct ReceivedReport {
     head: AgentReport,
+    /// Which its agent has a secret of.
+    epoch: KeyEpoch,
     /// These are open.
     pub opened: Vec<ConnectionNotice>,
     /// These have closed.
@@ -74,8 +76,8 @@ impl ReportReceiver {
         keys: Option<&ReportKeys>,
         now_ns: u64,
     ) -> Result<ReceivedReport, Reception> {
-        let result = AgentReport::decode(datagram, Speaker::Agent, keys)
-            .and_then(|datagram| self.take(datagram, now_ns));
+        let result = AgentReport::decode_signed(datagram, Speaker::Agent, keys)
+            .and_then(|(datagram, epoch)| self.take(datagram, epoch, now_ns));
         let outcome = result.as_ref().err().copied().unwrap_or(Reception::Taken);
         self.counts.add(outcome);
         result
@@ -84,6 +86,7 @@ impl ReportReceiver {
     fn take(
         &mut self,
         mut datagram: AgentReport,
+        epoch: KeyEpoch,
         now_ns: u64,
     ) -> Result<ReceivedReport, Reception> {
         self.admit(&datagram, now_ns)?;
@@ -92,6 +95,7 @@ impl ReportReceiver {
         let sender = sender.ok_or(Reception::Unproven)?;
         let mut received = ReceivedReport {
             head: datagram,
+            epoch,
             opened: Vec::new(),
             closed: Vec::new(),
             follows: None,
@@ -139,10 +143,11 @@ impl ReportReceiver {
 
     /// The answer to a datagram that was [`Reception::Unproven`].
     pub fn challenge(&self, datagram: &[u8], keys: &ReportKeys, now_ns: u64) -> Option<Vec<u8>> {
-        let mut head = AgentReport::decode(datagram, Speaker::Agent, Some(keys)).ok()?;
+        let signed = AgentReport::decode_signed(datagram, Speaker::Agent, Some(keys));
+        let (mut head, epoch) = signed.ok()?;
         let number = self.boots.challenge(&head.head(), now_ns);
         head.bodies = vec![Body::Challenge(number)];
-        Some(head.encode_as(VERSION, Speaker::Balancer, keys))
+        Some(head.encode_answer(keys, epoch))
     }
 
     /// The answer to a datagram by which its agent is asked for all connections that are
@@ -163,7 +168,7 @@ impl ReportReceiver {
             bodies: vec![Body::Ask],
             ..received.head.clone()
         };
-        Some(question.encode_as(VERSION, Speaker::Balancer, keys))
+        Some(question.encode_answer(keys, received.epoch))
     }
 
     /// A server's load, as long as it holds.
@@ -233,13 +238,13 @@ impl ReceivedReport {
 
     /// The answers that bring its agent this server's part of the book.
     pub fn tell(&self, orders: &AgentOrders, keys: &ReportKeys) -> Vec<Vec<u8>> {
-        let parts = orders.parts(self.server(), keys).into_iter();
+        let parts = orders.parts(self.server(), keys, self.epoch).into_iter();
         let datagram = |part| {
             let told = AgentReport {
                 bodies: vec![Body::Book(part)],
                 ..self.head.clone()
             };
-            told.encode_as(VERSION, Speaker::Balancer, keys)
+            told.encode_answer(keys, self.epoch)
         };
         parts.map(datagram).collect()
     }

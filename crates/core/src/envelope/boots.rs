@@ -84,6 +84,12 @@ impl Boots {
         siphash(&words, &self.secret)
     }
 
+    /// How many senders are known.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
     /// Forgets a sender: what it says next is of a boot that has yet to respond.
     pub(crate) fn forget(&mut self, sender: IpAddr) {
         self.known.remove(&sender);

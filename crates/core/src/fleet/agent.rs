@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the agent on a server goes by when it writes cookies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{FleetBook, KeyNumber, KeyPhases, Position};
+
+/// A server's ids, by VIP.
+pub type AgentIds = BTreeMap<Arc<str>, u16>;
 
 /// What a book says to the agent of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +18,7 @@ pub struct AgentBook {
     /// The keys of cookies.
     pub keys: KeyPhases,
     /// The server's id in each VIP that it is a real of, or was until its id has rested.
-    pub ids: BTreeMap<Arc<str>, u16>,
+    pub ids: AgentIds,
     /// The configurations of connection ids of these VIPs.
     pub cids: BTreeMap<Arc<str>, KeyPhases>,
 }
@@ -24,7 +27,7 @@ impl FleetBook {
     /// What it says to the agent of a server.
     pub fn of_agent(&self, real: IpAddr) -> AgentBook {
         let own = self.ids.iter().filter(|(_, record)| record.real == real);
-        let ids: BTreeMap<_, _> = own.map(|((vip, id), _)| (vip.clone(), *id)).collect();
+        let ids: AgentIds = own.map(|((vip, id), _)| (vip.clone(), *id)).collect();
         let cids = self.cids.iter().filter(|(vip, _)| ids.contains_key(*vip));
         AgentBook {
             position: self.position,
@@ -32,6 +35,17 @@ impl FleetBook {
             cids: cids.map(|(vip, own)| (vip.clone(), own.phases)).collect(),
             ids,
         }
+    }
+
+    /// The ids of each server that has some, as [`Self::of_agent`] says them, for one walk through
+    /// all of them.
+    pub fn ids_of_agents(&self) -> HashMap<IpAddr, AgentIds> {
+        let mut ids: HashMap<IpAddr, AgentIds> = HashMap::new();
+        for ((vip, id), record) in &self.ids {
+            let own = ids.entry(record.real).or_default();
+            own.insert(vip.clone(), *id);
+        }
+        ids
     }
 }
 

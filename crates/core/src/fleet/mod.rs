@@ -30,7 +30,7 @@ mod steps;
 mod tests;
 mod tokens;
 
-pub use agent::{AgentBook, FleetAgent};
+pub use agent::{AgentBook, AgentIds, FleetAgent};
 pub use book::{
     Absence, Acknowledged, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdKey,
     IdPhase, IdRecord, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,

@@ -436,6 +436,26 @@ fn an_agent_does_not_go_back_to_a_former_key() {
     assert_eq!(agent.cookie(WEB), Some((5, 2)));
 }
 
+#[test]
+fn one_walk_gives_the_ids_that_each_agent_is_told() {
+    let mut book = FleetBook::new(Absence::Waits, 1, 1);
+    let record = |last| IdRecord {
+        real: real(last),
+        phase: IdPhase::Live,
+        since: book.position,
+        agent: true,
+    };
+    let ids = [(WEB, 5, 7), (WEB, 6, 8), (H3, 5, 7), (WEB, 9, 7)];
+    let ids = ids.map(|(vip, id, last)| ((vip.into(), id), record(last)));
+    book.ids = ids.into();
+    let of_agents = book.ids_of_agents();
+    assert_eq!(of_agents.len(), 2);
+    for last in [7, 8, 9] {
+        let ids = of_agents.get(&real(last)).cloned();
+        assert_eq!(ids.unwrap_or_default(), book.of_agent(real(last)).ids);
+    }
+}
+
 /// A configuration of connection ids with a key that this byte distinguishes.
 fn cid(number: u8, key: u8) -> CidForm {
     let key = Algorithm::SipHash(CidKey::new([key; 16]));

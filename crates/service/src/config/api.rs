@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing::warn;
 
-use super::error::Faults;
+use super::error::{ConfigErrors, Faults};
 use super::spanned::Spanned;
 use super::values::{Text, text};
 use super::{read_secrets, socket_address};
@@ -27,6 +27,15 @@ pub struct RawApi {
     pub key: Text,
     pub client_ca: Text,
     pub tokens: Text,
+    #[serde(skip)]
+    excuses_files: bool,
+}
+
+impl RawApi {
+    /// What is wrong with the files is no fault: to who starts, all else is worth more.
+    pub fn excuse_files(&mut self) {
+        self.excuses_files = true;
+    }
 }
 
 /// Where and how other hosts are served.
@@ -45,7 +54,7 @@ pub struct ApiConfig {
     pub(crate) material: Material,
 }
 
-/// A file by its name and what it held.
+/// A file by its name and what it held; nothing, where it could not be read.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretFile {
     path: PathBuf,
@@ -61,7 +70,8 @@ impl fmt::Debug for SecretFile {
 /// What the files hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Material {
-    pub(crate) tls: Arc<ServerConfig>,
+    /// `None`: something is wrong with certificate, key or authorities, and nobody is let in.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) tokens: Arc<Tokens>,
 }
 
@@ -73,6 +83,119 @@ impl PartialEq for Material {
 }
 
 impl Eq for Material {}
+
+impl ApiConfig {
+    /// With its files as they are now, and what is wrong with them; what cannot be used stays as
+    /// it was.
+    pub(crate) fn again(&self) -> (Self, Vec<String>) {
+        let path = |file: &SecretFile| Some(file.path.clone());
+        let client_ca = self.client_ca.as_ref();
+        let paths = Paths {
+            certificate: path(&self.certificate),
+            key: path(&self.key),
+            client_ca: client_ca.and_then(path),
+            tokens: path(&self.tokens),
+        };
+        let files = Files::read(&paths);
+        let mut again = self.clone();
+        if let (Some(certificate), Some(key), Some(tls)) = (files.certificate, files.key, files.tls)
+        {
+            again.certificate = certificate;
+            again.key = key;
+            again.client_ca = files.client_ca;
+            again.material.tls = Some(tls);
+        }
+        if let (Some(file), Some(listed)) = (files.tokens, files.listed) {
+            again.tokens = file;
+            again.material.tokens = listed;
+        }
+        let faults = files.faults.into_iter();
+        let sentence = |(part, message)| {
+            let path = paths.of(part).unwrap_or(Path::new(""));
+            format!("file {}: {message}", path.display())
+        };
+        (again, faults.map(sentence).collect())
+    }
+}
+
+/// The names of the files, as far as they are known.
+struct Paths {
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+    tokens: Option<PathBuf>,
+}
+
+impl Paths {
+    fn of(&self, part: Part) -> Option<&Path> {
+        let path = match part {
+            Part::Certificate => &self.certificate,
+            Part::Key => &self.key,
+            Part::ClientCa => &self.client_ca,
+            Part::Tokens => &self.tokens,
+        };
+        path.as_deref()
+    }
+}
+
+/// The files as they are, and what is wrong with them, without their names.
+struct Files {
+    certificate: Option<SecretFile>,
+    key: Option<SecretFile>,
+    client_ca: Option<SecretFile>,
+    tokens: Option<SecretFile>,
+    tls: Option<Arc<ServerConfig>>,
+    listed: Option<Arc<Tokens>>,
+    faults: Vec<(Part, String)>,
+    /// What clients would not like about the certificate.
+    doubt: Option<String>,
+}
+
+impl Files {
+    fn read(paths: &Paths) -> Self {
+        let mut faults = Vec::new();
+        let mut held = |part, read: fn(&Path) -> Result<String, String>| {
+            let path = paths.of(part)?;
+            let text = read(path).map_err(|message| faults.push((part, message)));
+            let text = text.ok();
+            let digest = sha256(text.as_deref().unwrap_or_default().as_bytes());
+            let path = path.to_owned();
+            Some((SecretFile { path, digest }, text))
+        };
+        let (certificate, chain) = held(Part::Certificate, read_open).unzip();
+        let (key, secret) = held(Part::Key, read_secrets).unzip();
+        let (client_ca, authorities) = held(Part::ClientCa, read_open).unzip();
+        let (tokens, list) = held(Part::Tokens, tokens::read).unzip();
+        let lacks_authorities = faults.iter().any(|(part, _)| *part == Part::ClientCa);
+        let (chain, authorities) = (chain.flatten(), authorities.flatten());
+        let tls = match (&chain, secret.flatten()) {
+            (Some(chain), Some(secret)) if !lacks_authorities => {
+                let tls = tls::server(chain, &secret, authorities.as_deref());
+                tls.map_err(|fault| faults.push(fault)).ok()
+            }
+            _ => None,
+        };
+        let listed = list.flatten().and_then(|list| {
+            let listed = Tokens::parse(&list);
+            let listed = listed.map_err(|message| faults.push((Part::Tokens, message)));
+            listed.ok()
+        });
+        Self {
+            certificate,
+            key,
+            client_ca,
+            tokens,
+            tls: tls.map(Arc::new),
+            listed: listed.map(Arc::new),
+            faults,
+            doubt: chain.as_deref().and_then(tls::doubt),
+        }
+    }
+}
+
+fn read_open(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))
+}
 
 type Place<'a> = Option<&'a Spanned<String>>;
 
@@ -118,48 +241,47 @@ pub fn api(
             )),
         }
     });
-    let certificate = file(raw.certificate.as_ref(), faults, |path| {
-        std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))
-    });
-    let key = file(raw.key.as_ref(), faults, read_secrets);
-    let client_ca = file(raw.client_ca.as_ref(), faults, |path| {
-        std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))
-    });
-    let tokens = file(raw.tokens.as_ref(), faults, tokens::read);
-    let parsed = tokens.as_ref().map(|(_, text)| Tokens::parse(text));
-    let parsed = parsed.and_then(|parsed| {
-        parsed
-            .map_err(|message| fault(raw.tokens.as_ref(), &message, faults))
-            .ok()
-    });
-    if raw.client_ca.is_some() && client_ca.is_none() {
-        return None;
-    }
-    let ((certificate, chain), (key, secret)) = (certificate?, key?);
-    let authorities = client_ca.as_ref().map(|(_, text)| text.as_str());
-    let tls = tls::server(&chain, &secret, authorities);
-    let tls = tls.map_err(|(part, message)| {
-        let place = match part {
-            Part::Certificate => raw.certificate.as_ref(),
-            Part::Key => raw.key.as_ref(),
-            Part::ClientCa => raw.client_ca.as_ref(),
-        };
-        fault(place, &message, faults);
-    });
-    if let Some(doubt) = tls::doubt(&chain) {
-        warn!("file {}: {doubt}", certificate.path.display());
+    let paths = Paths {
+        certificate: text(raw.certificate.as_ref(), faults, absolute),
+        key: text(raw.key.as_ref(), faults, absolute),
+        client_ca: text(raw.client_ca.as_ref(), faults, absolute),
+        tokens: text(raw.tokens.as_ref(), faults, absolute),
+    };
+    let files = Files::read(&paths);
+    if !raw.excuses_files {
+        for (part, message) in files.faults {
+            let place = match part {
+                Part::Certificate => raw.certificate.as_ref(),
+                Part::Key => raw.key.as_ref(),
+                Part::ClientCa => raw.client_ca.as_ref(),
+                Part::Tokens => raw.tokens.as_ref(),
+            };
+            if let Some(place) = place {
+                faults.at(place.span(), format!("file {}: {message}", place.as_ref()));
+            }
+        }
+        if let (Some(doubt), Some(path)) = (files.doubt, &paths.certificate) {
+            warn!("file {}: {doubt}", path.display());
+        }
     }
     Some(ApiConfig {
         material: Material {
-            tls: Arc::new(tls.ok()?),
-            tokens: Arc::new(parsed?),
+            tls: files.tls,
+            tokens: files.listed.unwrap_or_default(),
         },
         listen: listen?,
-        certificate,
-        key,
-        client_ca: client_ca.map(|(file, _)| file),
-        tokens: tokens?.0,
+        certificate: files.certificate?,
+        key: files.key?,
+        client_ca: files.client_ca,
+        tokens: files.tokens?,
     })
+}
+
+/// What a daemon says that has started without some of the files.
+pub fn no_api_files(errors: &ConfigErrors) -> String {
+    format!(
+        "other hosts are not served as [api] says until its files are in order and a reload finds them so\n{errors}"
+    )
 }
 
 /// Whether the kernel opens but one of them: an address for all takes every other's port.
@@ -168,28 +290,12 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() != 0 && one.port() == other.port() && (takes_all || one.ip() == other.ip())
 }
 
-/// Reads a file of the table.
-fn file(
-    place: Place<'_>,
-    faults: &mut Faults<'_>,
-    read: impl FnOnce(&Path) -> Result<String, String>,
-) -> Option<(SecretFile, String)> {
-    text(place, faults, |name| {
-        let path = PathBuf::from(name);
-        if !path.is_absolute() {
-            return Err(format!(
-                "`{name}` is not an absolute path; begin it with `/`"
-            ));
-        }
-        let text = read(&path).map_err(|message| format!("file {name}: {message}"))?;
-        let digest = sha256(text.as_bytes());
-        Ok((SecretFile { path, digest }, text))
-    })
-}
-
-/// A fault of what a named file holds.
-fn fault(place: Place<'_>, message: &str, faults: &mut Faults<'_>) {
-    if let Some(place) = place {
-        faults.at(place.span(), format!("file {}: {message}", place.as_ref()));
+fn absolute(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.is_absolute() {
+        true => Ok(path),
+        false => Err(format!(
+            "`{name}` is not an absolute path; begin it with `/`"
+        )),
     }
 }

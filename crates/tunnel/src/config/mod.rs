@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use causeway_service::config::{
-    self, ApiConfig, ConfigErrors, CountValue, Faults, SocketGroup, Spanned, Time, Words, plural,
-    prefix_length, read, text, units,
+    self, ApiConfig, ConfigErrors, CountValue, Faults, RawApi, SocketGroup, Spanned, Time, Words,
+    plural, prefix_length, read, text, units,
 };
+use tracing::error;
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
 pub use self::words::{PollMode, TunnelSchedule};
@@ -129,11 +130,34 @@ impl TunnelConfig {
         Self::parse(path, &read(path)?)
     }
 
+    /// Reads and validates a file to start with. What is wrong with files of `[tunnel.api]` alone is
+    /// logged, and keeps other hosts out until a reload: packets need the tunnel.
+    pub fn load_to_start(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = read(path)?;
+        let errors = match Self::parse(path, &text) {
+            Err(errors) => errors,
+            whole => return whole,
+        };
+        match Self::parse_with(path, &text, RawApi::excuse_files) {
+            Ok(config) => {
+                error!("{}", config::no_api_files(&errors));
+                Ok(config)
+            }
+            Err(_) => Err(errors),
+        }
+    }
+
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        Self::parse_with(path, text, |_| ())
+    }
+
+    fn parse_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors> {
         let kind = ("tunnel", "a tunnel's");
         config::parse_table(path, text, kind, RENAMED, |file: RawFile, faults| {
-            config(&file.tunnel?, faults)
+            let mut raw = file.tunnel?;
+            raw.api.as_mut().into_iter().for_each(of_api);
+            config(&raw, faults)
         })
     }
 

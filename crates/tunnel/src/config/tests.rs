@@ -43,6 +43,22 @@ fn a_good_file_gives_its_values() {
 }
 
 #[test]
+fn a_start_does_without_files_of_the_api() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        "{GOOD}[tunnel.api]\nlisten = \"127.0.0.1:9475\"\ncertificate = \"/nowhere/c\"\nkey = \"/nowhere/k\"\ntokens = \"/nowhere/t\"\n"
+    );
+    std::fs::write(file.path(), &text).unwrap();
+    let errors = TunnelConfig::load(file.path()).unwrap_err();
+    assert_eq!(errors.faults.len(), 3, "{errors}");
+    let config = TunnelConfig::load_to_start(file.path()).unwrap();
+    assert!(config.api.is_some());
+    std::fs::write(file.path(), text.replace("mtu = 1400", "mtu = 1")).unwrap();
+    let errors = TunnelConfig::load_to_start(file.path()).unwrap_err();
+    assert_eq!(errors.faults.len(), 4, "{errors}");
+}
+
+#[test]
 fn each_fault_is_one_sentence_with_its_place() {
     for (from, to, expected) in [
         (
