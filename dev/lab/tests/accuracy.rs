@@ -54,14 +54,18 @@ fn one_outstanding_request_is_measured_over_a_lossy_line_and_a_plain_one() {
                 answered > 90.0,
                 "{answered} % of the epochs have an estimate"
             );
-            // A client that waits for the CPU before it asks again is in both.
-            let [median, floor] = ["window_chain", "floor"].map(|of| figure(row, of, "median_pct"));
-            let (median, floor) = (median?, floor?);
-            ensure!(
-                median < floor + 10.0,
-                "median error {median} %, of the clients' own times {floor} %"
-            );
+            // Of single responses: where CPU is short an epoch has few, and one that was lost is
+            // most of its time.
+            let median = figure(row, "by_response", "median_pct")?;
+            ensure!(median.abs() < 10.0, "median error {median} %");
         }
+        // A client that waits for the CPU before it asks again is in both.
+        let [median, floor] = ["window_chain", "floor"].map(|of| figure(plain, of, "median_pct"));
+        let (median, floor) = (median?, floor?);
+        ensure!(
+            median < floor + 10.0,
+            "median error {median} %, of the clients' own times {floor} %"
+        );
         ensure!(figure(plain, "", "lost")? == 0.0);
         let lost = figure(lossy, "", "lost")?;
         ensure!(lost > 0.0, "nothing was lost");
