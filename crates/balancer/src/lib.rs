@@ -78,4 +78,5 @@ mod worker;
 pub use api::openapi;
 pub use config::BalancerConfig;
 pub use held_vips::held_vips;
+pub use real_counters::GRADED_WINDOW;
 pub use run::{LoadedConfig, in_force, load, run, unload};

@@ -22,7 +22,7 @@ const RECENT_NS: u64 = 10_000_000_000;
 pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
 /// Requests that a client keeps outstanding, for the grade of a real's latencies: its sums do not
 /// show it, so it is the most that the estimator distinguishes.
-const WINDOW: u8 = 16;
+pub const GRADED_WINDOW: u8 = 16;
 
 /// One real's counters, made into differences.
 #[derive(Debug)]
@@ -317,7 +317,7 @@ impl RealCounters {
             sum_halves_ns: sum(|of| of.all.sum_halves_ns),
             weight_halves,
             bound_halves: low_halves + left_out_halves,
-            window: WINDOW,
+            window: GRADED_WINDOW,
             ..Tally::default()
         };
         LatencyView {
@@ -345,7 +345,7 @@ pub(super) fn tally(delta: &RealStats) -> Tally {
         sum_halves_ns: all.sum_halves_ns,
         weight_halves: all.weight_halves,
         bound_halves: delta.bound_weight_halves + delta.low.weight_halves,
-        window: WINDOW,
+        window: GRADED_WINDOW,
         ..Tally::default()
     }
 }

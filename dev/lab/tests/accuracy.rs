@@ -49,9 +49,23 @@ fn one_outstanding_request_is_measured_over_a_lossy_line_and_a_plain_one() {
             // Nothing of what passes the vantage point is missed: at least one
             // packet for each request.
             ensure!(figure(row, "", "packets")? >= figure(row, "", "responses")?);
+            let answered = figure(row, "window_chain", "answered_pct")?;
+            ensure!(
+                answered > 90.0,
+                "{answered} % of the epochs have an estimate"
+            );
+            // Of single responses: where CPU is short an epoch has few, and one that was lost is
+            // most of its time.
+            let median = figure(row, "by_response", "median_pct")?;
+            ensure!(median.abs() < 10.0, "median error {median} %");
         }
-        let median = figure(plain, "window_chain", "median_pct")?;
-        ensure!(median < 10.0, "median error {median} %");
+        // A client that waits for the CPU before it asks again is in both.
+        let [median, floor] = ["window_chain", "floor"].map(|of| figure(plain, of, "median_pct"));
+        let (median, floor) = (median?, floor?);
+        ensure!(
+            median < floor + 10.0,
+            "median error {median} %, of the clients' own times {floor} %"
+        );
         ensure!(figure(plain, "", "lost")? == 0.0);
         let lost = figure(lossy, "", "lost")?;
         ensure!(lost > 0.0, "nothing was lost");

@@ -85,9 +85,11 @@ pub enum BenchError {
         /// The right verdict.
         verdict: &'static str,
     },
-    /// A case that measures every connection has too few latencies.
-    #[error("{case} at {flows} flows measured {latencies} latencies, and {least} at least are due")]
-    HardlyMeasured {
+    /// A case that measures has other latencies than its connections give.
+    #[error(
+        "{case} at {flows} flows measured {latencies} latencies, and {least} to {most} are due"
+    )]
+    WronglyMeasured {
         /// The case.
         case: &'static str,
         /// Its number of flows.
@@ -96,6 +98,8 @@ pub enum BenchError {
         latencies: u64,
         /// How many there must be.
         least: u64,
+        /// How many there may be.
+        most: u64,
     },
 }
 
@@ -281,12 +285,40 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Half samples of latency so far, if there must be some: datagrams do not say which of them
-    /// are requests.
-    fn latencies(&self) -> Result<Option<u64>, BenchError> {
-        let every = self.one_in == 1 && matches!(self.shot, Shot::Tcp | Shot::Token | Shot::Cookie);
-        let balancer = self.balancer.filter(|_| every);
+    /// Half samples of latency so far, if there must be some.
+    fn latencies(&self, flows: u32) -> Result<Option<u64>, BenchError> {
+        let due = self.due(flows, 0).is_some();
+        let balancer = self.balancer.filter(|_| due);
         balancer.map(Balancer::latencies).transpose()
+    }
+
+    /// Fewest and most half samples that so many packets give, where that is known: datagrams do
+    /// not say which of them are requests, and of a few connections none may be a measured one.
+    fn due(&self, flows: u32, packets: u64) -> Option<(u64, u64)> {
+        let requests = matches!(self.shot, Shot::Tcp | Shot::Token | Shot::Cookie);
+        let some = self.one_in == 1 || self.one_in > 1 && flows >= SAMPLED_FLOWS;
+        // Half of the packets are requests, and of each a whole latency becomes known.
+        let due = packets / u64::from(self.one_in.max(1));
+        (requests && some).then_some(match self.one_in {
+            1 => (due / 4, u64::MAX),
+            _ => (due / 3, due * 3),
+        })
+    }
+
+    /// Holds what became known, in half samples, against what is due.
+    fn ensure_measured(&self, flows: u32, packets: u64, got: u64) -> Result<(), BenchError> {
+        match self.due(flows, packets) {
+            Some((least, most)) if !(least..=most).contains(&got) => {
+                Err(BenchError::WronglyMeasured {
+                    case: self.name,
+                    flows,
+                    latencies: got / 2,
+                    least: least / 2,
+                    most: most / 2,
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// One round of this case.
@@ -541,6 +573,9 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     measure(&mut cases, &mut instrument, plan, flows)
 }
 
+/// From how many connections on about one in so many is measured.
+const SAMPLED_FLOWS: u32 = 1000;
+
 /// Packets of each client between the one that opened its connection and the first that counts:
 /// requests and ACKs by turns, and a request's latency is known at the second one behind it.
 const WARM_PASSES: u32 = 5;
@@ -556,7 +591,7 @@ fn measure(
     for case in cases.iter_mut() {
         case.warm_up(instrument, plan, flows)?;
     }
-    let latencies = |cases: &[Case<'_>]| cases.iter().map(Case::latencies).collect();
+    let latencies = |cases: &[Case<'_>]| cases.iter().map(|case| case.latencies(flows)).collect();
     let before: Vec<Option<u64>> = latencies(cases)?;
     for round in 0..plan.rounds as usize {
         for index in 0..count {
@@ -564,18 +599,10 @@ fn measure(
         }
     }
     let after: Result<Vec<_>, _> = latencies(cases);
-    // Half of the packets are requests, and of each a whole latency becomes known.
-    let least = u64::from(plan.rounds * plan.batches * plan.batch) / 4;
+    let packets = u64::from(plan.rounds * plan.batches * plan.batch);
     for (case, (before, after)) in cases.iter().zip(before.into_iter().zip(after?)) {
-        let got = after.unwrap_or(least) - before.unwrap_or(0);
-        if got < least {
-            let case = case.name;
-            return Err(BenchError::HardlyMeasured {
-                case,
-                flows,
-                latencies: got / 2,
-                least: least / 2,
-            });
+        if let Some((before, after)) = before.zip(after) {
+            case.ensure_measured(flows, packets, after - before)?;
         }
     }
     let empty_ns = |shot| {
@@ -672,6 +699,23 @@ mod tests {
             (2..38).sum::<i32>() as f64 / 36.0
         );
         assert_eq!(trimmed_mean(&mut []), 0.0);
+    }
+
+    #[test]
+    fn a_case_that_measures_has_the_latencies_of_its_connections() {
+        let held = |shot, one_in, flows, got| {
+            let case = Case::new("case", shot, 0).measuring(one_in);
+            case.ensure_measured(flows, 16_000, got).is_ok()
+        };
+        // None, too few, and those of all connections for those of one in sixteen.
+        for (got, right) in [(0, false), (300, false), (1000, true), (16_000, false)] {
+            assert_eq!(held(Shot::Cookie, 16, 5000, got), right, "{got}");
+        }
+        assert!(!held(Shot::Tcp, 1, 1, 0) && held(Shot::Tcp, 1, 1, 16_000));
+        // One connection need not be one that is measured.
+        assert!(held(Shot::Cookie, 16, 1, 0));
+        // Nothing is measured, and datagrams do not say what they are.
+        assert!(held(Shot::Tcp, 0, 5000, 0) && held(Shot::Udp, 16, 5000, 0));
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub struct WrkReport {
     pub requests: u64,
     /// Requests per second.
     pub rps: f64,
+    /// Mean latency.
+    pub mean_ms: f64,
     /// Median latency.
     pub p50_ms: f64,
     /// 90 % were as fast or faster.
@@ -59,6 +61,11 @@ fn parse(text: &str) -> Option<WrkReport> {
     Some(WrkReport {
         requests: requests.0.parse().ok()?,
         rps: after("Requests/sec:")?.parse().ok()?,
+        // Not the headline of the distribution.
+        mean_ms: text.lines().find_map(|line| {
+            let words = line.trim().strip_prefix("Latency ")?;
+            milliseconds(words.split_whitespace().next()?)
+        })?,
         p50_ms: milliseconds(after("50%")?)?,
         p90_ms: milliseconds(after("90%")?)?,
         p99_ms: milliseconds(after("99%")?)?,
@@ -95,6 +102,7 @@ mod tests {
             (report.requests, report.socket_errors, report.bad_status),
             (2570, 5, 7)
         );
+        assert!((report.mean_ms - 6.12).abs() < 1e-9);
         assert!((report.p50_ms - 0.812).abs() < 1e-9);
         assert!((report.p99_ms - 1020.0).abs() < 1e-9);
     }

@@ -94,7 +94,7 @@ fn run(context: &Context) -> Result<Value> {
         clients.connections
     );
     Ok(json!({
-        "kills": kills, "clients": clients, "verdicts": api::occurred(&end.verdicts),
-        "opened_equals_connections": true, "took_over_messages": took_over,
+        "clients": clients, "verdicts": api::occurred(&end.verdicts),
+        "took_over_messages": took_over,
     }))
 }

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use causeway_lab::scenario;
+
 use super::{alone, lab};
 
 #[test]
@@ -17,48 +19,8 @@ fn list_names_every_scenario() {
         .filter(|line| !line.starts_with(' '))
         .filter_map(|line| line.split(' ').next())
         .collect();
-    for name in [
-        "accuracy",
-        "paper",
-        "control",
-        "direct",
-        "smoke",
-        "takeover",
-        "replace",
-        "accuracy-web",
-        "everyday",
-        "bifrost",
-        "bifrost-faults",
-        "bifrost-balancer",
-        "degrade",
-        "packet-cost",
-        "packet-rate",
-        "agent-cost",
-        "syn-flood",
-        "cookie",
-        "cookie-soak",
-        "cookie-loss",
-        "cookie-uploads",
-        "mptcp",
-        "tiers",
-        "quic-cid",
-        "quic-smoke",
-        "pcc-scale",
-        "fct",
-        "fleet",
-        "health",
-        "rtt-explain",
-        "rtt-peers",
-        "rtt-study",
-        "certes",
-        "certes-drops",
-        "accept-queue",
-        "client-latency",
-        "clients-everybody",
-        "page",
-    ] {
-        assert!(names.contains(&name), "{name} is not in\n{text}");
-    }
+    let all: Vec<&str> = scenario::all().iter().map(|of| of.name).collect();
+    assert_eq!(names, all, "{text}");
 }
 
 #[test]
@@ -101,11 +63,16 @@ fn interrupts_end_everything() {
         .stderr(Stdio::null())
         .spawn()
         .expect("causeway-lab runs");
-    sleep(Duration::from_secs(2));
-    assert!(
-        child.try_wait().expect("wait").is_none(),
-        "it ended by itself"
-    );
+    let start = Instant::now();
+    let server = loop {
+        if let Some(server) = nginx_of(child.id()) {
+            break server;
+        }
+        let ended = child.try_wait().expect("wait");
+        assert!(ended.is_none(), "it ended by itself: {ended:?}");
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing starts");
+        sleep(Duration::from_millis(20));
+    };
     let start = Instant::now();
     let interrupt = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
@@ -118,8 +85,7 @@ fn interrupts_end_everything() {
         "not before its end"
     );
     let stays = || {
-        let processes = std::fs::read_dir("/proc").expect("processes");
-        let mut files = processes.filter_map(|entry| Some(entry.ok()?.path().join("cmdline")));
+        let mut files = processes().map(|id| format!("/proc/{id}/cmdline"));
         files.any(|file| {
             let words = std::fs::read(file).unwrap_or_default();
             words
@@ -127,8 +93,33 @@ fn interrupts_end_everything() {
                 .any(|word| word == seed.as_bytes())
         })
     };
-    while stays() {
+    while stays() || is_nginx(server) {
         assert!(start.elapsed() < Duration::from_secs(30), "processes stay");
         sleep(Duration::from_millis(50));
     }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").expect("processes").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn is_nginx(process: u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+    name.is_ok_and(|name| name.trim() == "nginx")
+}
+
+/// One that this process, or what it has started, has started.
+fn nginx_of(ancestor: u32) -> Option<u32> {
+    let parent = |process: &u32| -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("PPid:"))?;
+        line.trim().parse().ok()
+    };
+    let is_its = |process: u32| {
+        let mut ancestors = std::iter::successors(Some(process), parent);
+        ancestors.any(|id| id == ancestor)
+    };
+    processes().find(|&process| is_nginx(process) && is_its(process))
 }

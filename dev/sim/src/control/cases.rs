@@ -65,14 +65,14 @@ pub const ALL: &[Case] = &[
             of.seconds = 60.0;
             of.troubles = vec![slow(Some(0), 10.0, 20 * S)];
         },
-        judge: |_, out| vec![not_back(out, 0), starved(out, &[0])],
+        judge: |_, out| vec![reaction(out), not_back(out, 0), starved(out, &[0])],
     },
     Case {
         name: "delayed",
         about: "one server answers 50 ms later, at any load",
         required: 0.99,
         build: |of| of.troubles = vec![trouble(Some(0), TroubleKind::Delay(50 * MS), u64::MAX)],
-        judge: |of, out| vec![settle(of, out), starved(out, &[0])],
+        judge: |of, out| vec![settle(of, out), reaction(out), starved(out, &[0])],
     },
     Case {
         name: "path",
@@ -134,7 +134,7 @@ pub const ALL: &[Case] = &[
                 slow(Some(1), 10.0, u64::MAX),
             ];
         },
-        judge: |_, out| vec![gained(out, 0), starved(out, &[1])],
+        judge: |_, out| vec![gained(out, 0), kept(out, 1), starved(out, &[1])],
     },
     Case {
         name: "few_samples",
@@ -159,7 +159,7 @@ pub const ALL: &[Case] = &[
         about: "one server gives no estimates while requests go in: suspect",
         required: 1.0,
         build: |of| of.troubles = vec![trouble(Some(0), TroubleKind::Blind, u64::MAX)],
-        judge: |_, out| vec![gained(out, 0), starved(out, &[0])],
+        judge: |_, out| vec![gained(out, 0), kept(out, 0), starved(out, &[0])],
     },
     Case {
         name: "low_one",
@@ -293,6 +293,18 @@ impl Case {
         (self.judge)(&scenario, &world::run(&scenario))
     }
 
+    /// The figures of weights that never move.
+    #[cfg(test)]
+    pub(super) fn of_no_law(&self, seed: u64) -> Vec<CaseFigure> {
+        let scenario = self.scenario(seed, Law::default(), &ControlParams::default());
+        let times = world::run(&scenario).weights.into_iter();
+        let mut still = world::run(&scenario.clone().hashed());
+        still.weights = times
+            .map(|(at, weights)| (at, vec![1.0; weights.len()]))
+            .collect();
+        (self.judge)(&scenario, &still)
+    }
+
     /// What the case is on a seed.
     pub fn scenario(&self, seed: u64, law: Law, params: &ControlParams) -> Experiment {
         let mut scenario = Experiment {
@@ -396,6 +408,18 @@ fn gained(out: &ControlOutcome, server: usize) -> CaseFigure {
         "gained, % of the weight",
         f64::from(most - 1.0) * 100.0,
         5.0,
+    )
+}
+
+/// What a server in trouble has of its weight on the mean of the run's last third.
+fn kept(out: &ControlOutcome, server: usize) -> CaseFigure {
+    let last = out.weights.len() / 3;
+    let late = out.weights.iter().rev().take(last);
+    let sum: f32 = late.map(|(_, weights)| weights[server]).sum();
+    figure(
+        "kept of the weight, %",
+        f64::from(sum / last.max(1) as f32) * 100.0,
+        50.0,
     )
 }
 

@@ -38,6 +38,27 @@ fn the_default_law_passes_every_case() {
     }
 }
 
+/// A law that does nothing passes no case with a server in trouble.
+#[test]
+fn weights_that_never_move_fail_where_a_server_is_in_trouble() {
+    for name in [
+        "step",
+        "step_back",
+        "delayed",
+        "path",
+        "waiting",
+        "fail_fast_slow",
+        "one_blind",
+        "low_step",
+        "oscillating",
+        "step_quota",
+    ] {
+        let case = cases::ALL.iter().find(|case| case.name == name);
+        let figures = case.expect(name).of_no_law(3);
+        assert!(figures.iter().any(|of| !of.holds()), "{name}: {figures:?}");
+    }
+}
+
 #[test]
 fn the_default_law_cuts_the_tail_of_hashing() {
     for quotas in [false, true] {

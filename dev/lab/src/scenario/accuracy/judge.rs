@@ -28,7 +28,8 @@ use crate::load::log::Log;
 /// Epsilon of Algorithm 2 where it runs as the paper states it.
 const PAPER_EPSILON_NS: u64 = 50_000;
 
-/// Errors of one estimator, in percent of the truth.
+/// Errors of one estimator, in percent of the truth. None of nothing: what says nothing is not
+/// right.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Errors {
     /// Epochs compared.
@@ -36,24 +37,26 @@ pub(crate) struct Errors {
     /// Share of the epochs with responses that have an estimate.
     pub answered_pct: f64,
     /// Median of the absolute error.
-    pub median_pct: f64,
+    pub median_pct: Option<f64>,
     /// Signed.
-    pub bias_pct: f64,
-    pub p10_pct: f64,
-    pub p90_pct: f64,
+    pub bias_pct: Option<f64>,
+    pub p10_pct: Option<f64>,
+    pub p90_pct: Option<f64>,
     /// Share of epochs within 10 %.
     pub within10_pct: f64,
-    /// The largest median of the absolute error of a single flow.
-    pub worst_flow_pct: f64,
+    /// The largest median of the absolute error of a single flow; none where a flow has no estimate.
+    pub worst_flow_pct: Option<f64>,
+    /// Flows with responses and without an estimate.
+    pub unmeasured_flows: usize,
 }
 
 /// By response, signed.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct ByResponse {
     pub responses: usize,
-    pub median_pct: f64,
-    pub p5_pct: f64,
-    pub p95_pct: f64,
+    pub median_pct: Option<f64>,
+    pub p5_pct: Option<f64>,
+    pub p95_pct: Option<f64>,
     /// Share of responses within 10 %.
     pub within10_pct: f64,
 }
@@ -74,7 +77,7 @@ pub(crate) struct Judgement {
     pub lost: u64,
     pub flows: usize,
     /// Median latency of the responses.
-    pub latency_p50_us: f64,
+    pub latency_p50_us: Option<f64>,
     pub floor: Errors,
     pub window_chain: Errors,
     pub by_response: ByResponse,
@@ -101,18 +104,21 @@ pub(crate) enum AccuracyVerdict {
 pub(crate) fn verdict(target: &Target, found: &Judgement) -> AccuracyVerdict {
     let errors = &found.window_chain;
     let response = &found.by_response;
+    let at_most = |found: Option<f64>, most: f64| found.is_some_and(|found| found <= most);
     let checks = [
-        target.median_pct.map(|most| errors.median_pct <= most),
+        target
+            .median_pct
+            .map(|most| at_most(errors.median_pct, most)),
         target
             .within10_pct
             .map(|least| errors.within10_pct >= least),
         target
             .worst_flow_pct
-            .map(|most| errors.worst_flow_pct <= most),
+            .map(|most| at_most(errors.worst_flow_pct, most)),
         target.signed_pct.map(|most| {
-            response.median_pct.abs() <= most
-                && response.p5_pct >= -10.0
-                && response.p95_pct <= 10.0
+            at_most(response.median_pct.map(f64::abs), most)
+                && at_most(response.p5_pct.map(|of| -of), 10.0)
+                && at_most(response.p95_pct, 10.0)
         }),
     ];
     let answered = errors.answered_pct >= 95.0;
@@ -262,14 +268,13 @@ fn by_epoch(values: impl Iterator<Item = (u64, u64)>, epoch_ns: u64) -> BTreeMap
     sums.into_iter().map(|(at, sum)| (at, mean(sum))).collect()
 }
 
-/// The value below which a share of the sorted values lies; 0 of none.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+/// The value below which a share of the sorted values lies.
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let at = share * sorted.len().saturating_sub(1) as f64;
     let (low, part) = (at.floor() as usize, at.fract());
     match (sorted.get(low), sorted.get(low + 1)) {
-        (Some(a), Some(b)) => a + (b - a) * part,
-        (Some(a), None) => *a,
-        (None, _) => 0.0,
+        (Some(a), Some(b)) => Some(a + (b - a) * part),
+        (a, _) => a.copied(),
     }
 }
 
@@ -294,10 +299,13 @@ impl Compared {
         let all = self.by_flow.iter().flatten().map(|e| e.0);
         let signed = sorted(all.collect());
         let absolute = sorted(signed.iter().map(|e| e.abs()).collect());
-        let worst = self.by_flow.iter().map(|flow| {
+        let flows = self.by_flow.iter().map(|flow| {
             let errors = sorted(flow.iter().map(|e| e.0.abs()).collect());
             quantile(&errors, 0.5)
         });
+        let measured: Vec<f64> = flows.flatten().collect();
+        let unmeasured_flows = self.by_flow.len() - measured.len();
+        let worst = measured.into_iter().reduce(f64::max);
         Errors {
             epochs: signed.len(),
             answered_pct: share_pct(signed.len(), self.epochs),
@@ -306,7 +314,8 @@ impl Compared {
             p10_pct: quantile(&signed, 0.1),
             p90_pct: quantile(&signed, 0.9),
             within10_pct: share_pct(absolute.partition_point(|e| *e < 10.0), absolute.len()),
-            worst_flow_pct: worst.fold(0.0, f64::max),
+            worst_flow_pct: worst.filter(|_| unmeasured_flows == 0),
+            unmeasured_flows,
         }
     }
 
@@ -434,4 +443,69 @@ pub(crate) fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
         modes_as_published: errors(&clear.epochs[3]),
         grades: main.grades(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_without_an_estimate_is_not_a_flow_without_an_error() {
+        let of = |by_flow: Vec<Vec<f64>>| {
+            let graded = |flow: Vec<f64>| flow.into_iter().map(|e| (e, Quality::High)).collect();
+            let by_flow: Vec<Vec<_>> = by_flow.into_iter().map(graded).collect();
+            Compared { by_flow, epochs: 4 }.errors()
+        };
+        let both = of(vec![vec![-1.0, -1.0], vec![3.0, 3.0]]);
+        assert_eq!((both.worst_flow_pct, both.unmeasured_flows), (Some(3.0), 0));
+        let one = of(vec![vec![-1.0, -1.0], vec![]]);
+        assert_eq!((one.median_pct, one.worst_flow_pct), (Some(1.0), None));
+        assert_eq!((one.answered_pct, one.unmeasured_flows), (50.0, 1));
+        let none = of(vec![vec![], vec![]]);
+        assert_eq!((none.median_pct, none.bias_pct), (None, None));
+        assert_eq!(response_errors(Vec::new()).median_pct, None);
+    }
+
+    #[test]
+    fn what_says_nothing_meets_no_target() {
+        let judged = |errors: Errors| Judgement {
+            responses: 1,
+            packets: 1,
+            lost: 0,
+            flows: 1,
+            latency_p50_us: None,
+            floor: Errors::default(),
+            window_chain: errors,
+            by_response: ByResponse::default(),
+            floor_by_response: ByResponse::default(),
+            opaque: Errors::default(),
+            fixed_gap: Errors::default(),
+            modes: Errors::default(),
+            modes_as_published: Errors::default(),
+            grades: Vec::new(),
+        };
+        let answered = |median_pct, worst_flow_pct| {
+            judged(Errors {
+                answered_pct: 99.0,
+                median_pct,
+                worst_flow_pct,
+                ..Errors::default()
+            })
+        };
+        let (mut median, mut worst, mut signed) =
+            (Target::default(), Target::default(), Target::default());
+        median.median_pct = Some(5.0);
+        worst.worst_flow_pct = Some(5.0);
+        signed.signed_pct = Some(5.0);
+        let (met, missed) = (AccuracyVerdict::Met, AccuracyVerdict::Missed);
+        let near = answered(Some(1.0), Some(1.0));
+        assert_eq!([&median, &worst].map(|of| verdict(of, &near)), [met, met]);
+        let silent = answered(Some(1.0), None);
+        assert_eq!(
+            [&median, &worst].map(|of| verdict(of, &silent)),
+            [met, missed]
+        );
+        assert_eq!(verdict(&median, &answered(None, None)), missed);
+        assert_eq!(verdict(&signed, &near), missed);
+    }
 }

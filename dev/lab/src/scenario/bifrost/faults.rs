@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::hostile::Hostile;
@@ -16,9 +16,13 @@ use super::tunnel::{Setting, Tunnel};
 use super::world::{Place, TunnelShape, TunnelWorld};
 use super::{Context, Scenario, param};
 use crate::background::joined;
+use crate::clock::until;
 
 const ECHO: u16 = 7777;
 const PATHS: usize = 3;
+/// How long messages are sent at least while keys change, and how many go before each change.
+const ROTATION: Duration = Duration::from_secs(3);
+const MESSAGES: u64 = 10;
 
 pub(crate) const BIFROST_FAULTS: Scenario = Scenario {
     name: "bifrost-faults",
@@ -176,6 +180,11 @@ impl Steps<'_> {
             "{} messages were not answered",
             times.failed
         );
+        ensure!(
+            lost > 0 && times.max_ms >= 1e3 * self.cut.as_secs_f64() / 2.0,
+            "{lost} packets were lost in the cut, and no message took longer than {} ms",
+            times.max_ms
+        );
         self.tunnel.wait_alive(PATHS)?;
         let after = self.traffic()?;
         self.done(
@@ -192,11 +201,12 @@ impl Steps<'_> {
         let pace = Pace {
             rate: 200.0,
             clients: 4,
-            lasts: self.lasts.max(Duration::from_secs(1)),
+            lasts: self.lasts.max(ROTATION),
         };
         let before = self.refusals()?;
         let traffic = std::thread::spawn(move || loads::ping_pong(&ends, ECHO, pace));
         for (send, known) in [(1, &[1, 2][..]), (2, &[1, 2]), (2, &[2])] {
+            self.wait_messages()?;
             self.setting.keys = Some(keys(send, known));
             self.tunnel.reload(&self.setting)?;
         }
@@ -216,6 +226,17 @@ impl Steps<'_> {
         }
         self.done("rotation", &times, json!({}));
         Ok(())
+    }
+
+    /// Waits until messages go through the tunnel.
+    fn wait_messages(&self) -> Result<()> {
+        let sent = || self.tunnel.total(|of| of.chunks_sent);
+        let before = sent()?;
+        let more = until(
+            ROTATION,
+            || Ok((sent()? >= before + MESSAGES).then_some(())),
+        )?;
+        more.context("no messages go through the tunnel")
     }
 
     fn refusals(&self) -> Result<u64> {

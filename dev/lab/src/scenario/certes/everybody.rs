@@ -28,10 +28,14 @@ const PATH: &str = "/r/1000/5000";
 const CONNECTIONS: u32 = 4;
 /// Within which the agent's totals have come to what happened.
 const SETTLES: Duration = Duration::from_secs(60);
-/// How far its mean may be off before the scenario fails, as a share and seconds: far less than
-/// a connection taken for a transaction. What clients measure has their own waits for the CPU.
+/// How far its mean may be off, as a share and seconds: less than the path, and far less than a
+/// connection taken for a transaction. What clients measure has their own waits for the CPU.
 const TOLERANCE: f64 = 0.25;
-const TOLERANCE_S: f64 = 0.02;
+const TOLERANCE_S: f64 = 0.003;
+/// How often clients are tried whose mean is not near: they may have waited for the CPU. What is
+/// wrong is so each time.
+const TRIES: usize = 3;
+const ROUND_TRIP_US: u64 = 20_000;
 
 pub(crate) const CLIENTS_EVERYBODY: Scenario = Scenario {
     name: "clients-everybody",
@@ -66,9 +70,24 @@ const CLIENTS: [(&str, u8, Act); 6] = [
 ];
 
 fn run(context: &Context) -> Result<Value> {
+    let mut vain = Vec::new();
+    loop {
+        let rows = all_clients(context, vain.len())?;
+        if rows.iter().all(|(_, near)| *near) {
+            let rows: Vec<Value> = rows.into_iter().map(|(row, _)| row).collect();
+            return Ok(json!({ "clients": rows, "vain": vain }));
+        }
+        vain.extend(rows.into_iter().find(|(_, near)| !near).map(|(row, _)| row));
+        ensure!(vain.len() < TRIES, "the agent's means are wrong: {vain:?}");
+    }
+}
+
+/// What every client did and the agent said of it, and whether its mean is near. What it has
+/// counted must be right.
+fn all_clients(context: &Context, attempt: usize) -> Result<Vec<(Value, bool)>> {
     let run = CertesRun {
-        name: "everybody".to_owned(),
-        round_trip_us: 20_000,
+        name: format!("everybody{attempt}"),
+        round_trip_us: ROUND_TRIP_US,
         ..steady()
     };
     let net = Net::build(context.sandbox, &run, context.seed)?;
@@ -79,14 +98,14 @@ fn run(context: &Context) -> Result<Value> {
     // What a firewall drops without a word.
     let firewall = "rule add iif d0 ipproto tcp dport 9000-9019 blackhole\n";
     net.server.netns.ip(&firewall.replace("d0", DEVICE))?;
-    let _nginx = Nginx::start(&net.server.netns, "everybody", 80, 1)?;
+    let _nginx = Nginx::start(&net.server.netns, &run.name, 80, 1)?;
     let prefixes = CLIENTS.map(|(_, host, _)| format!("\"10.50.0.{host}/32\""));
     let more = format!(
         "[agent.clients]\nhistory = \"\"\nprefixes = [{}]\n",
         prefixes.join(", ")
     );
-    let pins = std::path::Path::new("/sys/fs/bpf/everybody");
-    let agent = AgentProcess::start_measuring(&context.binary, &net.server, pins, &more)?;
+    let pins = std::path::Path::new("/sys/fs/bpf").join(&run.name);
+    let agent = AgentProcess::start_measuring(&context.binary, &net.server, &pins, &more)?;
     let target = net.target();
     // A port counts once it has answered.
     let first = Ipv4Addr::new(10, 50, 0, 2);
@@ -106,10 +125,13 @@ fn run(context: &Context) -> Result<Value> {
         let said = settled(&agent, &prefix, &did)?;
         let row = row(name, &did, &said);
         context.say(row.to_string());
-        ensure!(agrees(&did, &said), "{name}: the agent is wrong: {row}");
-        rows.push(row);
+        ensure!(
+            counts_agree(&did, &said),
+            "{name}: the agent is wrong: {row}"
+        );
+        rows.push((row, means_agree(mean_s(&did), said_mean_s(&said))));
     }
-    Ok(json!({ "clients": rows }))
+    Ok(rows)
 }
 
 fn requests(did: &Did) -> u64 {
@@ -126,7 +148,8 @@ fn settled(agent: &AgentProcess, prefix: &str, did: &Did) -> Result<CategoryView
             .into_iter()
             .filter(|of| of.clients == prefix);
         let said = found.next().unwrap_or_default();
-        if agrees(did, &said) || Instant::now() > deadline {
+        let agrees = counts_agree(did, &said) && means_agree(mean_s(did), said_mean_s(&said));
+        if agrees || Instant::now() > deadline {
             return Ok(said);
         }
         sleep(Duration::from_millis(200));
@@ -143,19 +166,21 @@ fn said_mean_s(said: &CategoryView) -> Option<f64> {
     (count > 0).then(|| said.responses.sum_s / count as f64)
 }
 
-fn agrees(did: &Did, said: &CategoryView) -> bool {
-    let totals = said.totals;
-    let completed = requests(did)..=requests(did) + did.uncertain;
-    let close = match (mean_s(did), said_mean_s(said)) {
+fn means_agree(truth: Option<f64>, said: Option<f64>) -> bool {
+    match (truth, said) {
         (Some(truth), Some(said)) => (said - truth).abs() < TOLERANCE * truth + TOLERANCE_S,
         (truth, said) => truth.is_none() && said.is_none(),
-    };
+    }
+}
+
+fn counts_agree(did: &Did, said: &CategoryView) -> bool {
+    let totals = said.totals;
+    let completed = requests(did)..=requests(did) + did.uncertain;
     completed.contains(&totals.completed)
         && totals.offered == did.connections
         && totals.unused == did.unused
         && totals.gave_up + totals.stalled + totals.abandoned == 0
         && said.flood_share == 0.0
-        && close
 }
 
 fn row(name: &str, did: &Did, said: &CategoryView) -> Value {
@@ -299,7 +324,7 @@ time.sleep(1.5)
 
 fn load(client: &Netns, _from: Ipv4Addr, target: SocketAddrV4) -> Result<Did> {
     let report = wrk::run(client, &format!("http://{target}{PATH}"), CONNECTIONS, 4)?;
-    let mean_s = f64::from(CONNECTIONS) / report.rps;
+    let mean_s = report.mean_ms / 1e3;
     Ok(Did {
         // wrk tries the address first, and asks nothing.
         connections: u64::from(CONNECTIONS) + 1,
@@ -307,4 +332,22 @@ fn load(client: &Netns, _from: Ipv4Addr, target: SocketAddrV4) -> Result<Did> {
         took_s: vec![mean_s; report.requests as usize],
         uncertain: u64::from(CONNECTIONS),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_without_the_path_is_wrong() {
+        let path_s = ROUND_TRIP_US as f64 / 1e6;
+        // wrk, a poller, curl with a connection each.
+        for truth in [0.029, 0.035, 0.065] {
+            assert!(!means_agree(Some(truth), Some(truth - path_s)), "{truth}");
+            assert!(means_agree(Some(truth), Some(0.89 * truth)), "{truth}");
+        }
+        assert!(!means_agree(Some(0.03), None));
+        assert!(!means_agree(None, Some(0.03)));
+        assert!(means_agree(None, None));
+    }
 }

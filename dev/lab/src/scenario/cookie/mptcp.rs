@@ -96,7 +96,7 @@ fn advertised(world: &mut World, count: usize) -> Result<Value> {
         node.netns
             .sysctl("net/mptcp/allow_join_initial_addr_port", "1")?;
     }
-    Ok(json!({ "connections": count, "joined": joined, "lost": lost, "broken": 0 }))
+    Ok(json!({ "connections": count, "joined": joined, "lost": lost }))
 }
 
 /// The client joins from its second address to where it connected first.

@@ -19,6 +19,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use causeway_api::agent::ClientsView;
+use causeway_balancer::GRADED_WINDOW;
 use causeway_bench::ticks::SlowTicks;
 use causeway_core::estimate::Tally;
 use tempfile::TempDir;
@@ -82,15 +84,37 @@ pub(super) struct Timed {
     pub(super) count: u64,
     pub(super) sum_s: f64,
     pub(super) overlapping: u64,
+    /// Timed or not.
+    pub(super) completed: u64,
 }
 
 impl Timed {
-    fn since(self, before: Self) -> Self {
-        Self {
+    /// What an agent's view has of a service; none: it knows nothing of it.
+    fn of(view: &ClientsView, port: u16) -> Option<Self> {
+        let service = format!("*:{port}");
+        let of = view.categories.iter().find(|of| of.service == service)?;
+        Some(Self {
+            count: of.totals.timed,
+            sum_s: of.totals.timed_s,
+            overlapping: of.totals.overlapping,
+            completed: of.totals.completed,
+        })
+    }
+
+    /// What was counted since; an error where that is nothing.
+    fn since(self, before: Self) -> Result<Self> {
+        let since = Self {
             count: self.count - before.count,
             sum_s: self.sum_s - before.sum_s,
             overlapping: self.overlapping - before.overlapping,
-        }
+            completed: self.completed - before.completed,
+        };
+        ensure!(since.seen() > 0, "the server's agent has counted nothing");
+        Ok(since)
+    }
+
+    fn seen(self) -> u64 {
+        self.count + self.overlapping + self.completed
     }
 }
 
@@ -411,6 +435,7 @@ impl Lane {
             }
         };
         ensure!(!responses.is_empty(), "no response: {output}");
+        ensure!(!at_server.is_empty(), "nothing at the server: {output}");
         if let Some(beyond_s) = client.silence_max_s() {
             ensure_to_the_end(&responses, ended_ns, epoch_s as f64 + beyond_s)?;
         }
@@ -436,21 +461,14 @@ impl Lane {
             client_us,
             epoch_s,
             at_server,
-            timed: self.timed_at_last(port)?.since(timed),
+            timed: self.timed_at_last(port)?.since(timed)?,
         })
     }
 
     /// What the agent has counted of a service so far.
     fn timed(&self, port: u16) -> Result<Timed> {
-        let view = self.observer.clients()?;
-        let service = format!("*:{port}");
-        let of = view.categories.iter().find(|of| of.service == service);
-        let totals = of.map(|of| of.totals).unwrap_or_default();
-        Ok(Timed {
-            count: totals.timed,
-            sum_s: totals.timed_s,
-            overlapping: totals.overlapping,
-        })
+        // It has no service before that has answered.
+        Ok(Timed::of(&self.observer.clients()?, port).unwrap_or_default())
     }
 
     /// The same, once all that has ended is in it.
@@ -460,7 +478,7 @@ impl Lane {
         loop {
             sleep(SETTLING);
             let now = self.timed(port)?;
-            if now.count + now.overlapping == timed.count + timed.overlapping {
+            if now.seen() == timed.seen() {
                 return Ok(now);
             }
             timed = now;
@@ -526,8 +544,7 @@ impl Cookies {
             tally.sum_halves_ns += (1e3 * sum_us).round() as u64;
             tally.weight_halves += halves(epoch.samples);
             tally.bound_halves += halves(epoch.low);
-            // As the balancer grades, which does not know how many requests clients have out.
-            tally.window = 16;
+            tally.window = GRADED_WINDOW;
         }
         let estimate = |(number, tally): (u64, Tally)| {
             Some(Estimate {
@@ -644,7 +661,37 @@ fn save(directory: &Path, name: &str, pcap: &[u8], responses: &[Response]) -> Re
 
 #[cfg(test)]
 mod tests {
+    use causeway_api::agent::{CategoryView, ClientTotals};
+
     use super::*;
+
+    #[test]
+    fn an_agent_that_counts_nothing_is_told() {
+        let view = |service: &str, timed, overlapping| ClientsView {
+            categories: vec![CategoryView {
+                service: service.to_owned(),
+                totals: ClientTotals {
+                    timed,
+                    overlapping,
+                    ..ClientTotals::default()
+                },
+                ..CategoryView::default()
+            }],
+            ..ClientsView::default()
+        };
+        assert!(Timed::of(&view("*:81", 7, 0), 80).is_none());
+        let [before, same, timed, overlapping] =
+            [(7, 2), (7, 2), (8, 2), (7, 3)].map(|(timed, overlapping)| {
+                Timed::of(&view("*:80", timed, overlapping), 80).expect("it")
+            });
+        assert!(Timed::default().since(Timed::default()).is_err());
+        assert!(same.since(before).is_err());
+        assert_eq!(timed.since(before).map(|of| of.count).ok(), Some(1));
+        assert_eq!(
+            overlapping.since(before).map(|of| of.overlapping).ok(),
+            Some(1)
+        );
+    }
 
     #[test]
     fn a_client_that_falls_silent_has_failed() {

@@ -92,6 +92,10 @@ struct Row {
     epoch_s: u64,
     /// Absolute errors of epochs by their grade, percent.
     errors_pct: BTreeMap<String, Vec<f64>>,
+    /// Estimates by their grade of epochs in which nothing was answered.
+    unmatched: BTreeMap<String, usize>,
+    /// Transactions that the agent timed.
+    timed: Option<u64>,
 }
 
 impl Row {
@@ -105,10 +109,10 @@ impl Row {
     ) -> Self {
         let truth_us = mean(run.at_server.iter().map(|of| of.latency_us)).unwrap_or_default();
         let timed = run.timed.count as f64;
-        let stands = timed > run.timed.overlapping as f64;
+        let requests = run.at_server.len();
+        let stands = timed > run.timed.overlapping as f64 && 2.0 * timed > requests as f64;
         let estimate_us = stands.then(|| run.timed.sum_s * 1e6 / timed);
         let error_pct = estimate_us.map(|of| (of / truth_us - 1.0).abs() * 100.0);
-        let requests = run.at_server.len();
         let covered = if stands {
             timed.min(requests as f64)
         } else {
@@ -130,6 +134,8 @@ impl Row {
             epoch_s: run.epoch_s,
             // Agents do not grade.
             errors_pct: BTreeMap::new(),
+            unmatched: BTreeMap::new(),
+            timed: Some(run.timed.count),
         }
     }
 }
@@ -200,9 +206,46 @@ fn run(context: &Context) -> Result<Value> {
 fn interface(found: Vec<Row>) -> Value {
     let (rows, slow): (Vec<_>, Vec<_>) = found.into_iter().partition(|row| row.tick_ms == 1);
     json!({
-        "rows": rows, "grades": grades(&rows),
+        "rows": rows, "grades": grades(&rows), "targets": targets(&rows),
         "slow_clock_rows": slow, "slow_clock_grades": grades(&slow),
     })
+}
+
+/// How far off a row's median epoch may be, and how much of its requests must be covered, percent.
+const MOST_OFF_PCT: f64 = 5.0;
+const LEAST_COVERED_PCT: f64 = 90.0;
+
+/// Rows by requests alone, with one in flight.
+#[derive(Debug, Default, Serialize)]
+struct Targets {
+    of: usize,
+    /// Near enough, and covered; a row without an estimate is neither.
+    met: usize,
+    /// Mean of the rows.
+    covered_pct: f64,
+}
+
+impl Targets {
+    fn add(&mut self, row: &Row) {
+        let near = row.median_error_pct.is_some_and(|of| of <= MOST_OFF_PCT);
+        self.met += usize::from(near && row.coverage_pct >= LEAST_COVERED_PCT);
+        self.covered_pct =
+            (self.covered_pct * self.of as f64 + row.coverage_pct) / (self.of + 1) as f64;
+        self.of += 1;
+    }
+}
+
+/// By kind of timestamps and by path, ms; `all`: of all paths.
+fn targets(rows: &[Row]) -> BTreeMap<&'static str, BTreeMap<String, Targets>> {
+    let mut found: BTreeMap<_, BTreeMap<String, Targets>> = BTreeMap::new();
+    let held = |row: &&Row| row.source == REQUEST_SIDE && row.in_flight == 1;
+    for row in rows.iter().filter(held) {
+        let of_kind = found.entry(row.timestamps).or_default();
+        for path in [row.path_ms.to_string(), "all".to_owned()] {
+            of_kind.entry(path).or_default().add(row);
+        }
+    }
+    found
 }
 
 fn grades(rows: &[Row]) -> Value {
@@ -290,6 +333,8 @@ impl Plan {
                     client_us: run.client_us,
                     epoch_s: run.epoch_s,
                     errors_pct: judged.errors_pct,
+                    unmatched: judged.unmatched,
+                    timed: None,
                 });
             }
         }
@@ -303,6 +348,7 @@ struct Judged {
     median_error_pct: Option<f64>,
     coverage_pct: f64,
     errors_pct: BTreeMap<String, Vec<f64>>,
+    unmatched: BTreeMap<String, usize>,
 }
 
 fn judge(responses: &[Response], estimates: &[Estimate], epoch_ns: u64) -> Judged {
@@ -312,6 +358,7 @@ fn judge(responses: &[Response], estimates: &[Estimate], epoch_ns: u64) -> Judge
         epoch.push(response.latency_us);
     }
     let mut errors_pct: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut unmatched: BTreeMap<String, usize> = BTreeMap::new();
     let (mut better, mut sum, mut weight, mut covered) = (Vec::new(), 0.0, 0.0, 0.0);
     for estimate in estimates {
         let low = estimate.quality == "low";
@@ -319,10 +366,10 @@ fn judge(responses: &[Response], estimates: &[Estimate], epoch_ns: u64) -> Judge
             sum += estimate.mean_us * estimate.samples;
             weight += estimate.samples;
         }
-        let Some(truth) = truths.get(&(estimate.start_ns / epoch_ns)) else {
-            continue;
-        };
-        let Some(truth_us) = mean(truth.iter().copied()) else {
+        let truth = truths.get(&(estimate.start_ns / epoch_ns));
+        let found = truth.and_then(|of| Some((of.len() as f64, mean(of.iter().copied())?)));
+        let Some((answered, truth_us)) = found else {
+            *unmatched.entry(estimate.quality.clone()).or_default() += 1;
             continue;
         };
         let error = (estimate.mean_us / truth_us - 1.0).abs() * 100.0;
@@ -330,7 +377,7 @@ fn judge(responses: &[Response], estimates: &[Estimate], epoch_ns: u64) -> Judge
         of_grade.push((error * 100.0).round() / 100.0);
         if !low {
             better.push(error);
-            covered += estimate.samples.min(truth.len() as f64);
+            covered += estimate.samples.min(answered);
         }
     }
     Judged {
@@ -338,6 +385,7 @@ fn judge(responses: &[Response], estimates: &[Estimate], epoch_ns: u64) -> Judge
         median_error_pct: (!better.is_empty()).then(|| median(&better)),
         coverage_pct: covered * 100.0 / responses.len().max(1) as f64,
         errors_pct,
+        unmatched,
     }
 }
 
@@ -414,9 +462,9 @@ fn line(row: &Row) -> String {
 fn table(result: &Value) -> Option<String> {
     let interface = result.get("interface")?;
     let [request_side, agent] = [REQUEST_SIDE, AGENT].map(|source| table_of(interface, source));
-    let grades = interface.get("grades")?;
+    let (grades, targets) = (interface.get("grades")?, interface.get("targets")?);
     Some(format!(
-        "{}\nBy agents:\n\n{}\n{grades}\n",
+        "{}\nBy agents:\n\n{}\n{grades}\n{targets}\n",
         request_side?, agent?
     ))
 }
@@ -468,6 +516,7 @@ fn table_of(interface: &Value, source: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::lane::Timed;
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -506,25 +555,98 @@ mod tests {
         assert_eq!(judged.coverage_pct, 50.0);
         assert_eq!(judged.errors_pct["low"], [50.0]);
         assert!(!judged.errors_pct.contains_key("medium"));
+        assert_eq!(judged.unmatched, BTreeMap::from([("medium".to_owned(), 1)]));
+    }
+
+    fn row(path_ms: u64, found: Option<f64>, coverage_pct: f64) -> Row {
+        Row {
+            client: "wrk",
+            path_ms,
+            timestamps: "on",
+            tick_ms: 1,
+            source: REQUEST_SIDE,
+            in_flight: 1,
+            truth_us: 5000.0,
+            estimate_us: None,
+            median_error_pct: found,
+            coverage_pct,
+            requests: 100,
+            client_us: None,
+            epoch_s: 1,
+            errors_pct: BTreeMap::new(),
+            unmatched: BTreeMap::new(),
+            timed: None,
+        }
+    }
+
+    #[test]
+    fn a_row_without_an_estimate_misses_the_target() {
+        let several = Row {
+            in_flight: 16,
+            ..row(0, Some(1.0), 95.0)
+        };
+        let by_agent = Row {
+            source: AGENT,
+            ..row(0, Some(1.0), 95.0)
+        };
+        let slow = Row {
+            tick_ms: 4,
+            ..row(0, Some(1.0), 95.0)
+        };
+        let all = interface(vec![
+            row(0, None, 0.0),
+            row(0, Some(1.0), 95.0),
+            row(20, Some(5.1), 95.0),
+            row(20, Some(1.0), 89.0),
+            several,
+            by_agent,
+            slow,
+        ]);
+        let of = |path: &str| {
+            let of = &all["targets"]["on"][path];
+            ["met", "of", "covered_pct"].map(|key| of[key].as_f64())
+        };
+        assert_eq!(of("0"), [Some(1.0), Some(2.0), Some(47.5)]);
+        assert_eq!(of("20"), [Some(0.0), Some(2.0), Some(92.0)]);
+        assert_eq!(of("all")[..2], [Some(1.0), Some(4.0)]);
+    }
+
+    #[test]
+    fn an_agent_that_timed_less_than_half_stands_for_nothing() {
+        let of_agent = |count, requests: usize| {
+            let run = EverydayRun {
+                responses: Vec::new(),
+                estimates: Vec::new(),
+                client_us: None,
+                epoch_s: 1,
+                at_server: vec![response(SECOND, 100.0); requests],
+                timed: Timed {
+                    count,
+                    sum_s: count as f64 * 1e-4,
+                    overlapping: 20,
+                    completed: 0,
+                },
+            };
+            Row::of_agent(&CLIENTS[0], 0, (ClientTimestamps::On, 1), &run)
+        };
+        let row = of_agent(48, 301);
+        assert_eq!((row.estimate_us, row.coverage_pct), (None, 0.0));
+        let row = of_agent(90, 100);
+        assert_eq!(
+            (row.median_error_pct.map(f64::round), row.coverage_pct),
+            (Some(0.0), 90.0)
+        );
+        // One request timed as three is told.
+        let row = of_agent(300, 100);
+        assert_eq!((row.coverage_pct, row.timed), (100.0, Some(300)));
     }
 
     #[test]
     fn grades_are_of_rows_and_slow_clocks_have_their_own() {
         let row = |tick_ms, error_pct| Row {
-            client: "wrk",
-            path_ms: 0,
-            timestamps: "on",
             tick_ms,
-            source: REQUEST_SIDE,
-            in_flight: 1,
-            truth_us: 5000.0,
-            estimate_us: None,
-            median_error_pct: None,
-            coverage_pct: 100.0,
-            requests: 100,
-            client_us: None,
-            epoch_s: 1,
             errors_pct: BTreeMap::from([("high".to_owned(), vec![error_pct])]),
+            ..row(0, None, 100.0)
         };
         let all = interface(vec![row(1, 2.0), row(4, 60.0)]);
         let within = |grades: &str| all[grades]["high_within_10_pct"].as_f64();

@@ -63,6 +63,11 @@ pub(super) const SHADOW: Scenario = Scenario {
         param("holders", "300", "clients that hold a connection"),
         param("warm_up_s", "10", "time before what counts"),
         param("seconds", "60", "what is watched, and what counts"),
+        param(
+            "strict",
+            "false",
+            "also fail where a p99 was forecast more than a tenth off",
+        ),
     ],
     run,
     table,
@@ -136,6 +141,7 @@ fn run(context: &Context) -> Result<Value> {
         .collect();
     let pool = ModelledServers::start_uneven(&bench.topology.servers, PORT, &factors)?;
     let keys = SharedKeys::with_cookies(&context.binary)?;
+    let strict: bool = context.param("strict")?;
     let mut seeds = Vec::new();
     for seed in context.seed..context.seed + runs {
         plan.visits.seed = seed;
@@ -143,6 +149,7 @@ fn run(context: &Context) -> Result<Value> {
         let causeway = in_its_place(context, (&bench, &keys), &plan, &pool)?;
         let row = Row::new(seed, &forecast, &today, &causeway)?;
         context.say(row.line());
+        row.ensure_holds(strict)?;
         seeds.push(json!({
             "row": row, "today": today, "causeway": causeway, "forecast": forecast,
         }));
@@ -372,6 +379,14 @@ impl Row {
         Ok(row)
     }
 
+    /// How many connections break does not depend on the machine, as a p99 does.
+    fn ensure_holds(&self, strict: bool) -> Result<()> {
+        let broken = self.broken.iter().all(|of| of.off <= CLOSE);
+        ensure!(broken, "another number was broken: {}", self.line());
+        ensure!(self.holds || !strict, "p99 is off: {}", self.line());
+        Ok(())
+    }
+
     fn line(&self) -> String {
         let broken: Vec<String> = self
             .broken
@@ -414,4 +429,43 @@ fn table(result: &Value) -> Option<String> {
         );
     }
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forecast_that_does_not_hold_fails_the_run() {
+        let truth = |p99_ms, [pool_changed, balancer_replaced]: [u64; 2]| Truth {
+            requests: 100,
+            p50_ms: 10.0,
+            p99_ms,
+            served: vec![50, 50],
+            pool_changed,
+            pool_changed_of: 300,
+            balancer_replaced,
+            balancer_replaced_of: 300,
+            refused: 0,
+        };
+        let forecast = json!({
+            "forecast": {
+                "quality": "medium", "today": { "p99_ms": 100.0 }, "causeway": { "p99_ms": 80.0 },
+            },
+            "broken": [
+                { "change": "pool_changed", "today": 0, "cookies": 0 },
+                { "change": "balancer_replaced", "today": 300, "cookies": 0 },
+            ],
+        });
+        let today = truth(100.0, [0, 300]);
+        let ensure = |causeway: &Truth, strict| {
+            let row = Row::new(1, &forecast, &today, causeway).expect("a row");
+            row.ensure_holds(strict).is_ok()
+        };
+        let near = truth(82.0, [0, 0]);
+        assert!(ensure(&near, true));
+        let slow = truth(120.0, [0, 0]);
+        assert!(ensure(&slow, false) && !ensure(&slow, true));
+        assert!(!ensure(&truth(82.0, [0, 60]), false));
+    }
 }
