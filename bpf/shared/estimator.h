@@ -17,6 +17,7 @@
 #define EST_TCP_FIN 0x01
 #define EST_TCP_SYN 0x02
 #define EST_TCP_RST 0x04
+#define EST_TCP_PSH 0x08
 #define EST_TCP_ACK 0x10
 
 #define EST_PROTO_TCP 6

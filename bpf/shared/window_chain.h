@@ -54,6 +54,7 @@ struct wc_request {
 	u8 new_ack;  /* no packet before had this ACK number */
 	u8 late;     /* reordered */
 	u8 stray;    /* reordered, and of an earlier burst */
+	u8 missing;  /* what comes before it in the stream was not seen */
 	u8 ends;     /* none at all: the client closes the connection */
 };
 
@@ -112,10 +113,12 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p, u64 no
 {
 	struct wc_tcp *tcp = &s->tcp;
 	int first = !(s->flags & WC_DATA_SEEN);
+	u32 next_seq = tcp->seq_max;
 	enum wc_order order = wc_sequence(s, p);
 
 	if (order == WC_DUPLICATE)
 		return 0;
+	r->missing = !first && order == WC_IN_ORDER && p->seq != next_seq;
 	if (wc_is_control(s, p->payload_len, p->ack - tcp->request_ack)) {
 		wc_pure_ack(s, p, now_ns);
 		return 0;
@@ -131,6 +134,8 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p, u64 no
 		s->flags |= WC_ACK_SEEN;
 		tcp->ack_max = p->ack;
 	}
+	if (r->advances && wc_goes_on_handshake(s, p))
+		return 0;
 	if (r->advances && wc_is_handshake(s, p)) {
 		wc_begin_requests(s, now_ns);
 		/* Rules for HTTP are not for a protocol that asked for TLS. */
@@ -172,11 +177,14 @@ CW_INLINE int wc_was_idle(const struct wc_state *s, u64 gap_ns)
 /*
  * Whether everything before the packet is to be forgotten. With datagrams that is
  * so after idle time: an ACK comes up to 25 ms after the last response and would
- * make it slower than it was.
+ * make it slower than it was. So it is where one request is out at a time and one was not
+ * seen, that another response has answered since: two responses and a pause are no response.
  */
 CW_INLINE int wc_is_fresh(const struct wc_state *s, const struct wc_request *r, int tcp)
 {
 	if (!(s->flags & WC_DATA_SEEN) || r->gap_ns >= WC_FORGET_NS)
+		return 1;
+	if (r->missing && r->advances && s->window == 1)
 		return 1;
 	return !tcp && wc_was_idle(s, r->gap_ns);
 }
@@ -215,7 +223,8 @@ CW_INLINE int wc_is_jumbo(u32 ip_len)
 
 /*
  * Whether the packet fills the path's MTU, as far as this flow has shown it, so
- * that more of the same request may follow. A packet beyond Ethernet's MTU is
+ * that more of the same request may follow. TCP sets PSH at the end of what a program has
+ * written (RFC 9293, 3.9.1.2): without it more follows, whatever the path's MTU. A packet beyond Ethernet's MTU is
  * either one of a jumbo path or several segments in one buffer (TSO, GRO): then
  * its last segment is full where the payload is a multiple of what one holds, by
  * that MTU or by the largest packet so far.
@@ -223,9 +232,11 @@ CW_INLINE int wc_is_jumbo(u32 ip_len)
 CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
 {
 	u32 payload = est_payload(p), header = p->ip_len - payload;
+	int more;
 
+	more = est_is_tcp(p) && s->pushes && !(p->tcp_flags & EST_TCP_PSH);
 	if (p->ip_len > WC_ETHERNET_MTU) {
-		if (wc_is_jumbo(p->ip_len))
+		if (more || wc_is_jumbo(p->ip_len))
 			return 1;
 		return header < WC_FULL_MIN &&
 		       (payload % (WC_ETHERNET_MTU - header) == 0 ||
@@ -233,7 +244,7 @@ CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
 	}
 	if (p->ip_len > s->packet_max)
 		s->packet_max = (u16)p->ip_len;
-	return p->ip_len >= WC_FULL_MIN && p->ip_len == s->packet_max;
+	return more || (p->ip_len >= WC_FULL_MIN && p->ip_len == s->packet_max);
 }
 
 /*
@@ -530,6 +541,11 @@ CW_INLINE int wc_data(struct wc_state *s, const struct est_packet *p, struct wc_
 	} else {
 		r->advances = (u8)wc_paused(s, r->gap_ns);
 	}
+	if (!s->pushes && p->tcp_flags & EST_TCP_PSH) {
+		s->pushes = 1;
+		/* What has come before it is of the same request. */
+		s->last_long = seen && !r->advances;
+	}
 	full = wc_is_full(s, p);
 	rest = wc_continues(s, r, tcp);
 	if (tcp) {
@@ -636,7 +652,7 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 		return 0;
 	r.gap_ns = r.now_ns - s->last_ns;
 	r.acked = p->ack - s->tcp.ack_max;
-	r.new_ack = !(p->tcp_flags & EST_TCP_RST) && s->flags & WC_ACK_SEEN &&
+	r.new_ack = p->tcp_flags & EST_TCP_ACK && s->flags & WC_ACK_SEEN &&
 		    est_after(p->ack, s->tcp.ack_max) && r.acked > 1;
 	b.at_ns = r.now_ns;
 	b.idle_ns = wc_idle_before(s, &r);

@@ -392,12 +392,15 @@ CW_INLINE void wc_close_burst(struct wc_state *s, u64 next_ns, u64 idle_ns, int 
 	if (!(s->flags & WC_TCP) && s->datagram.bursts < 255)
 		s->datagram.bursts++;
 	n = b.n > s->cur_late ? b.n - s->cur_late : 1;
-	if (b.n == 2 && wc_seems_pair(s, &b)) {
-		n = 1;
+	if (b.n > 1 && wc_seems_pair(s, &b)) {
+		/* Two packets are mostly one request, and more mostly as many: until it is sure. */
+		if (b.n == 2 && s->window <= 2)
+			n = 1;
 		if (s->pairs == WC_PAIRS_MANY) {
+			n = 1;
 			b.n = 1;
 			b.off = 0;
-			s->hist[1] = 0;
+			wc_window_is_one(s);
 		}
 	}
 	wc_window_update(s, n);

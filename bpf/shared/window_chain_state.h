@@ -20,7 +20,7 @@
  *   4      cur_idle     1 us      36 min        subtracted from a latency; 31 bits
  *   4      cur_off      256 ns    18 min        a sum over the burst
  *   4      hold_gap     16 ns     68 s          as cur_age
- *   4      silence      1 us      36 min        compared with 2 ms; 31 bits
+ *   4      silence      1 us      18 min        compared with 2 ms; 30 bits
  *   4      latency      16 ns     68 s          thresholds only
  *   4      ack_mean     1 us      73 min        half-weight samples; a time modulo
  *                                               2^32 where silent ACKs are trusted
@@ -79,7 +79,7 @@ enum wc_answers {
 	WC_ANSWERS_PLAIN,
 	WC_ANSWERS_INTERIM, /* the last one was as short as 100 Continue */
 	WC_ANSWERS_SHORT,   /* two in a row were: it is no HTTP/1.1 */
-	WC_ANSWERS_PINGS,   /* HTTP/2 without TLS */
+	WC_ANSWERS_HTTP2,   /* HTTP/2 without TLS */
 };
 
 /*
@@ -119,7 +119,8 @@ struct wc_datagram {
 	u16 largest; /* payload of the first datagrams with requests */
 };
 
-#define WC_31_BITS 0x7fffffffu /* the most that cur_idle and silence hold */
+#define WC_31_BITS 0x7fffffffu /* the most that cur_idle holds, */
+#define WC_30_BITS 0x3fffffffu /* and silence */
 
 struct wc_state {
 	u64 last_ns; /* last data packet */
@@ -131,8 +132,9 @@ struct wc_state {
 	u32 cur_undated : 1; /* and the response before it may have come at another time */
 	u32 cur_off;  /* sum over its requests of the time since its start */
 	u32 hold_gap; /* from the start of the held burst to cur's start */
-	u32 silence : 31;  /* 1 + from last_ns to the last pure ACK; 0: none */
+	u32 silence : 30;  /* 1 + from last_ns to the last pure ACK; 0: none */
 	u32 late_ack : 1;  /* one after that seems to have been delayed */
+	u32 pushes : 1;	   /* a segment had PSH set: one without has more of its request behind it */
 	u32 latency;  /* tracked median */
 	u32 ack_mean; /* from cur's start to the ACKs since, mean by bytes; or the
 		       * mean time of silent ACKs, see window_chain_silent.h */
@@ -152,7 +154,7 @@ struct wc_state {
 	u8 ring_level : 2;
 	u8 pauses : 2; /* how often of late it paused otherwise */
 	u8 window : 5; /* inferred W */
-	u8 pairs : 2;  /* how often of late two packets were one request */
+	u8 pairs : 2;  /* how often of late several packets were one request */
 	u8 tls : 1;    /* the connection began with a handshake of TLS 1.3 */
 	u8 ring_len : 5;
 	u8 cur_late : 2; /* requests in the open burst of earlier ones; 3 or more */

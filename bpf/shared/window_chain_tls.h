@@ -17,14 +17,14 @@
 
 CW_INLINE int wc_is_tls13(u32 bytes)
 {
-	return bytes == 58 || bytes == 74 || bytes == 64 || bytes == 80;
+	return bytes == 58 || bytes == 74 || bytes == 64 || bytes == 80 || bytes == 90;
 }
 
 /*
  * Whether so many bytes end a handshake. TLS 1.3 (RFC 8446): Finished with a hash of
- * 32 or 48 bytes, behind a ChangeCipherSpec (appendix D.4) or not. TLS 1.2 (RFC 5246,
+ * 32 or 48 bytes, behind a ChangeCipherSpec (appendix D.4) or not, or padded, as Java's is. TLS 1.2 (RFC 5246,
  * AES-GCM or ChaCha20): ChangeCipherSpec and Finished, behind a key of X25519 or P-256,
- * or, where a session is resumed, alone.
+ * or, where a session is resumed, alone; the last two sizes are of a Finished alone.
  */
 CW_INLINE int wc_ends_handshake(u32 bytes)
 {
@@ -37,6 +37,8 @@ CW_INLINE int wc_ends_handshake(u32 bytes)
 	case 118:
 	case 51:
 	case 43:
+	case 45:
+	case 37:
 		return 1;
 	default:
 		return 0;
@@ -58,11 +60,27 @@ CW_INLINE int wc_may_be_hello(const struct wc_state *s)
 	return !s->bursts || (s->bursts == 2 && !s->hold_acked);
 }
 
-/* Whether the packet, which answers something, is the second flight of a handshake. */
-CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet *p)
+/* Whether a packet that answers something now may be of the second flight of a handshake. */
+CW_INLINE int wc_is_behind_hello(const struct wc_state *s)
 {
 	return (s->flags & WC_DATA_SEEN) && !wc_in_tls(s) && wc_may_be_hello(s) && s->cur_n == 1 &&
-	       s->packet_max >= WC_TLS_HELLO_MIN && wc_ends_handshake(p->payload_len);
+	       s->packet_max >= WC_TLS_HELLO_MIN;
+}
+
+CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet *p)
+{
+	return wc_is_behind_hello(s) && wc_ends_handshake(p->payload_len);
+}
+
+/*
+ * Where the second flight comes in several packets, as of GnuTLS and Java: its key of X25519 or
+ * P-256, or its ChangeCipherSpec, which Finished follows.
+ */
+CW_INLINE int wc_goes_on_handshake(const struct wc_state *s, const struct est_packet *p)
+{
+	u32 bytes = p->payload_len;
+
+	return (bytes == 6 || bytes == 42 || bytes == 75) && wc_is_behind_hello(s);
 }
 
 /* What a record of TLS 1.3 adds to what is in it. */
@@ -88,13 +106,24 @@ CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet 
 #define WC_HTTP1_MIN (WC_RECORD + 27)
 #define WC_PREFACE_MIN 100u /* bytes, as IP has it */
 /*
- * Without TLS: a PING, known by one that acknowledges as much, beside packets far larger, and in
- * the first bursts also behind the acknowledgement of SETTINGS and WINDOW_UPDATEs. Where it is
+ * Without TLS: the acknowledgement of SETTINGS, in a packet of its own among the first two bursts,
+ * behind a packet with room for the preface, and behind nothing or the server's SETTINGS, of
+ * 9 bytes and 6 for each, with its own acknowledgement or a WINDOW_UPDATE or without. Or a PING,
+ * known by one that acknowledges as much, beside packets far larger, and in
+ * the first bursts also behind the acknowledgement of SETTINGS and WINDOW_UPDATEs. Where one of them is
  * known, WINDOW_UPDATE is, for a stream or for the connection too.
  */
+#define WC_PLAIN_SETTINGS_ACK 9u
+#define WC_PLAIN_PREFACE_MIN 73u /* 24 and 9 bytes, as IP has them */
+#define WC_SETTINGS_MAX 70u
 #define WC_PING 17u
 #define WC_PLAIN_UPDATE 13u
 #define WC_PING_BEHIND_MAX (9 + 2 * WC_PLAIN_UPDATE)
+
+CW_INLINE int wc_seem_settings(u32 bytes)
+{
+	return bytes <= WC_SETTINGS_MAX && (!bytes || (bytes % 6 != 2 && bytes % 6 != 5));
+}
 
 /*
  * Whether so many bytes, of a packet that acknowledges what answers the last request, are
@@ -104,12 +133,17 @@ CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet 
 CW_INLINE int wc_is_control(struct wc_state *s, u32 bytes, u32 answers)
 {
 	if (!wc_in_tls(s)) {
-		if (s->packet_max < WC_TLS_HELLO_MIN)
+		if (bytes == WC_PLAIN_SETTINGS_ACK && s->bursts < 2 && s->packet_max >= WC_PLAIN_PREFACE_MIN &&
+		    wc_seem_settings(answers)) {
+			s->answers = WC_ANSWERS_HTTP2;
+			return 1;
+		}
+		if (s->answers != WC_ANSWERS_HTTP2 && s->packet_max < WC_TLS_HELLO_MIN)
 			return 0;
 		if (bytes == WC_PING &&
 		    answers - WC_PING <= (s->bursts < WC_SETTINGS_BURSTS ? WC_PING_BEHIND_MAX : 0))
-			s->answers = WC_ANSWERS_PINGS;
-		return s->answers == WC_ANSWERS_PINGS &&
+			s->answers = WC_ANSWERS_HTTP2;
+		return s->answers == WC_ANSWERS_HTTP2 &&
 		       (bytes == WC_PING || bytes == WC_PLAIN_UPDATE || bytes == 2 * WC_PLAIN_UPDATE);
 	}
 	if (bytes == WC_SETTINGS_ACK && s->bursts < WC_SETTINGS_BURSTS) {
@@ -134,12 +168,15 @@ CW_INLINE int wc_is_end(const struct wc_state *s, const struct est_packet *p)
 
 /*
  * Whether a connection of HTTP/2 has several streams at a time: its requests leave in
- * several packets, or so many in one that it is larger than one request is.
+ * several packets, or so many in one that it is larger than one request is. Without TLS a
+ * request is often as large, with all that a call of gRPC says of itself.
  */
 #define WC_STREAMS_MIN 300u /* bytes, as IP has it */
 
 CW_INLINE int wc_is_multiplexed(const struct wc_state *s)
 {
+	if (s->answers == WC_ANSWERS_HTTP2 && s->window > 1)
+		return 1;
 	return s->http2 && (s->window > 1 || s->packet_max > WC_STREAMS_MIN);
 }
 

@@ -15,9 +15,10 @@
  * none is larger than the window, and a connection that carries one page shows its
  * window once. Not one of two: a request may come in two packets, its head and its
  * body, and a connection's first one behind the last of its TLS handshake. Where two
- * packets acknowledge as much as one request alone does, again and again, they are
- * one request. A connection that has shown one burst of two, and little else, may have a
- * window of one or two.
+ * packets or more acknowledge as much as one request alone does, again and again, they are
+ * one request. A connection that has shown one burst of several, and little else, may have a
+ * window of one as well: a client that keeps several requests out and one that has sent one
+ * request in several packets send the same from then on.
  */
 #ifndef CAUSEWAY_WINDOW_CHAIN_WINDOW_H
 #define CAUSEWAY_WINDOW_CHAIN_WINDOW_H
@@ -30,8 +31,6 @@
 /* Within so many bursts a window of three or more has mostly shown itself. */
 #define WC_HIST_FEW 4u
 
-/* Two packets that are parts of one request follow each other within this. */
-#define WC_PAIR_NS (1ull * CW_MS_NS)
 /* Bytes that are as many: within an eighth of an octave. */
 #define WC_PAIR_BYTES 1
 /* From so many in a row on they are taken for one request. */
@@ -44,6 +43,13 @@ CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
 
 	if (s->hist[i] < 255)
 		s->hist[i]++;
+}
+
+/* What seemed to be several requests was one. */
+CW_INLINE void wc_window_is_one(struct wc_state *s)
+{
+	__builtin_memset(s->hist + 1, 0, sizeof(s->hist) - 1);
+	s->window = 1;
 }
 
 /* Whether no burst in the histogram has more than one request: words are little endian. */
@@ -69,17 +75,23 @@ CW_INLINE u32 wc_bursts_counted(const struct wc_state *s)
 }
 
 /*
- * Whether W may be two as well as one. In TLS the first request often comes in two packets,
- * behind the handshake or HTTP/2's preface, and clients of HTTP/1.1 keep one outstanding.
+ * Whether W may be another than it seems. Two as well as one: but in TLS the first request often
+ * comes in two packets, behind the handshake or HTTP/2's preface, and clients of HTTP/1.1 keep one
+ * outstanding. One as well as three or more, if of the bursts that say so all but one look like
+ * one request in several packets. And more than the ring holds, unless each burst just fills it.
  */
 CW_INLINE int wc_window_is_ambiguous(const struct wc_state *s)
 {
 	u32 bursts;
 
-	if (!(s->flags & WC_TCP) || s->window != 1 || wc_in_tls(s) || wc_all_single(s))
+	if (!(s->flags & WC_TCP) || wc_all_single(s))
 		return 0;
 	bursts = wc_bursts_counted(s);
-	return bursts >= WC_HIST_FEW && bursts < WC_HIST_SHARE;
+	if (s->window == 1)
+		return !wc_in_tls(s) && bursts >= WC_HIST_FEW && bursts < WC_HIST_SHARE;
+	if (s->window >= WC_RING && s->cur_n != WC_RING)
+		return 1;
+	return s->window > 2 && s->hist[0] >= WC_HIST_FEW && bursts - s->hist[0] <= 1u + s->pairs;
 }
 
 CW_GLOBAL int wc_window_infer(struct wc_state *s)
@@ -129,16 +141,15 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 }
 
 /*
- * Whether the burst b of two packets seems to be one request: it acknowledges what the
- * last one alone did, one response. A window of two has two to acknowledge where two
+ * Whether the burst b of several packets seems to be one request: it acknowledges what the
+ * last one alone did, one response. A larger window has more to acknowledge where its
  * requests leave at once.
  */
 CW_GLOBAL int wc_seems_pair(struct wc_state *s, const struct wc_burst *b)
 {
 	s32 more;
 
-	if (!s || !b || !(s->flags & WC_TCP) || s->window > 2 || !b->acked ||
-	    !s->hold_acked || (u64)s->cur_age << WC_BURST_SHIFT > WC_PAIR_NS)
+	if (!s || !b || !(s->flags & WC_TCP) || !b->acked || !s->hold_acked)
 		return 0;
 	more = (s32)b->acked - (s32)s->hold_acked;
 	if (more < -WC_PAIR_BYTES || more > WC_PAIR_BYTES) {

@@ -15,6 +15,9 @@ use crate::vip_cmd::{Which, server_path, vip_path};
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Of VIPs with cookies the balancer knows no connection that is older than some minutes: a real is
+/// empty once no packet has come to it for so long, besides.
+const QUIET: Duration = Duration::from_secs(10);
 /// How often a line is printed if standard error is not a terminal.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
@@ -27,40 +30,94 @@ pub(crate) fn wait(
 ) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let mut progress = Progress::default();
+    let mut quiet = Quiet::default();
     loop {
-        let open = open(target, which)?;
+        let seen = look(target, which)?;
         let waited = began.elapsed();
-        if open == 0 {
+        let since = quiet.since(seen.unsure_packets, waited);
+        let is_quiet = since.is_none_or(|since| waited >= since + QUIET);
+        if seen.open == 0 && is_quiet {
             progress.end();
-            println!("empty: {reals} has no open connection");
+            let quiet = since.map_or(String::new(), |_| {
+                format!(
+                    ", as far as is known: no packet came for {} s",
+                    QUIET.as_secs()
+                )
+            });
+            println!("empty: {reals} has no open connection{quiet}");
             return Ok(ExitCode::SUCCESS);
         }
         if waited >= timeout {
             progress.end();
+            let what = match seen.open {
+                0 => "packets of connections that are not known still come".to_owned(),
+                open => format!("{open} still open"),
+            };
             eprintln!(
-                "causeway: {open} still open after {} s; it goes on draining",
+                "causeway: {what} after {} s; it goes on draining",
                 waited.as_secs()
             );
             return Ok(ExitCode::FAILURE);
         }
-        progress.tell(open, waited);
+        progress.tell(seen.open, waited);
         thread::sleep(LOOK_EVERY.min(timeout - waited));
     }
 }
 
-/// Connections that are open, by the balancer's estimate.
-fn open(target: &Target, which: &Which) -> anyhow::Result<u64> {
+/// What is seen of a real in the VIPs that it drains in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// Connections that are open, by the balancer's estimate.
+    open: u64,
+    /// Packets to it, where that does not know all; `None`: it does.
+    unsure_packets: Option<u64>,
+}
+
+impl Seen {
+    fn of<'a>(reals: impl IntoIterator<Item = &'a RealView>) -> Self {
+        let add = |seen: Self, real: &RealView| {
+            let is_unsure = !real.cookie_ids.is_empty();
+            let packets = is_unsure.then_some(real.packets);
+            Self {
+                open: seen.open + real.connections_active,
+                unsure_packets: match (seen.unsure_packets, packets) {
+                    (Some(before), Some(more)) => Some(before + more),
+                    (before, more) => before.or(more),
+                },
+            }
+        };
+        reals.into_iter().fold(Self::default(), add)
+    }
+}
+
+/// Since when no packet has come.
+#[derive(Default)]
+struct Quiet {
+    last: Option<(u64, Duration)>,
+}
+
+impl Quiet {
+    fn since(&mut self, packets: Option<u64>, now: Duration) -> Option<Duration> {
+        let packets = packets?;
+        let is_same = self.last.filter(|(before, _)| *before == packets);
+        let (_, since) = is_same.unwrap_or((packets, now));
+        self.last = Some((packets, since));
+        Some(since)
+    }
+}
+
+fn look(target: &Target, which: &Which) -> anyhow::Result<Seen> {
     let real = &which.real;
     let Some(vip) = &which.vip else {
         let reals: Vec<VipReal> = target.get(&server_path(real))?;
-        return Ok(reals.iter().map(|of| of.real.connections_active).sum());
+        return Ok(Seen::of(reals.iter().map(|of| &of.real)));
     };
     let view: VipView = target.get(&vip_path(vip))?;
     let address = real.parse::<IpAddr>();
     let is_it = |view: &&RealView| view.address == *real || view.address.parse() == address;
     let found = view.reals.iter().find(is_it);
     let found = found.with_context(|| format!("{real} is no longer a real of {vip}"))?;
-    Ok(found.connections_active)
+    Ok(Seen::of([found]))
 }
 
 /// How far it is: one line that changes, or one every few seconds for a log.
@@ -90,5 +147,22 @@ impl Progress {
         if self.on_line {
             eprint!("\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_tell_of_connections_that_are_not_known() {
+        let seconds = Duration::from_secs;
+        let mut quiet = Quiet::default();
+        assert_eq!(quiet.since(Some(7), seconds(1)), Some(seconds(1)));
+        assert_eq!(quiet.since(Some(7), seconds(5)), Some(seconds(1)));
+        assert_eq!(quiet.since(Some(8), seconds(9)), Some(seconds(9)));
+        assert_eq!(quiet.since(Some(8), seconds(30)), Some(seconds(9)));
+        // The flow table has all connections.
+        assert_eq!(Quiet::default().since(None, seconds(1)), None);
     }
 }

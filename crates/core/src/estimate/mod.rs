@@ -97,6 +97,8 @@ impl Packet {
     pub const SYN: u8 = 0x02;
     /// The RST bit of `tcp_flags`.
     pub const RST: u8 = 0x04;
+    /// What the program has written ends here.
+    pub const PSH: u8 = 0x08;
     /// The ACK bit of `tcp_flags`.
     pub const ACK: u8 = 0x10;
     /// IP protocol number of TCP.

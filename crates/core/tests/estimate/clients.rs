@@ -112,6 +112,19 @@ impl Client {
         self.push(tcp_request(self.now, self.seq, len, self.ack));
     }
 
+    /// Segments of at most `mss` bytes, of which the last one has PSH set.
+    pub(crate) fn writes(&mut self, mut len: u32, mss: u32) {
+        while len > 0 {
+            let segment = tcp_request(self.now, self.seq, len.min(mss), self.ack);
+            let tcp_flags = Packet::ACK | if len > mss { 0 } else { Packet::PSH };
+            self.push(Packet {
+                tcp_flags,
+                ..segment
+            });
+            len -= len.min(mss);
+        }
+    }
+
     pub(crate) fn acknowledges(&mut self) {
         self.push(tcp_ack(self.now, self.seq, self.ack));
     }

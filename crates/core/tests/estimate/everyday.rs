@@ -2,10 +2,10 @@
 //! What everyday clients do between their requests: they open TLS, send a head and
 //! then its body, pause, and close. None of it is a request, and none hides one.
 
-use causeway_core::estimate::{Packet, Quality, Tally};
+use causeway_core::estimate::{Estimator, Method, Packet, Quality, Tally};
 
 use super::against_oracle::{by_the_c, by_the_oracle};
-use super::clients::{Client, REQUEST, RESPONSE, SERVICE_NS, START_NS, off_pct, tcp_syn};
+use super::clients::{Client, REQUEST, RESPONSE, SERVICE_NS, START_NS, off_pct, tally, tcp_syn};
 use super::workload::Rng;
 
 const US: u64 = 1_000;
@@ -88,6 +88,223 @@ fn one_request_in_two_packets_widens_no_window() {
         let off = off_pct(&tally, SERVICE_NS);
         assert!(off.abs() < 1.0, "{permille} in 1000: {off} %");
     }
+}
+
+/// What is measured by each of these times, and behind the last one.
+fn measured_until(packets: &[Packet], times: &[u64]) -> Vec<Tally> {
+    let mut flow = Estimator::new(&Method::WindowChain);
+    let mut tallies = vec![Tally::default(); times.len() + 1];
+    let mut add = |sample: &_, when_ns| {
+        let at = times.iter().take_while(|end| when_ns >= **end).count();
+        tallies[at].add(sample);
+    };
+    for packet in packets {
+        for sample in flow.packet(packet).iter() {
+            add(sample, sample.when_ns);
+        }
+    }
+    for sample in flow.finish().iter() {
+        add(sample, sample.when_ns);
+    }
+    tallies
+}
+
+#[test]
+fn a_request_in_many_packets_is_one_once_three_have_shown_it() {
+    // Chunked bodies, whose program writes each chunk by itself.
+    for parts in [3, 5, 10, 20] {
+        let mut client = Client::new(true);
+        let mut ends = Vec::new();
+        for n in 1..=300_u64 {
+            if n % 10 == 0 {
+                for _ in 0..parts {
+                    client.sends(200);
+                    client.pauses(50 * US);
+                }
+                client.receives(SERVICE_NS - parts * 50 * US, RESPONSE);
+            } else {
+                client.asks(1);
+            }
+            if n % 50 == 0 {
+                ends.push(client.now);
+            }
+        }
+        let tallies = measured_until(&client.packets, &ends);
+        for (at, tally) in tallies[..6].iter().enumerate() {
+            let off = off_pct(tally, SERVICE_NS);
+            let quality = tally.confidence().quality;
+            assert!(
+                off.abs() < 2.0 || quality == Quality::Low,
+                "{parts} parts, epoch {at}: {off} %, {quality:?}"
+            );
+            assert!(
+                at == 0 || off.abs() < 2.0,
+                "{parts} parts, epoch {at}: {off} %"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_opening_of_several_packets_says_nothing_sure_about_the_window() {
+    let mut client = Client::new(true);
+    for _ in 0..3 {
+        client.sends(REQUEST);
+    }
+    client.receives(SERVICE_NS, RESPONSE);
+    client.asks(60);
+    assert_eq!(client.measured().confidence().quality, Quality::Low);
+}
+
+#[test]
+fn more_than_sixteen_requests_at_a_time_are_not_told_apart() {
+    let mut client = Client::new(true);
+    for _ in 0..4 {
+        // Pages of sixty requests, twenty at a time, each answered 20 ms later.
+        (0..20).for_each(|_| client.sends(REQUEST));
+        client.receives(20 * MS, RESPONSE);
+        for _ in 0..40 {
+            client.sends(REQUEST);
+            client.receives(MS, RESPONSE);
+        }
+        (0..19).for_each(|_| client.receives(MS, RESPONSE));
+        client.acknowledges();
+        client.pauses(300 * MS);
+    }
+    assert_eq!(client.measured().confidence().quality, Quality::Low);
+    // As many as are told apart, always at once.
+    let mut client = Client::new(true);
+    for _ in 0..100 {
+        (0..16).for_each(|_| client.sends(REQUEST));
+        client.receives(SERVICE_NS, 16 * RESPONSE);
+    }
+    let tally = client.measured();
+    assert_eq!(
+        (tally.window, tally.confidence().quality),
+        (16, Quality::High)
+    );
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 1.0);
+}
+
+#[test]
+fn segments_without_psh_have_more_of_their_request_behind_them() {
+    for mss in [536, 1188, 1448] {
+        let mut rng = Rng(u64::from(mss));
+        let mut client = Client::new(true);
+        for _ in 0..300 {
+            client.writes(100 + rng.below(7900) as u32, mss);
+            client.receives(SERVICE_NS, RESPONSE);
+        }
+        client.closes(FIN);
+        let tally = client.measured();
+        assert_eq!((tally.window, tally.samples()), (1, 300), "MSS {mss}");
+        assert!(off_pct(&tally, SERVICE_NS).abs() < 0.2, "MSS {mss}");
+        assert_eq!(tally.confidence().quality, Quality::High, "MSS {mss}");
+    }
+}
+
+#[test]
+fn a_handshake_of_tls_may_come_in_several_packets() {
+    // GnuTLS, Java; TLS 1.2 of Java, with X25519 and P-256.
+    for (flight, version) in [
+        (&[6, 74][..], 13),
+        (&[6, 90], 13),
+        (&[42, 6, 45], 12),
+        (&[75, 6, 37], 12),
+    ] {
+        let mut client = Client::new(true);
+        hello(&mut client);
+        for bytes in flight {
+            client.sends(*bytes);
+            client.pauses(100 * US);
+        }
+        if version == 12 {
+            client.receives(300 * US, 51);
+        }
+        client.asks(150);
+        client.closes(FIN);
+        let tally = client.measured();
+        assert_eq!((tally.window, tally.samples()), (1, 150), "{flight:?}");
+        assert!(off_pct(&tally, SERVICE_NS).abs() < 0.2, "{flight:?}");
+    }
+}
+
+#[test]
+fn a_request_that_was_not_seen_makes_no_latency_of_two_responses_and_a_pause() {
+    let mut client = Client::new(true);
+    for n in 0..400 {
+        client.asks(1);
+        // Answers leave anywhere in their ticks.
+        client.pauses(30 * MS + n * 137 * US % MS);
+    }
+    let whole = tally(
+        &mut Estimator::new(&Method::WindowChain),
+        client.packets.clone(),
+    );
+    // A capture that has lost one request in fifty.
+    let mut n = 0;
+    client.packets.retain(|packet| {
+        n += u32::from(packet.payload_len > 0);
+        packet.payload_len == 0 || n % 50 != 0
+    });
+    let lossy = client.measured();
+    assert!(lossy.samples() + 20 > whole.samples());
+    let off = off_pct(&lossy, whole.mean_ns().expect("samples") as u64);
+    assert!(off.abs() < 0.5, "{off} %");
+}
+
+#[test]
+fn a_reset_that_acknowledges_the_response_dates_it() {
+    // wget closes with records of TLS unread.
+    let mut client = Client::new(true);
+    client.asks(1);
+    client.closes(Packet::RST | Packet::ACK);
+    let tally = client.measured();
+    assert_eq!(tally.samples(), 1);
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 0.2);
+    // One that acknowledges nothing does not.
+    let mut client = Client::new(true);
+    client.asks(1);
+    client.closes(Packet::RST);
+    assert_eq!(client.measured().samples(), 0);
+}
+
+#[test]
+fn http2_without_tls_is_known_by_its_settings() {
+    // Preface, SETTINGS and the first request; then the acknowledgement of the server's SETTINGS.
+    let opens = || {
+        let mut client = Client::new(true);
+        client.sends(69);
+        client.pauses(100 * US);
+        client.sends(9);
+        client.receives(SERVICE_NS, RESPONSE);
+        client
+    };
+    let mut client = opens();
+    for _ in 0..150 {
+        client.asks(1);
+        // WINDOW_UPDATEs are no requests.
+        client.sends(26);
+    }
+    let tally = client.measured();
+    assert_eq!((tally.window, tally.samples()), (1, 150));
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 1.0);
+    assert_eq!(tally.confidence().quality, Quality::High);
+    // Several streams: which response a request follows is not to be seen.
+    let mut client = opens();
+    for _ in 0..30 {
+        (0..4).for_each(|_| client.sends(30));
+        client.receives(SERVICE_NS, 4 * RESPONSE);
+    }
+    assert_eq!(client.measured().confidence().quality, Quality::Low);
+    // So short a command of another protocol, behind an answer of another length.
+    let mut client = Client::new(true);
+    client.sends(69);
+    client.receives(SERVICE_NS, 11);
+    client.sends(9);
+    client.receives(SERVICE_NS, 11);
+    client.asks(20);
+    assert_eq!(client.measured().samples(), 21);
 }
 
 #[test]

@@ -19,8 +19,6 @@ const BURST_MAX: usize = 255;
 #[derive(Clone, Debug)]
 struct Burst {
     at: u64,
-    /// Its last packet, which may be a part of its last request.
-    until: u64,
     requests: Vec<u64>,
     strays: usize,
     idle: u64,
@@ -85,8 +83,10 @@ pub(crate) struct Oracle {
     tls: bool,
     http2: bool,
     settings: bool,
-    /// HTTP/2 without TLS sends PINGs.
+    /// HTTP/2 without TLS, as its SETTINGS or PINGs show.
     pings: bool,
+    /// The client sets PSH at the end of what it writes.
+    pushes: bool,
     /// The last packet belongs to a request of several full ones.
     last_long: bool,
     /// The client has sent a request as soon as it could.
@@ -97,7 +97,7 @@ pub(crate) struct Oracle {
     interim: u32,
     /// Bytes that the last burst of one request acknowledged, in eighths of an octave.
     lone: f64,
-    /// Bursts of two in a row that acknowledged as much, 0 to 3.
+    /// Bursts of several in a row that acknowledged as much, 0 to 3.
     pairs: u32,
     /// Mean time of the last silent ACKs, and how many they are.
     silent: (u64, u64),
@@ -349,11 +349,15 @@ impl Oracle {
             return;
         };
         let mut n = b.n().saturating_sub(b.strays.min(3));
-        if tcp && self.seems_pair(&b) {
-            n = 1;
+        if tcp && self.seems_one(&b) {
+            if b.n() == 2 && self.window <= 2 {
+                n = 1;
+            }
             if self.pairs == 3 {
+                n = 1;
                 b.requests = vec![b.at];
-                self.sizes.remove(&2);
+                self.sizes.retain(|size, _| *size == 1);
+                self.window = 1;
             }
         }
         if b.n() == 1 {
@@ -396,12 +400,10 @@ impl Oracle {
         tcp && several && b.idle > US && Some(2 * b.idle) < longest.map(|age| age.max(self.latency))
     }
 
-    /// Whether two packets close together are one request: they acknowledge as much as
-    /// the last request alone.
-    fn seems_pair(&mut self, b: &Burst) -> bool {
+    /// Whether several packets are one request: they acknowledge as much as the last request alone.
+    fn seems_one(&mut self, b: &Burst) -> bool {
         let eighths = eighths(b.acked);
-        let close = b.n() == 2 && b.until - b.at <= MS;
-        if !close || self.window > 2 || eighths == 0.0 || self.lone == 0.0 {
+        if b.n() < 2 || eighths == 0.0 || self.lone == 0.0 {
             return false;
         }
         let alike = (eighths - self.lone).abs() <= 1.0;
@@ -412,7 +414,16 @@ impl Oracle {
         alike
     }
 
-    /// Whether a packet is the second flight of a handshake of TLS, by its size.
+    /// Whether a packet that answers something may be of the second flight of a handshake of TLS.
+    fn is_behind_hello(&self) -> bool {
+        let one = self.open.as_ref().is_some_and(|open| open.n() == 1);
+        // Behind a request for TLS, whose answer is one byte.
+        let behind = self.open.as_ref().is_some_and(|open| open.acked == 1);
+        let begins = self.closed == 0 || self.closed == 1 && behind;
+        !self.tls && begins && one && self.longest >= 200
+    }
+
+    /// Whether it ends that flight, by its size.
     fn ends_handshake(&self, p: &Packet) -> bool {
         let change_cipher_spec = 6;
         // A record's head, type and tag (TLS 1.3), or head, nonce and tag (1.2).
@@ -423,12 +434,15 @@ impl Oracle {
         let sizes_12 = finished_12
             .iter()
             .flat_map(|f| key.map(|key| key + change_cipher_spec + f));
-        let one = self.open.as_ref().is_some_and(|open| open.n() == 1);
-        let mut sizes = sizes_13.chain(sizes_12);
-        // Behind a request for TLS, whose answer is one byte.
-        let behind = self.open.as_ref().is_some_and(|open| open.acked == 1);
-        let begins = self.closed == 0 || self.closed == 1 && behind;
-        !self.tls && begins && one && self.longest >= 200 && sizes.any(|size| size == p.payload_len)
+        // One that Java pads, and those that come behind a ChangeCipherSpec of their own.
+        let apart = finished_12.into_iter().chain([90]);
+        let mut sizes = sizes_13.chain(sizes_12).chain(apart);
+        self.is_behind_hello() && sizes.any(|size| size == p.payload_len)
+    }
+
+    /// Whether it is a part of that flight: the key, or a ChangeCipherSpec.
+    fn goes_on_handshake(&self, p: &Packet) -> bool {
+        self.is_behind_hello() && [6, 5 + 4 + 1 + 32, 5 + 4 + 1 + 65].contains(&p.payload_len)
     }
 
     /// Whether a record of TLS 1.3, 22 bytes and its contents, is a frame of HTTP/2 that
@@ -436,8 +450,19 @@ impl Oracle {
     fn is_control(&mut self, p: &Packet) -> bool {
         let answer = self.request_ack.map_or(0, |ack| p.ack.wrapping_sub(ack));
         if !self.tls {
+            // SETTINGS' acknowledgement, behind the server's SETTINGS: 9 bytes and 6 for each of
+            // them, with its own acknowledgement or a WINDOW_UPDATE beside them, or without.
+            let behind = [0, 9, 13, 22].into_iter().any(|beside| {
+                let frame = answer.checked_sub(beside);
+                frame.is_some_and(|frame| frame >= 9 && frame % 6 == 3)
+            });
+            let settings = answer == 0 || answer <= 70 && behind;
+            if p.payload_len == 9 && self.closed < 2 && self.longest >= 73 && settings {
+                self.pings = true;
+                return true;
+            }
             // PING and its answer are as long, and there are packets far longer.
-            let beside_longer = self.longest >= 200;
+            let beside_longer = self.pings || self.longest >= 200;
             // At first behind SETTINGS' acknowledgement and two WINDOW_UPDATEs.
             let longest = if self.closed < 4 { 17 + 9 + 26 } else { 17 };
             self.pings |= beside_longer && p.payload_len == 17 && (17..=longest).contains(&answer);
@@ -542,12 +567,11 @@ impl Oracle {
         let more = self.ack_max.filter(|&max| after(p.ack, max));
         let acked = more
             .map(|max| p.ack.wrapping_sub(max))
-            .filter(|&acked| p.tcp_flags & Packet::RST == 0 && acked > 1);
+            .filter(|&acked| p.tcp_flags & Packet::ACK != 0 && acked > 1);
         let known = gap < 120_000 * MS && (acked.is_some() || self.silence_since.is_some());
         let idle = self.idle(p.t_ns, gap, acked, lag, true).unwrap_or(0);
         let root = Burst {
             at: p.t_ns,
-            until: p.t_ns,
             requests: Vec::new(),
             strays: 0,
             idle,
@@ -682,12 +706,15 @@ impl Oracle {
         let t = p.t_ns;
         let gap = self.last.map_or(0, |last| t - last);
         let (mut late, mut advances, mut new_ack) = (false, false, false);
+        let mut missing = false;
         let (mut acked, mut acked_since) = (0, 0);
         if tcp {
+            let next = self.seq_max;
             let order = self.sequence(p);
             if order == 2 {
                 return;
             }
+            missing = order == 0 && next.is_some_and(|next| next != p.seq);
             if self.is_control(p) {
                 return self.pure_ack(p, true);
             }
@@ -701,11 +728,14 @@ impl Oracle {
                 }
                 self.ack_max = Some(p.ack);
             }
+            if advances && self.goes_on_handshake(p) {
+                return;
+            }
             if advances && self.ends_handshake(p) {
                 self.longest = 0;
                 let answered = self.silence_since.unwrap_or(t) - (t - gap);
                 self.handshake = self.handshake.min(answered);
-                self.tls = self.closed == 0 && matches!(p.payload_len, 58 | 64 | 74 | 80);
+                self.tls = self.closed == 0 && matches!(p.payload_len, 58 | 64 | 74 | 80 | 90);
                 return self.begin_requests();
             }
             if advances {
@@ -715,17 +745,24 @@ impl Oracle {
         } else {
             advances |= gap > (self.latency / 10).clamp(20 * US, 200 * US);
         }
-        let full = if p.ip_len > 1500 {
-            // Several segments in one buffer, or a jumbo frame.
-            let header = p.ip_len - p.payload_len;
-            let fills = |mtu: u32| p.payload_len.is_multiple_of(mtu - header);
-            matches!(p.ip_len, 8896 | 9000 | 9001)
-                || fills(1500)
-                || self.longest >= 1280 && fills(self.longest)
-        } else {
-            self.longest = self.longest.max(p.ip_len);
-            p.ip_len >= 1280 && p.ip_len == self.longest
-        };
+        let pushes = tcp && p.tcp_flags & Packet::PSH != 0;
+        if pushes && !self.pushes {
+            self.pushes = true;
+            self.last_long = self.last.is_some() && !advances;
+        }
+        let more = tcp && self.pushes && !pushes;
+        let full = more
+            || if p.ip_len > 1500 {
+                // Several segments in one buffer, or a jumbo frame.
+                let header = p.ip_len - p.payload_len;
+                let fills = |mtu: u32| p.payload_len.is_multiple_of(mtu - header);
+                matches!(p.ip_len, 8896 | 9000 | 9001)
+                    || fills(1500)
+                    || self.longest >= 1280 && fills(self.longest)
+            } else {
+                self.longest = self.longest.max(p.ip_len);
+                p.ip_len >= 1280 && p.ip_len == self.longest
+            };
         let within = if tcp && !advances { 120_000 * MS } else { MS };
         let was_full = std::mem::replace(&mut self.last_full, full);
         let was_long = std::mem::replace(&mut self.last_long, false) && !advances;
@@ -744,9 +781,6 @@ impl Oracle {
         let k = if tcp { 1 } else { self.requests(p, full) };
         let silence = self.silence_since.take();
         let before = self.last.replace(t);
-        if let Some(open) = self.open.as_mut().filter(|_| rest || !advances) {
-            open.until = t;
-        }
         if rest {
             return;
         }
@@ -755,7 +789,8 @@ impl Oracle {
             (false, _) => gap >= 200 * MS,
             (true, since) => since.is_some_and(|since| t - since >= 30 * MS),
         };
-        let mut fresh = before.is_none() || !tcp && idle || gap >= 120_000 * MS;
+        let unseen = missing && advances && self.window == 1;
+        let mut fresh = before.is_none() || !tcp && idle || gap >= 120_000 * MS || unseen;
         let mut idle = 0;
         if let (true, false, Some(before), Some(since)) = (fresh, tcp, before, silence)
             && gap < 120_000 * MS
@@ -811,7 +846,6 @@ impl Oracle {
         }
         self.open = Some(Burst {
             at,
-            until: t,
             requests: vec![at; k],
             strays: 0,
             idle,
