@@ -101,6 +101,7 @@ CW_INLINE void wc_begin_requests(struct wc_state *s, u64 t_ns)
 	s->tcp.hole[0].len = 0;
 	s->tcp.hole[1].len = 0;
 	s->cur_n = 0;
+	s->cur_late = 0;
 	s->packet_max = 0;
 	s->silence = 0;
 	s->late_ack = 0;
@@ -134,8 +135,10 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p, u64 no
 		s->flags |= WC_ACK_SEEN;
 		tcp->ack_max = p->ack;
 	}
-	if (r->advances && wc_goes_on_handshake(s, p))
+	if (r->advances && wc_goes_on_handshake(s, p)) {
+		s->cur_late++;
 		return 0;
+	}
 	if (r->advances && wc_is_handshake(s, p)) {
 		wc_begin_requests(s, now_ns);
 		/* Rules for HTTP are not for a protocol that asked for TLS. */
@@ -185,6 +188,9 @@ CW_INLINE int wc_is_fresh(const struct wc_state *s, const struct wc_request *r, 
 	if (!(s->flags & WC_DATA_SEEN) || r->gap_ns >= WC_FORGET_NS)
 		return 1;
 	if (r->missing && r->advances && s->window == 1)
+		return 1;
+	/* What was taken for parts of a handshake was none. */
+	if (tcp && r->advances && s->cur_n == 1 && s->cur_late)
 		return 1;
 	return !tcp && wc_was_idle(s, r->gap_ns);
 }
@@ -554,6 +560,7 @@ CW_INLINE int wc_data(struct wc_state *s, const struct est_packet *p, struct wc_
 			/* All of it is one request, cut where its program wrote it. */
 			s->cur_n = 1;
 			s->cur_off = 0;
+			s->cur_late = 0;
 		}
 		if (seen && wc_is_interim(s, r)) {
 			rest = 1;

@@ -401,6 +401,9 @@ CW_INLINE void wc_close_burst(struct wc_state *s, u64 next_ns, u64 idle_ns, int 
 			b.n = 1;
 			b.off = 0;
 			wc_window_is_one(s);
+			/* One is out, the newest; the others were its parts. */
+			if (s->ring_len > 1)
+				wc_ring_drop(s, s->ring_len - 1u);
 		}
 	}
 	wc_window_update(s, n);

@@ -200,7 +200,7 @@ CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 n
 	if (s->flags & WC_DATA_SEEN) {
 		if (!wc_trusts_silence(s))
 			wc_ack_arrived(s, weight, gap);
-		s->silence = CW_MIN((gap >> WC_IDLE_SHIFT) + 1, WC_30_BITS) & WC_30_BITS;
+		s->silence = CW_MIN((gap >> WC_IDLE_SHIFT) + 1, WC_29_BITS) & WC_29_BITS;
 	}
 }
 

@@ -20,7 +20,7 @@
  *   4      cur_idle     1 us      36 min        subtracted from a latency; 31 bits
  *   4      cur_off      256 ns    18 min        a sum over the burst
  *   4      hold_gap     16 ns     68 s          as cur_age
- *   4      silence      1 us      18 min        compared with 2 ms; 30 bits
+ *   4      silence      1 us      9 min         compared with 2 ms; 29 bits
  *   4      latency      16 ns     68 s          thresholds only
  *   4      ack_mean     1 us      73 min        half-weight samples; a time modulo
  *                                               2^32 where silent ACKs are trusted
@@ -120,7 +120,7 @@ struct wc_datagram {
 };
 
 #define WC_31_BITS 0x7fffffffu /* the most that cur_idle holds, */
-#define WC_30_BITS 0x3fffffffu /* and silence */
+#define WC_29_BITS 0x1fffffffu /* and silence */
 
 struct wc_state {
 	u64 last_ns; /* last data packet */
@@ -132,9 +132,10 @@ struct wc_state {
 	u32 cur_undated : 1; /* and the response before it may have come at another time */
 	u32 cur_off;  /* sum over its requests of the time since its start */
 	u32 hold_gap; /* from the start of the held burst to cur's start */
-	u32 silence : 30;  /* 1 + from last_ns to the last pure ACK; 0: none */
-	u32 late_ack : 1;  /* one after that seems to have been delayed */
+	u32 silence : 29;  /* 1 + from last_ns to the last pure ACK; 0: none */
 	u32 pushes : 1;	   /* a segment had PSH set: one without has more of its request behind it */
+	u32 pings : 1;	   /* HTTP/2 without TLS has sent PINGs */
+	u32 late_ack : 1;  /* a pure ACK after that seems to have been delayed */
 	u32 latency;  /* tracked median */
 	u32 ack_mean; /* from cur's start to the ACKs since, mean by bytes; or the
 		       * mean time of silent ACKs, see window_chain_silent.h */

@@ -74,13 +74,14 @@ CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet 
 
 /*
  * Where the second flight comes in several packets, as of GnuTLS and Java: its key of X25519 or
- * P-256, or its ChangeCipherSpec, which Finished follows.
+ * P-256, or its ChangeCipherSpec, which Finished follows. They are counted in cur_late, which is
+ * else 0 where the open burst has one request.
  */
 CW_INLINE int wc_goes_on_handshake(const struct wc_state *s, const struct est_packet *p)
 {
 	u32 bytes = p->payload_len;
 
-	return (bytes == 6 || bytes == 42 || bytes == 75) && wc_is_behind_hello(s);
+	return (bytes == 6 || bytes == 42 || bytes == 75) && s->cur_late < 2 && wc_is_behind_hello(s);
 }
 
 /* What a record of TLS 1.3 adds to what is in it. */
@@ -110,8 +111,9 @@ CW_INLINE int wc_goes_on_handshake(const struct wc_state *s, const struct est_pa
  * behind a packet with room for the preface, and behind nothing or the server's SETTINGS, of
  * 9 bytes and 6 for each, with its own acknowledgement or a WINDOW_UPDATE or without. Or a PING,
  * known by one that acknowledges as much, beside packets far larger, and in
- * the first bursts also behind the acknowledgement of SETTINGS and WINDOW_UPDATEs. Where one of them is
- * known, WINDOW_UPDATE is, for a stream or for the connection too.
+ * the first bursts also behind the acknowledgement of SETTINGS and WINDOW_UPDATEs. Where PINGs are
+ * known, WINDOW_UPDATE is, for a stream or for the connection too; else where nothing or much is
+ * acknowledged, as requests may be as short.
  */
 #define WC_PLAIN_SETTINGS_ACK 9u
 #define WC_PLAIN_PREFACE_MIN 73u /* 24 and 9 bytes, as IP has them */
@@ -140,11 +142,17 @@ CW_INLINE int wc_is_control(struct wc_state *s, u32 bytes, u32 answers)
 		}
 		if (s->answers != WC_ANSWERS_HTTP2 && s->packet_max < WC_TLS_HELLO_MIN)
 			return 0;
-		if (bytes == WC_PING &&
+		if (bytes == WC_PING && s->packet_max >= WC_TLS_HELLO_MIN &&
 		    answers - WC_PING <= (s->bursts < WC_SETTINGS_BURSTS ? WC_PING_BEHIND_MAX : 0))
+			s->pings = 1;
+		if (s->pings)
 			s->answers = WC_ANSWERS_HTTP2;
-		return s->answers == WC_ANSWERS_HTTP2 &&
-		       (bytes == WC_PING || bytes == WC_PLAIN_UPDATE || bytes == 2 * WC_PLAIN_UPDATE);
+		if (s->answers != WC_ANSWERS_HTTP2)
+			return 0;
+		if (s->pings && bytes == WC_PING)
+			return 1;
+		return (bytes == WC_PLAIN_UPDATE || bytes == 2 * WC_PLAIN_UPDATE) &&
+		       (s->pings || !answers || answers >= WC_UPDATE_BYTES);
 	}
 	if (bytes == WC_SETTINGS_ACK && s->bursts < WC_SETTINGS_BURSTS) {
 		s->http2 = 1;

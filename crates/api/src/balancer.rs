@@ -347,6 +347,9 @@ pub struct RealView {
     pub connections_closed: u64,
     /// Estimate of connections open now.
     pub connections_active: u64,
+    /// Whether some may be open that are not in it: the flow table does not have all of them.
+    #[serde(default)]
+    pub connections_estimated: bool,
     /// Load by the VIP's measure, in its unit; absent if it is not known.
     pub load: Option<f64>,
     /// Requests.

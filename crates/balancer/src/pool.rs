@@ -10,7 +10,7 @@ use causeway_core::control::{
     ControlParams, Controller, Decision, Law, Member, Reading, RealDecision, Sampling,
 };
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
-use causeway_dataplane::{Picking, RealId, SourceRing, VipId, VipRings};
+use causeway_dataplane::{Picking, Protocol, RealId, SourceRing, VipId, VipRings};
 
 use super::headcount::Headcount;
 use super::health::is_probed;
@@ -529,7 +529,9 @@ impl Pool {
 
     /// Whether the flow table has all of its connections.
     pub(super) fn is_remembered(&self) -> bool {
-        self.vip.flow_table && self.vip.cookie.is_none() && !self.vip.stateful
+        // Flows of UDP do not end.
+        let is_tcp = self.vip.protocol == Protocol::Tcp;
+        is_tcp && self.vip.flow_table && self.vip.cookie.is_none() && !self.vip.stateful
     }
 
     /// Whether the data plane counts open connections for the scheduler.

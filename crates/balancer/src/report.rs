@@ -221,6 +221,7 @@ fn real(
         connections_opened: totals.conns_opened,
         connections_closed: totals.conns_closed,
         connections_active: engine.active(member.id),
+        connections_estimated: counters.is_none_or(RealCounters::ages),
         load: member.load,
         requests: totals.requests,
         latency: counters.map_or_else(LatencyView::default, RealCounters::latency),

@@ -238,7 +238,7 @@ impl TransportEngine {
     pub fn is_cut_off(&self) -> bool {
         let since = self.cut_off_ns.filter(|_| !self.paths.any_alive());
         since.is_some_and(|since_ns| {
-            self.clock_ns.saturating_sub(since_ns) > self.config.frame_lifetime_ns
+            self.clock_ns.saturating_sub(since_ns) > self.frame_lifetime_ns()
         })
     }
 
@@ -354,7 +354,10 @@ impl TransportEngine {
     /// `poll_transmit` give its results.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.clock_ns = now_ns;
-        self.slowest_rtt_ns = self.paths.slowest_rtt_ns();
+        // What is out when the last path dies is not older for it.
+        if self.paths.any_alive() {
+            self.slowest_rtt_ns = self.paths.slowest_rtt_ns();
+        }
         self.cut_off_ns = match self.paths.any_alive() {
             true => None,
             false => self.cut_off_ns.or(Some(now_ns)),

@@ -15,8 +15,8 @@ use crate::vip_cmd::{Which, server_path, vip_path};
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Of VIPs with cookies the balancer knows no connection that is older than some minutes: a real is
-/// empty once no packet has come to it for so long, besides.
+/// Where the flow table does not have all connections, as with cookies, the balancer knows none that is
+/// older than some minutes: a real is empty once no packet has come to it for so long, besides.
 const QUIET: Duration = Duration::from_secs(10);
 /// How often a line is printed if standard error is not a terminal.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -35,13 +35,14 @@ pub(crate) fn wait(
         let seen = look(target, which)?;
         let waited = began.elapsed();
         let since = quiet.since(seen.unsure_packets, waited);
-        let is_quiet = since.is_none_or(|since| waited >= since + QUIET);
+        let quiet_for = QUIET.min(timeout);
+        let is_quiet = since.is_none_or(|since| waited >= since + quiet_for);
         if seen.open == 0 && is_quiet {
             progress.end();
             let quiet = since.map_or(String::new(), |_| {
                 format!(
                     ", as far as is known: no packet came for {} s",
-                    QUIET.as_secs()
+                    quiet_for.as_secs()
                 )
             });
             println!("empty: {reals} has no open connection{quiet}");
@@ -76,7 +77,7 @@ struct Seen {
 impl Seen {
     fn of<'a>(reals: impl IntoIterator<Item = &'a RealView>) -> Self {
         let add = |seen: Self, real: &RealView| {
-            let is_unsure = !real.cookie_ids.is_empty();
+            let is_unsure = real.connections_estimated && real.packets > 0;
             let packets = is_unsure.then_some(real.packets);
             Self {
                 open: seen.open + real.connections_active,

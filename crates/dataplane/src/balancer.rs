@@ -301,6 +301,8 @@ impl LoadBalancer {
         };
         balancer.finish_removals(&mut registry)?;
         balancer.choose_table_seed()?;
+        // A predecessor of another layout may not have known it.
+        balancer.set_vip_first(&registry)?;
         *balancer.registry() = registry;
         Ok(balancer)
     }

@@ -127,10 +127,19 @@ fn wait_together<T: Sync, R: Send>(
     if items.len() <= part {
         return Ok(vec![each(items)?]);
     }
+    let each = &each;
     thread::scope(|scope| {
-        let parts = items.chunks(part);
-        let threads: Vec<_> = parts.map(|part| scope.spawn(|| each(part))).collect();
-        let results = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        let begin = |part| {
+            let thread = thread::Builder::new().spawn_scoped(scope, move || each(part));
+            // Where no thread is to be had, the part waits for itself.
+            thread.map_err(|_| each(part))
+        };
+        let threads: Vec<_> = items.chunks(part).map(begin).collect();
+        let end = |thread: std::result::Result<thread::ScopedJoinHandle<'_, _>, _>| match thread {
+            Ok(thread) => thread.join(),
+            Err(result) => Ok(result),
+        };
+        let results = threads.into_iter().map(end);
         results
             .map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
             .collect()

@@ -230,6 +230,23 @@ fn a_handshake_of_tls_may_come_in_several_packets() {
 }
 
 #[test]
+fn short_requests_behind_a_long_one_are_no_handshake() {
+    // A WebSocket: its request for it, then messages of 36 bytes.
+    let mut client = Client::new(true);
+    client.sends(300);
+    client.receives(SERVICE_NS, 129);
+    for _ in 0..50 {
+        client.sends(42);
+        client.receives(SERVICE_NS, 42);
+        client.pauses(1000 * MS);
+    }
+    client.asks(20);
+    let tally = client.measured();
+    assert!(tally.samples() >= 65, "{tally:?}");
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 10.0, "{tally:?}");
+}
+
+#[test]
 fn a_request_that_was_not_seen_makes_no_latency_of_two_responses_and_a_pause() {
     let mut client = Client::new(true);
     for n in 0..400 {
@@ -282,7 +299,8 @@ fn http2_without_tls_is_known_by_its_settings() {
     };
     let mut client = opens();
     for _ in 0..150 {
-        client.asks(1);
+        client.sends(REQUEST);
+        client.receives(SERVICE_NS, 5000);
         // WINDOW_UPDATEs are no requests.
         client.sends(26);
     }

@@ -83,8 +83,11 @@ pub(crate) struct Oracle {
     tls: bool,
     http2: bool,
     settings: bool,
-    /// HTTP/2 without TLS, as its SETTINGS or PINGs show.
+    /// HTTP/2 without TLS, as its SETTINGS or PINGs show; that it sends PINGs.
+    plain: bool,
     pings: bool,
+    /// Parts of a handshake that its end has not followed yet.
+    parts: u32,
     /// The client sets PSH at the end of what it writes.
     pushes: bool,
     /// The last packet belongs to a request of several full ones.
@@ -358,6 +361,8 @@ impl Oracle {
                 b.requests = vec![b.at];
                 self.sizes.retain(|size, _| *size == 1);
                 self.window = 1;
+                let parts = self.outstanding.len().saturating_sub(1);
+                self.outstanding.drain(..parts);
             }
         }
         if b.n() == 1 {
@@ -442,7 +447,8 @@ impl Oracle {
 
     /// Whether it is a part of that flight: the key, or a ChangeCipherSpec.
     fn goes_on_handshake(&self, p: &Packet) -> bool {
-        self.is_behind_hello() && [6, 5 + 4 + 1 + 32, 5 + 4 + 1 + 65].contains(&p.payload_len)
+        let size = [6, 5 + 4 + 1 + 32, 5 + 4 + 1 + 65].contains(&p.payload_len);
+        size && self.parts < 2 && self.is_behind_hello()
     }
 
     /// Whether a record of TLS 1.3, 22 bytes and its contents, is a frame of HTTP/2 that
@@ -458,16 +464,20 @@ impl Oracle {
             });
             let settings = answer == 0 || answer <= 70 && behind;
             if p.payload_len == 9 && self.closed < 2 && self.longest >= 73 && settings {
-                self.pings = true;
+                self.plain = true;
                 return true;
             }
             // PING and its answer are as long, and there are packets far longer.
-            let beside_longer = self.pings || self.longest >= 200;
+            let beside_longer = self.longest >= 200;
             // At first behind SETTINGS' acknowledgement and two WINDOW_UPDATEs.
             let longest = if self.closed < 4 { 17 + 9 + 26 } else { 17 };
             self.pings |= beside_longer && p.payload_len == 17 && (17..=longest).contains(&answer);
             // One WINDOW_UPDATE, or two.
-            return beside_longer && self.pings && matches!(p.payload_len, 17 | 13 | 26);
+            self.plain |= self.pings;
+            let update = matches!(p.payload_len, 13 | 26);
+            let much = answer == 0 || answer >= 4096;
+            return self.pings && p.payload_len == 17
+                || self.plain && update && (self.pings || much);
         }
         let settings = p.payload_len == 22 + 9;
         if settings && self.closed < 4 {
@@ -482,6 +492,7 @@ impl Oracle {
     /// What was outstanding was a handshake of TLS, or the connection is over.
     fn begin_requests(&mut self) {
         self.open = None;
+        self.parts = 0;
         self.outstanding.clear();
         (self.last, self.seq_max, self.request_ack) = (None, None, None);
         (self.silence_since, self.last_full, self.bound) = (None, false, false);
@@ -497,7 +508,7 @@ impl Oracle {
     /// many bytes as `100 Continue` has, and not twice in a row.
     fn goes_on(&mut self, advances: bool, acked_since: u32) -> bool {
         let bytes = 25 + if self.tls { 22 } else { 0 };
-        if !advances || self.interim == 2 || self.pings {
+        if !advances || self.interim == 2 || self.plain {
             return false;
         }
         if acked_since != bytes || self.longest < 100 {
@@ -729,6 +740,7 @@ impl Oracle {
                 self.ack_max = Some(p.ack);
             }
             if advances && self.goes_on_handshake(p) {
+                self.parts += 1;
                 return;
             }
             if advances && self.ends_handshake(p) {
@@ -789,7 +801,8 @@ impl Oracle {
             (false, _) => gap >= 200 * MS,
             (true, since) => since.is_some_and(|since| t - since >= 30 * MS),
         };
-        let unseen = missing && advances && self.window == 1;
+        let unseen = missing && advances && self.window == 1 || advances && self.parts > 0;
+        self.parts = 0;
         let mut fresh = before.is_none() || !tcp && idle || gap >= 120_000 * MS || unseen;
         let mut idle = 0;
         if let (true, false, Some(before), Some(since)) = (fresh, tcp, before, silence)

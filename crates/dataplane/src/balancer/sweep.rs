@@ -34,6 +34,9 @@ const LOOKS: u32 = 8;
 const ROUND_MIN: Duration = Duration::from_millis(250);
 /// A slot that the data plane is writing.
 const CLAIMED: u32 = LIVE;
+/// Open connections are counted in rounds that begin so long behind each other at least: for each the
+/// whole entry is read.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 const UDP: u8 = 17;
 
 /// A `struct flow_bucket`.
@@ -183,6 +186,9 @@ pub struct FlowSweep {
     /// [`take_open`](Self::take_open).
     open: OpenFlows,
     open_of_round: Option<OpenFlows>,
+    /// Whether this round counts them, and when the last one that does has begun.
+    counts_open: bool,
+    counted_at: Duration,
     totals: FlowTotals,
 }
 
@@ -202,6 +208,8 @@ impl FlowSweep {
             unheard: HashMap::new(),
             open: OpenFlows::default(),
             open_of_round: None,
+            counts_open: false,
+            counted_at: Duration::ZERO,
             totals: FlowTotals {
                 slots,
                 ..FlowTotals::default()
@@ -227,17 +235,18 @@ impl FlowSweep {
         self.open_of_round.take()
     }
 
-    /// Those of the whole table, at once: what a former daemon left.
-    fn count_open(&self) -> OpenFlows {
-        let mut open = OpenFlows::default();
+    /// Those of the whole table, and how many flows it holds, at once: what a former daemon left.
+    fn count_open(&self) -> (OpenFlows, u64) {
+        let (mut open, mut flows) = (OpenFlows::default(), 0);
         for table in &self.tables {
             for bucket in 0..table.buckets.len() {
                 for way in 0..WAYS as usize {
+                    flows += u64::from(table.holds(bucket, way));
                     open.add(table.holds_open(bucket, way));
                 }
             }
         }
-        open
+        (open, flows)
     }
 
     /// Looks at the share of the table that the time since the last call asks for.
@@ -258,7 +267,10 @@ impl FlowSweep {
         let since = match self.last.replace(now) {
             Some(last) => now.saturating_sub(last),
             None => {
-                self.open_of_round = Some(self.count_open());
+                let (open, flows) = self.count_open();
+                self.open_of_round = Some(open);
+                self.totals.flows = flows;
+                (self.counts_open, self.counted_at) = (true, now);
                 Duration::ZERO
             }
         };
@@ -274,7 +286,14 @@ impl FlowSweep {
             if self.cursor == buckets {
                 (self.cursor, self.round) = (0, self.round + 1);
                 self.totals.flows = std::mem::take(&mut self.counted);
-                self.open_of_round = Some(std::mem::take(&mut self.open));
+                let open = std::mem::take(&mut self.open);
+                if self.counts_open {
+                    self.open_of_round = Some(open);
+                }
+                self.counts_open = now.saturating_sub(self.counted_at) >= COUNT_EVERY;
+                if self.counts_open {
+                    self.counted_at = now;
+                }
                 limits = Limits::of(idle, self.round);
             }
         }
@@ -297,7 +316,9 @@ impl FlowSweep {
                 Judged::Empty => {}
                 Judged::Kept => {
                     self.counted += 1;
-                    self.open.add(table.holds_open(bucket, way));
+                    if self.counts_open {
+                        self.open.add(table.holds_open(bucket, way));
+                    }
                 }
                 Judged::UdpIdle => self.totals.udp_idle += 1,
                 Judged::UdpDrained => self.totals.udp_drained += 1,
@@ -360,12 +381,17 @@ impl Table {
         })
     }
 
+    /// Whether a slot holds a flow.
+    fn holds(&self, bucket: usize, way: usize) -> bool {
+        let tag = self.buckets[bucket].tag[way].load(Ordering::Acquire);
+        tag != 0 && tag != CLAIMED && tag & AGE_MASK != GONE
+    }
+
     /// The real, with its generation, of the open connection that a slot holds, if it does.
     fn holds_open(&self, bucket: usize, way: usize) -> Option<(RealId, u16)> {
-        let tag = self.buckets[bucket].tag[way].load(Ordering::Acquire);
-        let holds = tag != 0 && tag != CLAIMED && tag & AGE_MASK != GONE;
         let flow = &self.flows[bucket * WAYS as usize + way];
-        let is_open = holds && flow.proto(self.proto_at) != UDP && flow.was_opened();
+        let is_open =
+            self.holds(bucket, way) && flow.proto(self.proto_at) != UDP && flow.was_opened();
         is_open.then(|| (flow.real(), flow.generation()))
     }
 

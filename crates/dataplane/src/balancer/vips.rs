@@ -309,7 +309,7 @@ impl LoadBalancer {
     /// where a ring gets shorter.
     pub fn set_rings(&self, rings: &[VipRings]) -> Result<()> {
         let mut registry = self.registry();
-        let mut swaps = Vec::new();
+        let (mut formers, mut swaps) = (Vec::new(), Vec::new());
         let mut owners = BTreeMap::new();
         // Of rings that are there, and become empty.
         let mut emptied = Vec::new();
@@ -340,7 +340,7 @@ impl LoadBalancer {
                 former_size = former_size.min(next.former_size());
                 is_shorter |= former_size < old.former_size;
                 // In front of the ring itself: a slot's owner is its own former one for a moment.
-                swaps.extend(self.former_swap(*id, &next)?);
+                formers.extend(self.former_swap(*id, &next)?);
                 owners.insert(*id, next);
             }
             let sizes = (size, plain_size, former_size);
@@ -366,6 +366,7 @@ impl LoadBalancer {
         if is_shorter {
             wait_for_programs();
         }
+        self.rings.swap(&formers)?;
         self.rings.swap(&swaps)?;
         for VipRings {
             vip: id,

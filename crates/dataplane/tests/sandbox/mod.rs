@@ -81,6 +81,16 @@ impl Netns {
         Self(thread::spawn(make).join().expect("a network namespace"))
     }
 
+    /// That of the calling thread.
+    pub(crate) fn current() -> Self {
+        Self(File::open("/proc/thread-self/ns/net").expect("the own namespace"))
+    }
+
+    /// That of the first process.
+    pub(crate) fn of_init() -> Self {
+        Self(File::open("/proc/1/ns/net").expect("the first namespace"))
+    }
+
     /// Runs `job` in this namespace and waits for it.
     pub(crate) fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
         let enter = || {
