@@ -44,6 +44,9 @@ pub(super) struct AckText {
     /// Which of the balancers that may have this name has written it. Builds before have none.
     #[serde(default)]
     pub balancer: String,
+    /// Which others have spoken by this name since that one began.
+    #[serde(default)]
+    pub heard: BTreeSet<String>,
     /// The book that its data plane follows.
     pub position: Option<PositionText>,
     /// Digests of the keys that it has, which reveal nothing of them.

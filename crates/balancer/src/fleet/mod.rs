@@ -269,9 +269,10 @@ impl Fleet {
         };
         let kept = self.keep_secrets();
         // One that has not spoken leaves the lease, too, to who has its name.
-        let renewed = match self.namesake.is_there() && self.said.is_none() {
-            true => Ok(()),
-            false => self.tenure.renew(now_ns, || {
+        let takes_lease = self.kept.left || self.namesake.is_free(self.said.is_some());
+        let renewed = match takes_lease {
+            false => Ok(()),
+            true => self.tenure.renew(now_ns, || {
                 self.store.renew(&self.config.member, self.config.lease)
             }),
         };
@@ -355,16 +356,33 @@ impl Fleet {
             }
             outcome = outcome.and_then(|()| self.see_keys_of_file(engines));
         }
+        if outcome.is_err() {
+            outcome = self.correct_keys_said().and(outcome);
+        }
         self.faults.hold(outcome.err());
     }
 
+    /// Others may hold because of what stands there, and it because of them.
+    fn correct_keys_said(&mut self) -> Result<(), String> {
+        let position = self.read.acks.members.get(&self.id).copied();
+        let now = self.to_say(position, None).keys;
+        let mut stand = self.read.own.keys.iter();
+        match stand.all(|(number, key)| now.get(number) == Some(key)) {
+            true => Ok(()),
+            false => self.acknowledge(position, None),
+        }
+    }
+
     fn see_namesake(&mut self) -> Result<(), String> {
-        let spoke = self.read.spoke.as_deref();
+        let has_spoken = self.said.is_some();
+        let was_free = self.namesake.is_free(has_spoken);
         let is_alive = self.read.alive.contains(&self.id);
-        if self.namesake.see(spoke, is_alive, self.said.is_some()) {
+        if self.namesake.see(&self.read.own, is_alive, has_spoken) {
             self.acknowledge(self.member.follows(), None)?;
         }
-        match self.namesake.is_there() {
+        // Its lease is taken at once.
+        self.progress |= !was_free && self.namesake.is_free(has_spoken);
+        match self.namesake.is_there(has_spoken) {
             false => Ok(()),
             true => Err(format!(
                 "another balancer is called {}, and the fleet takes both for one: give one of them another name ([fleet] member), and restart both. Right after a boot it may be this one's lease from before, and ends with that",
@@ -548,6 +566,7 @@ impl Fleet {
         AckText {
             cluster: self.read.cluster.clone(),
             balancer: self.namesake.own().to_owned(),
+            heard: self.namesake.heard().clone(),
             position: position.map(Into::into),
             keys: keys
                 .map(|(number, key)| (*number, key_digest(*number, key)))

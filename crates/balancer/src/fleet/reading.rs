@@ -24,8 +24,8 @@ pub(super) struct Reading {
     pub(super) found: Option<Position>,
     pub(super) acks: Acknowledged,
     pub(super) alive: BTreeSet<BalancerId>,
-    /// Which balancer has spoken last by this member's name.
-    pub(super) spoke: Option<String>,
+    /// What was said last by this member's name.
+    pub(super) own: AckText,
     names: MemberNames,
     /// Digests of keys, by other member.
     digests: BTreeMap<BalancerId, BTreeMap<KeyNumber, String>>,
@@ -61,17 +61,17 @@ impl Reading {
             let Some(said) = said.filter(|said| said.cluster == held.cluster) else {
                 continue;
             };
-            match name == own {
-                true => read.spoke = Some(said.balancer).filter(|by| !by.is_empty()),
-                false => drop(read.digests.insert(id, said.keys)),
-            }
             if let Some(position) = said.position {
                 read.acks.members.insert(id, position.into());
             }
             if let Some(since) = said.left {
                 read.left.insert(id, since.into());
             }
-            read.paths.insert(id, said.paths);
+            read.paths.insert(id, said.paths.clone());
+            match name == own {
+                true => read.own = said,
+                false => drop(read.digests.insert(id, said.keys)),
+            }
         }
         read.names.insert(id_of(own), own.to_owned());
         *self = read;

@@ -94,7 +94,8 @@ impl Secrets {
     }
 
     /// Takes those of the file, which may have changed. A key that is `in_use` stays, unless other
-    /// members have the file's; one that other members have otherwise does not come in its place.
+    /// members have the file's. One that is not gives way, but not to one that other members have
+    /// otherwise, unless they have it otherwise itself: then a copied file must bring it.
     pub(super) fn take(
         &mut self,
         file: &BalancerConfig,
@@ -119,8 +120,11 @@ impl Secrets {
         for (number, key) in cookies.flat_map(|cookies| cookies.keys.numbered()) {
             let own = self.keys.get(&number).filter(|own| **own != key);
             let stays = own.is_some_and(|own| {
-                is_anothers(number, &key)
-                    || in_use.contains_key(&number) && !is_anothers(number, own)
+                let (wanted, own) = (is_anothers(number, &key), is_anothers(number, own));
+                match in_use.contains_key(&number) {
+                    true => wanted || !own,
+                    false => wanted && !own,
+                }
             });
             match stays {
                 true => self.otherwise = Some(number),

@@ -262,6 +262,53 @@ impl World {
         self.now_ns += ns;
     }
 
+    fn ack(&self, at: usize) -> PathBuf {
+        let acks = self.path().join("edge/acks");
+        acks.join(&self.members[at].name)
+    }
+
+    /// What a member has said, as if another balancer of its name had.
+    fn ack_of_another(&self, at: usize) -> String {
+        let text = fs::read_to_string(self.ack(at)).unwrap();
+        let mut said: AckText = serde_json::from_str(&text).unwrap();
+        said.balancer = "another".to_owned();
+        serde_json::to_string(&said).unwrap()
+    }
+
+    /// A member's machine is booted; its lease lasts still.
+    fn boot(&mut self, at: usize) {
+        fs::write(self.ack(at), self.ack_of_another(at)).unwrap();
+        let member = &mut self.members[at];
+        let kept = member.dir.path().join("fleet.json");
+        let text = fs::read_to_string(&kept).unwrap();
+        fs::write(&kept, text.replace(&boot_id(), "another")).unwrap();
+        member.plane = FakePlane::default();
+        member.plane.state().now_s = 1_000_000;
+        self.start(at, &[1]);
+    }
+
+    fn end_lease(&self, at: usize) {
+        let alive = self.path().join("edge/alive");
+        fs::remove_file(alive.join(&self.members[at].name)).unwrap();
+    }
+
+    fn is_held_for_a_namesake(&self, at: usize) -> bool {
+        let hold = self.members[at].view().hold;
+        hold.is_some_and(|hold| hold.starts_with("another balancer is called lb2"))
+    }
+
+    /// All are in service, and a change comes to each.
+    fn goes_on(&mut self) {
+        self.reload(0, &[1, 2]);
+        self.settle();
+        for member in &self.members {
+            let view = member.view();
+            assert!(view.hold.is_none() && view.in_service, "{view:?}");
+            assert_eq!(member.engine().service(), Service::In);
+            assert_eq!(member.picks(), [1, 2]);
+        }
+    }
+
     fn waits_for(&self, at: usize) -> Vec<String> {
         let waiting = self.members[at].view().waiting;
         waiting.into_iter().flat_map(|wait| wait.members).collect()
@@ -706,6 +753,57 @@ fn keys_that_two_have_prepared_become_one_by_a_copy_of_the_file() {
     }
 }
 
+/// Each has said its own before the book accepts any.
+#[test]
+fn keys_that_three_have_prepared_become_one_by_a_copy_of_the_file() {
+    for restarts in [false, true] {
+        let mut world = World::new(3, &[1]);
+        let prepared = |digit| keys_text(2, true, [Some('5'), Some(digit)]);
+        for (at, digit) in ['6', '7', '8'].into_iter().enumerate() {
+            world.members[at].has_keys(&prepared(digit));
+            world.reload(at, &[1]);
+            let text = fs::read_to_string(world.ack(at)).unwrap();
+            let mut said: AckText = serde_json::from_str(&text).unwrap();
+            let key = digit.to_string().repeat(32).parse().unwrap();
+            said.keys.insert(3, key_digest(3, &key));
+            fs::write(world.ack(at), serde_json::to_string(&said).unwrap()).unwrap();
+        }
+        world.settle();
+        for member in &world.members {
+            let hold = member.view().hold.unwrap();
+            let says = "key 3 of cookies is another on lb";
+            assert!(hold.starts_with(says), "{hold}");
+        }
+        for at in 1..3 {
+            world.members[at].has_keys(&prepared('6'));
+            match restarts {
+                true => world.start(at, &[1]),
+                false => world.reload(at, &[1]),
+            }
+            world.settle();
+        }
+        for member in &world.members {
+            let view = member.view();
+            assert_eq!((view.key_issued, view.hold), (3, None));
+            assert!(member.has_key('6') && member.has_key('5'));
+        }
+    }
+}
+
+/// A member whose file is wrong holds alone.
+#[test]
+fn a_wrong_key_that_was_not_said_before_stops_no_other() {
+    let mut world = World::new(2, &[1]);
+    for (at, digit) in [(0, '6'), (1, '7')] {
+        let text = keys_text(2, true, [Some('5'), Some(digit)]);
+        world.members[at].has_keys(&text);
+        world.reload(at, &[1]);
+    }
+    world.settle();
+    assert_eq!(world.members[0].view().hold, None);
+    assert!(world.members[1].view().hold.is_some());
+}
+
 #[test]
 fn a_keys_file_that_is_far_ahead_moves_no_key() {
     let mut world = World::new(2, &[1]);
@@ -1114,6 +1212,135 @@ fn two_balancers_of_one_name_that_speak_at_once_hold_both() {
         assert!(hold.starts_with("another balancer is called lb2"), "{hold}");
     }
     assert_eq!(world.members[0].view().hold, None);
+    // One goes, as under another name, and the other is restarted.
+    world.members.pop();
+    world.start(1, &[1]);
+    world.end_lease(1);
+    world.settle();
+    world.goes_on();
+}
+
+#[test]
+fn a_member_whose_machine_was_booted_waits_for_its_own_lease_at_most() {
+    for is_soon in [false, true] {
+        let mut world = World::of(2, &[1], LONG_LEASE, false);
+        world.boot(1);
+        if is_soon {
+            world.settle();
+            assert!(world.is_held_for_a_namesake(1));
+            assert_eq!(world.members[1].engine().service(), Service::Out);
+        }
+        world.end_lease(1);
+        world.settle();
+        world.goes_on();
+        // What it said by then is its own.
+        world.start(1, &[1]);
+        world.settle();
+        world.goes_on();
+    }
+}
+
+#[test]
+fn machines_that_are_booted_one_after_the_other_all_come_back() {
+    let mut world = World::of(3, &[1], LONG_LEASE, false);
+    for at in [0, 1, 2, 0, 1, 2] {
+        world.boot(at);
+        world.end_lease(at);
+        world.settle();
+        let serve = |member: &Member| member.engine().service() == Service::In;
+        assert!(world.members.iter().all(serve), "{at}");
+    }
+    world.goes_on();
+}
+
+#[test]
+fn a_member_whose_state_dir_was_moved_waits_for_its_own_lease_at_most() {
+    let mut world = World::of(2, &[1], LONG_LEASE, false);
+    let new = tempfile::tempdir().unwrap();
+    for name in ["keys", "fleet.json", "fleet-keys.json"] {
+        fs::copy(
+            world.members[1].dir.path().join(name),
+            new.path().join(name),
+        )
+        .unwrap();
+    }
+    world.members[1].dir = new;
+    world.start(1, &[1]);
+    world.settle();
+    assert!(world.is_held_for_a_namesake(1));
+    world.end_lease(1);
+    world.settle();
+    world.goes_on();
+}
+
+#[test]
+fn of_two_newcomers_of_one_name_the_first_to_speak_goes_on() {
+    let mut world = World::of(1, &[1], LONG_LEASE, false);
+    for at in [1, 2] {
+        world.members.push(Member::new("lb2"));
+        world.start(at, &[1]);
+    }
+    // It has looked, and found the name free.
+    let now_ns = world.now_ns;
+    let (fleet, engine) = world.members[2].daemon.as_mut().unwrap();
+    assert!(fleet.round(&*engine, now_ns));
+    world.run(1);
+    world.settle();
+    assert!(world.is_held_for_a_namesake(2));
+    assert!(!world.members[2].view().in_service);
+    world.members.pop();
+    world.goes_on();
+}
+
+#[test]
+fn one_that_comes_back_to_a_name_that_another_took_meanwhile_is_found() {
+    let mut world = World::of(2, &[1], LONG_LEASE, false);
+    world.members.push(Member::new("lb2"));
+    world.end_lease(1);
+    world.start(2, &[1]);
+    for _ in 0..6 {
+        world.run(2);
+        world.run(0);
+    }
+    assert!(world.members[2].view().in_service);
+    world.settle();
+    assert!(world.is_held_for_a_namesake(1) && world.is_held_for_a_namesake(2));
+    assert_eq!(world.members[0].view().hold, None);
+}
+
+#[test]
+fn a_word_from_before_that_comes_back_holds_nobody() {
+    let mut world = World::of(2, &[1], LONG_LEASE, false);
+    let before = world.ack_of_another(1);
+    let own = fs::read_to_string(world.ack(1)).unwrap();
+    let own: AckText = serde_json::from_str(&own).unwrap();
+    for _ in 0..4 {
+        fs::write(world.ack(1), &before).unwrap();
+        world.settle();
+        let said = fs::read_to_string(world.ack(1)).unwrap();
+        let said: AckText = serde_json::from_str(&said).unwrap();
+        assert_eq!(said.balancer, own.balancer);
+        assert_eq!(world.members[1].view().hold, None);
+    }
+    // Nor while it cannot be answered.
+    let is_full = Arc::new(AtomicBool::new(true));
+    let is_told = Arc::clone(&is_full);
+    let fleet = &mut world.members[1].daemon.as_mut().unwrap().0;
+    fleet.store = Box::new(Troubled {
+        store: store::open(&fleet.config).unwrap(),
+        before: Box::new(move |call| match call {
+            "acknowledge" if is_told.load(Ordering::Relaxed) => {
+                Err(StoreError::Refused("it is full".to_owned()))
+            }
+            _ => Ok(()),
+        }),
+    });
+    fs::write(world.ack(1), &before).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].view().hold.as_deref(), Some("it is full"));
+    is_full.store(false, Ordering::Relaxed);
+    world.settle();
+    world.goes_on();
 }
 
 #[test]
