@@ -600,7 +600,8 @@ fn rings_that_are_not_there_cost_no_call() {
         set(1, &[2, 3], Some(&[]));
         set(2, &[4, 5], None);
         set(2, &[5, 5], None);
-        assert_eq!(calls::take(), 4);
+        // The last one has former owners besides, whose ring goes in front.
+        assert_eq!(calls::take(), 5);
         // Nothing is there, and nothing is wanted.
         set(3, &[], Some(&[]));
         assert_eq!(calls::take(), 0);
