@@ -177,13 +177,13 @@ CW_INLINE int wc_is_end(const struct wc_state *s, const struct est_packet *p)
 /*
  * Whether a connection of HTTP/2 has several streams at a time: its requests leave in
  * several packets, or so many in one that it is larger than one request is. Without TLS a
- * request is often as large, with all that a call of gRPC says of itself.
+ * request is often as large, with all that a call of gRPC says of itself, and two packets may be one.
  */
 #define WC_STREAMS_MIN 300u /* bytes, as IP has it */
 
 CW_INLINE int wc_is_multiplexed(const struct wc_state *s)
 {
-	if (s->answers == WC_ANSWERS_HTTP2 && s->window > 1)
+	if (s->answers == WC_ANSWERS_HTTP2 && s->window > 2)
 		return 1;
 	return s->http2 && (s->window > 1 || s->packet_max > WC_STREAMS_MIN);
 }
