@@ -228,9 +228,9 @@ CW_INLINE int wc_is_jumbo(u32 ip_len)
 }
 
 /*
- * Whether the packet fills the path's MTU, as far as this flow has shown it, so
- * that more of the same request may follow. TCP sets PSH at the end of what a program has
- * written (RFC 9293, 3.9.1.2): without it more follows, whatever the path's MTU. A packet beyond Ethernet's MTU is
+ * Whether more of the same request may follow: the packet fills the path's MTU, as far as
+ * this flow has shown it. TCP sets PSH at the end of what a program has written (RFC 9293,
+ * 3.9.1.2): without it more follows, whatever the MTU is. A packet beyond Ethernet's MTU is
  * either one of a jumbo path or several segments in one buffer (TSO, GRO): then
  * its last segment is full where the payload is a multiple of what one holds, by
  * that MTU or by the largest packet so far.
@@ -238,9 +238,8 @@ CW_INLINE int wc_is_jumbo(u32 ip_len)
 CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
 {
 	u32 payload = est_payload(p), header = p->ip_len - payload;
-	int more;
+	int more = est_is_tcp(p) && s->pushes && !(p->tcp_flags & EST_TCP_PSH);
 
-	more = est_is_tcp(p) && s->pushes && !(p->tcp_flags & EST_TCP_PSH);
 	if (p->ip_len > WC_ETHERNET_MTU) {
 		if (more || wc_is_jumbo(p->ip_len))
 			return 1;

@@ -392,11 +392,11 @@ CW_INLINE void wc_close_burst(struct wc_state *s, u64 next_ns, u64 idle_ns, int 
 	if (!(s->flags & WC_TCP) && s->datagram.bursts < 255)
 		s->datagram.bursts++;
 	n = b.n > s->cur_late ? b.n - s->cur_late : 1;
-	if (b.n > 1 && wc_seems_pair(s, &b)) {
+	if (b.n > 1 && wc_seems_one(s, &b)) {
 		/* Two packets are mostly one request, and more mostly as many: until it is sure. */
 		if (b.n == 2 && s->window <= 2)
 			n = 1;
-		if (s->pairs == WC_PAIRS_MANY) {
+		if (s->parts == WC_PARTS_MANY) {
 			n = 1;
 			b.n = 1;
 			b.off = 0;

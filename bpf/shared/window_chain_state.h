@@ -155,7 +155,7 @@ struct wc_state {
 	u8 ring_level : 2;
 	u8 pauses : 2; /* how often of late it paused otherwise */
 	u8 window : 5; /* inferred W */
-	u8 pairs : 2;  /* how often of late several packets were one request */
+	u8 parts : 2;  /* how often of late several packets were parts of one request */
 	u8 tls : 1;    /* the connection began with a handshake of TLS 1.3 */
 	u8 ring_len : 5;
 	u8 cur_late : 2; /* requests in the open burst of earlier ones; 3 or more */

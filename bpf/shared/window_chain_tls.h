@@ -22,8 +22,8 @@ CW_INLINE int wc_is_tls13(u32 bytes)
 
 /*
  * Whether so many bytes end a handshake. TLS 1.3 (RFC 8446): Finished with a hash of
- * 32 or 48 bytes, behind a ChangeCipherSpec (appendix D.4) or not, or padded, as Java's is. TLS 1.2 (RFC 5246,
- * AES-GCM or ChaCha20): ChangeCipherSpec and Finished, behind a key of X25519 or P-256,
+ * 32 or 48 bytes, behind a ChangeCipherSpec (appendix D.4) or not, or padded, as Java's is.
+ * TLS 1.2 (RFC 5246, AES-GCM or ChaCha20): ChangeCipherSpec and Finished, behind a key of X25519 or P-256,
  * or, where a session is resumed, alone; the last two sizes are of a Finished alone.
  */
 CW_INLINE int wc_ends_handshake(u32 bytes)
@@ -67,6 +67,7 @@ CW_INLINE int wc_is_behind_hello(const struct wc_state *s)
 	       s->packet_max >= WC_TLS_HELLO_MIN;
 }
 
+/* Whether it is that flight, or its end. */
 CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet *p)
 {
 	return wc_is_behind_hello(s) && wc_ends_handshake(p->payload_len);
@@ -122,7 +123,8 @@ CW_INLINE int wc_goes_on_handshake(const struct wc_state *s, const struct est_pa
 #define WC_PLAIN_UPDATE 13u
 #define WC_PING_BEHIND_MAX (9 + 2 * WC_PLAIN_UPDATE)
 
-CW_INLINE int wc_seem_settings(u32 bytes)
+/* Whether so many bytes may be the server's SETTINGS and what comes with them, or none. */
+CW_INLINE int wc_may_be_settings(u32 bytes)
 {
 	return bytes <= WC_SETTINGS_MAX && (!bytes || (bytes % 6 != 2 && bytes % 6 != 5));
 }
@@ -136,7 +138,7 @@ CW_INLINE int wc_is_control(struct wc_state *s, u32 bytes, u32 answers)
 {
 	if (!wc_in_tls(s)) {
 		if (bytes == WC_PLAIN_SETTINGS_ACK && s->bursts < 2 && s->packet_max >= WC_PLAIN_PREFACE_MIN &&
-		    wc_seem_settings(answers)) {
+		    wc_may_be_settings(answers)) {
 			s->answers = WC_ANSWERS_HTTP2;
 			return 1;
 		}

@@ -32,9 +32,9 @@
 #define WC_HIST_FEW 4u
 
 /* Bytes that are as many: within an eighth of an octave. */
-#define WC_PAIR_BYTES 1
+#define WC_PART_BYTES 1
 /* From so many in a row on they are taken for one request. */
-#define WC_PAIRS_MANY 3u
+#define WC_PARTS_MANY 3u
 
 /* Count a burst of n requests. */
 CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
@@ -91,7 +91,7 @@ CW_INLINE int wc_window_is_ambiguous(const struct wc_state *s)
 		return !wc_in_tls(s) && bursts >= WC_HIST_FEW && bursts < WC_HIST_SHARE;
 	if (s->window >= WC_RING && s->cur_n != WC_RING)
 		return 1;
-	return s->window > 2 && s->hist[0] >= WC_HIST_FEW && bursts - s->hist[0] <= 1u + s->pairs;
+	return s->window > 2 && s->hist[0] >= WC_HIST_FEW && bursts - s->hist[0] <= 1u + s->parts;
 }
 
 CW_GLOBAL int wc_window_infer(struct wc_state *s)
@@ -145,18 +145,18 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
  * last one alone did, one response. A larger window has more to acknowledge where its
  * requests leave at once.
  */
-CW_GLOBAL int wc_seems_pair(struct wc_state *s, const struct wc_burst *b)
+CW_GLOBAL int wc_seems_one(struct wc_state *s, const struct wc_burst *b)
 {
 	s32 more;
 
 	if (!s || !b || !(s->flags & WC_TCP) || !b->acked || !s->hold_acked)
 		return 0;
 	more = (s32)b->acked - (s32)s->hold_acked;
-	if (more < -WC_PAIR_BYTES || more > WC_PAIR_BYTES) {
-		s->pairs = s->pairs ? s->pairs - 1 : 0;
+	if (more < -WC_PART_BYTES || more > WC_PART_BYTES) {
+		s->parts = s->parts ? s->parts - 1 : 0;
 		return 0;
 	}
-	s->pairs = (u8)CW_MIN(s->pairs + 1u, WC_PAIRS_MANY);
+	s->parts = (u8)CW_MIN(s->parts + 1u, WC_PARTS_MANY);
 	return 1;
 }
 

@@ -727,7 +727,7 @@ fn the_weight_that_a_real_is_meant_to_have_is_told() {
     assert_eq!(meant(&bench)[0], (1, 0.1), "it has just returned");
 }
 
-/// Else each start would send a herd to whoever answers first.
+/// Else each start would send all clients to the server that answers first.
 #[test]
 fn what_reals_say_holds_until_each_has_said_it_again() {
     for scheduler in ["maglev", "latency", "p2c"] {

@@ -233,7 +233,7 @@ impl Pool {
 
     /// What the member of the pool after this one has still to wait for its whole weight, and whether
     /// it has that before, if `real` is that member's configuration and `vip` that pool's. One that is
-    /// new begins so, too, where all new connections go to whoever has the fewest.
+    /// new begins so, too, where all new connections go to the real with the fewest.
     fn warms(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> (u64, bool) {
         let former = self.members().find(|(_, member)| member.id == id);
         former.map_or(

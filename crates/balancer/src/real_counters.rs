@@ -520,7 +520,7 @@ mod tests {
         counters.advance(second * S, 8 * S, totals(727_000, 727_000, 0, 0));
         counters.handle_held(second * S, 700, true);
         assert_eq!(counters.active(second * S), 0);
-        // Whose end nobody saw is gone once the table has no place for it.
+        // A connection whose end was not seen is gone once the table has no place for it.
         let second = second + 8;
         counters.advance(second * S, 8 * S, totals(727_050, 727_000, 0, 0));
         counters.handle_held(second * S, 50, true);

@@ -94,7 +94,8 @@ fn settings(raw: RawSettings, faults: &mut Faults<'_>) -> Option<KubernetesSetti
         faults.file("`server` is missing; name the cluster's API server, for example server = \"https://10.0.0.10:6443\"");
     }
     let url = text(raw.server.as_ref(), faults, server_url);
-    let path = |value: &Text, faults: &mut Faults<'_>| text(value.as_ref(), faults, absolute);
+    let path =
+        |value: &Text, faults: &mut Faults<'_>| text(value.as_ref(), faults, config::absolute_path);
     let ca = path(&raw.ca, faults);
     let token = path(&raw.token, faults);
     let certificate = path(&raw.certificate, faults);
@@ -182,15 +183,6 @@ fn settings(raw: RawSettings, faults: &mut Faults<'_>) -> Option<KubernetesSetti
         }),
         member: member.unwrap_or_else(host_name),
     })
-}
-
-fn absolute(name: &str) -> Result<PathBuf, String> {
-    match name.starts_with('/') {
-        true => Ok(PathBuf::from(name)),
-        false => Err(format!(
-            "`{name}` is not an absolute path; begin it with `/`"
-        )),
-    }
 }
 
 /// A name of an object (RFC 1123), or of a namespace.

@@ -75,7 +75,7 @@ impl Doors {
     }
 
     /// Goes by the files of `[api]` as they are now, where a reload was refused: a token that was
-    /// taken out of them is to let nobody in, whatever else is wrong. A sentence if something is new.
+    /// taken out of them is refused, whatever else is wrong. A sentence if something is new.
     pub fn renew_files(&self) -> Option<&'static str> {
         let (is_new, faults) = self.access.as_ref()?.read_again();
         for fault in faults {

@@ -18,7 +18,6 @@ use causeway_service::config::{
     self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, RawApi, Renamed, SocketGroup,
     Spanned, cookie_kind, plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
-use tracing::error;
 
 pub use self::clients::{ClientsConfig, Threshold};
 pub use self::quic::QuicIdsConfig;
@@ -122,17 +121,9 @@ impl AgentConfig {
     /// logged, and keeps other hosts out until a reload: a server needs its agent.
     pub fn load_to_start(path: &Path) -> Result<Self, ConfigErrors> {
         let text = read(path)?;
-        let errors = match Self::parse(path, &text) {
-            Err(errors) => errors,
-            whole => return whole,
-        };
-        match Self::parse_with(path, &text, RawApi::excuse_files) {
-            Ok(config) => {
-                error!("{}", config::no_api_files(&errors));
-                Ok(config)
-            }
-            Err(_) => Err(errors),
-        }
+        config::without_api_files(Self::parse(path, &text), || {
+            Self::parse_with(path, &text, RawApi::excuse_files)
+        })
     }
 
     /// Validates the text of a file; `path` only names it in messages.
@@ -409,14 +400,7 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
         faults.file("`keys` is missing under [agent.cookie]; name this server's keys file, which `causeway cookie server-keys` on a balancer makes");
     }
     let keys = config::keys_of(raw.keys.as_ref(), config::SERVERS_KEYS, faults);
-    let cgroup = text(raw.cgroup.as_ref(), faults, |path| {
-        match path.starts_with('/') {
-            true => Ok(PathBuf::from(path)),
-            false => Err(format!(
-                "`{path}` is not an absolute path; begin it with `/`"
-            )),
-        }
-    });
+    let cgroup = text(raw.cgroup.as_ref(), faults, config::absolute_path);
     let mut vips = BTreeMap::new();
     for spanned in &raw.vip {
         if let Some((vip, value)) = cookie_vip(spanned, faults)

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::Uri;
-use causeway_service::config::{Faults, Spanned, TimeValue, Words as _, text, units, within};
+use causeway_service::config::{
+    Faults, Spanned, TimeValue, Words as _, absolute_path, text, units, within,
+};
 use serde_json::{Value, json};
 
 use super::cookie::Beside;
@@ -148,14 +150,7 @@ fn origin(
             })
         }
         (None, Some(_), None) => {
-            let path = text(raw.file.as_ref(), faults, |name| {
-                match name.starts_with('/') {
-                    true => Ok(PathBuf::from(name)),
-                    false => Err(format!(
-                        "`{name}` is not an absolute path; begin it with `/`"
-                    )),
-                }
-            });
+            let path = text(raw.file.as_ref(), faults, absolute_path);
             path.map(RealsOrigin::File)
         }
         (None, None, Some(_)) => {

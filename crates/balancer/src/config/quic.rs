@@ -7,7 +7,7 @@ use causeway_core::cookie::IDS;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
 use causeway_service::config::{
-    Faults, SecretValue, Spanned, Words, or_made_by, read_secrets, secret, text,
+    Faults, SecretValue, Spanned, Words, absolute_path, or_made_by, read_secrets, secret, text,
 };
 
 use super::raw::{RawQuicCid, RawVip};
@@ -105,11 +105,7 @@ fn key(place: Option<&Spanned<SecretValue>>, faults: &mut Faults<'_>) -> Option<
 
 /// The key in a file. The error is one sentence.
 fn read_key(path: &str) -> Result<CidKey, String> {
-    if !Path::new(path).is_absolute() {
-        return Err(format!(
-            "`{path}` is not an absolute path; begin it with `/`"
-        ));
-    }
+    absolute_path(path)?;
     let makes = "make one with `openssl rand -hex 16`";
     let text = read_secrets(Path::new(path)).map_err(|error| {
         let error = or_made_by(Path::new(path), error, makes);

@@ -268,7 +268,7 @@ impl Fleet {
             engine.reports().follows()
         };
         let kept = self.keep_secrets();
-        // One that has not spoken leaves the lease, too, to who has its name.
+        // A member that has not acknowledged anything leaves the lease, too, to the one that has its name.
         let takes_lease = self.kept.left || self.namesake.is_free(self.said.is_some());
         let renewed = match takes_lease {
             false => Ok(()),

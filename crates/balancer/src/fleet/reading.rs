@@ -111,8 +111,8 @@ impl Reading {
         self.left.get(&id) == Some(&since)
     }
 
-    /// Another member of a book whose key of this number is another, by name. Whoever is no
-    /// member may have spoken long ago.
+    /// Another member of a book whose key of this number is another, by name. One that is no
+    /// member may have acknowledged long ago.
     pub(super) fn has_another(
         &self,
         book: &FleetBook,

@@ -94,8 +94,8 @@ impl Secrets {
     }
 
     /// Takes those of the file, which may have changed. A key that is `in_use` stays, unless other
-    /// members have the file's. One that is not gives way, but not to one that other members have
-    /// otherwise, unless they have it otherwise itself: then a copied file must bring it.
+    /// members have the file's. One that is not in use is replaced by the file's, unless the file's
+    /// alone differs from other members' keys: where its own does, too, a copied file must bring it.
     pub(super) fn take(
         &mut self,
         file: &BalancerConfig,

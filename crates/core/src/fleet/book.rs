@@ -43,7 +43,7 @@ impl Position {
 
     /// Whether a book here comes of one at `former`, by changes or by being put back, or may be the
     /// same. One that was founded anew does not, nor one that another put back at the same time:
-    /// whoever puts a book back counts higher than what it has found.
+    /// a member that puts a book back counts higher than what it has found.
     pub fn follows(self, former: Self) -> bool {
         self.covers(former) || self.generation.count > former.generation.count
     }

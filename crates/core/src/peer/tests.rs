@@ -351,7 +351,7 @@ fn members_and_reals_come_and_go() {
     assert!(net.members[2].left_out().0 > 0);
 }
 
-/// As scripts do that go host by host. Its totals only grow, for whoever has had them.
+/// As scripts do that go host by host. Its totals only grow for a member that has had them.
 #[test]
 fn a_real_that_is_removed_and_added_again_brings_no_lump() {
     for rounds in [1, 3, 29, 31, 40] {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::error::{ConfigErrors, Faults};
 use super::spanned::Spanned;
-use super::values::{Text, text};
+use super::values::{Text, absolute_path, text};
 use super::{read_secrets, socket_address};
 use crate::tls::{self, Part};
 use crate::tokens::{self, Digest, Tokens, sha256};
@@ -32,7 +32,7 @@ pub struct RawApi {
 }
 
 impl RawApi {
-    /// What is wrong with the files is no fault: to who starts, all else is worth more.
+    /// What is wrong with the files is no fault: a daemon that starts does without them.
     pub fn excuse_files(&mut self) {
         self.excuses_files = true;
     }
@@ -70,7 +70,7 @@ impl fmt::Debug for SecretFile {
 /// What the files hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Material {
-    /// `None`: something is wrong with certificate, key or authorities, and nobody is let in.
+    /// `None`: something is wrong with certificate, key or authorities, and each connection is refused.
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) tokens: Arc<Tokens>,
 }
@@ -242,10 +242,10 @@ pub fn api(
         }
     });
     let paths = Paths {
-        certificate: text(raw.certificate.as_ref(), faults, absolute),
-        key: text(raw.key.as_ref(), faults, absolute),
-        client_ca: text(raw.client_ca.as_ref(), faults, absolute),
-        tokens: text(raw.tokens.as_ref(), faults, absolute),
+        certificate: text(raw.certificate.as_ref(), faults, absolute_path),
+        key: text(raw.key.as_ref(), faults, absolute_path),
+        client_ca: text(raw.client_ca.as_ref(), faults, absolute_path),
+        tokens: text(raw.tokens.as_ref(), faults, absolute_path),
     };
     let files = Files::read(&paths);
     if !raw.excuses_files {
@@ -277,6 +277,25 @@ pub fn api(
     })
 }
 
+/// What a file says to a daemon that starts: `whole`, or, where only files of `[api]` are at fault,
+/// `excused`, which reads it without them. Those faults are logged then.
+pub fn without_api_files<T>(
+    whole: Result<T, ConfigErrors>,
+    excused: impl FnOnce() -> Result<T, ConfigErrors>,
+) -> Result<T, ConfigErrors> {
+    let errors = match whole {
+        Err(errors) => errors,
+        whole => return whole,
+    };
+    match excused() {
+        Ok(config) => {
+            error!("{}", no_api_files(&errors));
+            Ok(config)
+        }
+        Err(_) => Err(errors),
+    }
+}
+
 /// What a daemon says that has started without some of the files.
 pub fn no_api_files(errors: &ConfigErrors) -> String {
     format!(
@@ -288,14 +307,4 @@ pub fn no_api_files(errors: &ConfigErrors) -> String {
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let takes_all = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && (takes_all || one.ip() == other.ip())
-}
-
-fn absolute(name: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(name);
-    match path.is_absolute() {
-        true => Ok(path),
-        false => Err(format!(
-            "`{name}` is not an absolute path; begin it with `/`"
-        )),
-    }
 }

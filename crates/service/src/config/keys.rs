@@ -354,12 +354,7 @@ pub fn keys_of(
     faults: &mut Faults<'_>,
 ) -> Option<(PathBuf, KeysFile)> {
     text(place, faults, |path| {
-        if !path.starts_with('/') {
-            return Err(format!(
-                "`{path}` is not an absolute path; begin it with `/`"
-            ));
-        }
-        let path = PathBuf::from(path);
+        let path = super::absolute_path(path)?;
         let keys = KeysFile::read(&path).map_err(|error| {
             let error = super::or_made_by(&path, error, makes);
             format!("keys file {}: {error}", path.display())

@@ -27,7 +27,7 @@ mod values;
 mod words;
 
 pub(crate) use api::Material;
-pub use api::{ApiConfig, RawApi, SecretFile, api, no_api_files};
+pub use api::{ApiConfig, RawApi, SecretFile, api, no_api_files, without_api_files};
 pub use document::{
     has_key, is_readable, parse, parse_prepared, parse_table, read_sound, top_level_text,
 };

@@ -209,13 +209,17 @@ pub fn directory(
     default: &str,
     faults: &mut Faults<'_>,
 ) -> PathBuf {
-    text(value, faults, |path| match path.starts_with('/') {
+    text(value, faults, absolute_path).unwrap_or_else(|| PathBuf::from(default))
+}
+
+/// A path that does not depend on where the daemon runs.
+pub fn absolute_path(path: &str) -> Result<PathBuf, String> {
+    match path.starts_with('/') {
         true => Ok(PathBuf::from(path)),
         false => Err(format!(
             "`{path}` is not an absolute path; begin it with `/`"
         )),
-    })
-    .unwrap_or_else(|| PathBuf::from(default))
+    }
 }
 
 /// The group whose members may use the socket.

@@ -16,7 +16,6 @@ use causeway_service::config::{
     self, ApiConfig, ConfigErrors, CountValue, Faults, RawApi, SocketGroup, Spanned, Time, Words,
     plural, prefix_length, read, text, units,
 };
-use tracing::error;
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
 pub use self::words::{PollMode, TunnelSchedule};
@@ -134,17 +133,9 @@ impl TunnelConfig {
     /// logged, and keeps other hosts out until a reload: packets need the tunnel.
     pub fn load_to_start(path: &Path) -> Result<Self, ConfigErrors> {
         let text = read(path)?;
-        let errors = match Self::parse(path, &text) {
-            Err(errors) => errors,
-            whole => return whole,
-        };
-        match Self::parse_with(path, &text, RawApi::excuse_files) {
-            Ok(config) => {
-                error!("{}", config::no_api_files(&errors));
-                Ok(config)
-            }
-            Err(_) => Err(errors),
-        }
+        config::without_api_files(Self::parse(path, &text), || {
+            Self::parse_with(path, &text, RawApi::excuse_files)
+        })
     }
 
     /// Validates the text of a file; `path` only names it in messages.
@@ -223,7 +214,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         .queue
         .as_ref()
         .map(|queue| number(Some(queue), "queue", 1..=65_536, 1000, faults) as u32);
-    let netns = text(raw.netns.as_ref(), faults, absolute);
+    let netns = text(raw.netns.as_ref(), faults, config::absolute_path);
     if raw.keys.is_none() {
         faults.file(
             "`keys` is missing; name the file with the keys of both ends, for example keys = \"/etc/causeway/tunnel.keys\", or write keys = \"none\" to send everything in clear",
@@ -233,7 +224,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         if path == "none" {
             return Ok(TunnelKeys::default());
         }
-        let file = absolute(path)?;
+        let file = config::absolute_path(path)?;
         keys::read(&file).map_err(|error| {
             let error = config::or_made_by(&file, error, keys::MAKES_FILE);
             format!("keys file {path}: {error}")
@@ -495,15 +486,6 @@ fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
     parsed.ok_or_else(|| {
         format!("`{text}` is not an address with a prefix length; write for example 10.5.0.1/24")
     })
-}
-
-fn absolute(path: &str) -> Result<PathBuf, String> {
-    match path.starts_with('/') {
-        true => Ok(PathBuf::from(path)),
-        false => Err(format!(
-            "`{path}` is not an absolute path; begin it with `/`"
-        )),
-    }
 }
 
 fn number(

@@ -92,8 +92,8 @@ pub(super) struct Balancer {
     acknowledges: Option<Position>,
     proposes: Option<(Option<Position>, Arc<FleetBook>)>,
     lease_is_over: bool,
-    /// Whether it has founded the fleet anew, and serves by that: clients of its own, whom nobody
-    /// keeps once it follows the others.
+    /// Whether it has founded the fleet anew, and serves by that: clients of its own, whose connections
+    /// break once it follows the others.
     pub(super) is_apart: bool,
 }
 
