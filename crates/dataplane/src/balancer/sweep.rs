@@ -126,18 +126,20 @@ impl OpenFlows {
         }
     }
 
+    /// One more than the largest id.
+    pub(super) fn ids(&self) -> u32 {
+        (self.0.keys().map(|(real, _)| real + 1).max()).unwrap_or_default()
+    }
+
     /// Those of the reals that `is_in_force` says have this generation.
     pub(super) fn in_force(
         self,
-        mut is_in_force: impl FnMut(RealId, u16) -> Result<bool>,
-    ) -> Result<HashMap<RealId, u64>> {
-        let mut open = HashMap::new();
-        for ((real, generation), connections) in self.0 {
-            if is_in_force(real, generation)? {
-                open.insert(real, connections);
-            }
-        }
-        Ok(open)
+        is_in_force: impl Fn(RealId, u16) -> bool,
+    ) -> HashMap<RealId, u64> {
+        let open = self.0.into_iter();
+        open.filter(|((real, generation), _)| is_in_force(*real, *generation))
+            .map(|((real, _), connections)| (real, connections))
+            .collect()
     }
 }
 

@@ -113,6 +113,9 @@ fn endpoints(shared: &Shared) -> Result<Vec<Endpoint>> {
     .map(|address| {
         let socket = listen(address).with_context(|| format!("cannot listen on {address}"))?;
         let mut ids = EndpointConfig::default();
+        // A client that resumes a session may clear the bit at any server of the VIP (RFC 9287,
+        // section 3.1), and quic-go drops such packets.
+        ids.grease_quic_bit(false);
         if let Some(generator) = shared.generator.clone() {
             ids.cid_generator(move || Box::new(generator.clone()));
         }

@@ -334,7 +334,9 @@ fn open_connections_are_counted_by_their_real() {
         let left = world.sweep.take_open();
         assert_eq!(left, open(&[(3, 1)]));
         // Nor is it another's who has the id by now.
-        let is_in_force = |_, generation| Ok(generation == 1);
-        assert_eq!(left.unwrap().in_force(is_in_force).unwrap(), HashMap::new());
+        let left = left.unwrap();
+        assert_eq!(left.ids(), 4);
+        let is_in_force = |_, generation| generation == 1;
+        assert_eq!(left.in_force(is_in_force), HashMap::new());
     }
 }
