@@ -35,10 +35,16 @@ fn in_own_network() {
             true => ip(&format!("address add {address}/128 dev lo nodad")),
             false => ip(&format!("address add {address}/32 dev lo")),
         }
-        // The kernel sets the route of an IPv6 address a little later.
-        let has_route = || UdpSocket::bind((address, 0)).and_then(|of| of.connect((address, 9)));
+        // The kernel takes an IPv6 address in a little later than it gives it a route.
+        let takes_in = || -> std::io::Result<usize> {
+            let socket = UdpSocket::bind((address, 0))?;
+            socket.connect(socket.local_addr()?)?;
+            socket.set_read_timeout(Some(Duration::from_millis(10)))?;
+            socket.send(b"?")?;
+            socket.recv(&mut [0])
+        };
         let start = Instant::now();
-        while let Err(error) = has_route() {
+        while let Err(error) = takes_in() {
             assert!(start.elapsed() < TIMEOUT, "{address}: {error}");
             sleep(Duration::from_millis(1));
         }
