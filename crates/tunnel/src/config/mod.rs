@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
+use causeway_bifrost::{PathId, Rto, TransportConfig, TunnelKeys};
 use causeway_service::config::{
     self, ApiConfig, ConfigErrors, CountValue, Faults, RawApi, SocketGroup, Spanned, Time, Words,
     plural, prefix_length, read, text, units,
@@ -53,8 +53,6 @@ pub struct TunnelConfig {
     pub threads: usize,
     /// How threads wait.
     pub poll: PollMode,
-    /// Keys; empty where the file says that datagrams travel in clear.
-    pub keys: TunnelKeys,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Whose members may use it.
@@ -63,34 +61,13 @@ pub struct TunnelConfig {
     pub http: Option<SocketAddr>,
     /// How other hosts are served, if they are.
     pub api: Option<ApiConfig>,
-    /// What the engine does.
-    pub engine: EngineConfig,
-    /// The paths by their ids; never empty.
-    pub paths: BTreeMap<u8, TunnelPathConfig>,
-}
-
-/// How paths are chosen and losses repaired.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineConfig {
-    /// How a group of packets gets its path.
-    pub schedule: Schedule,
-    pub group_bytes: u32,
-    /// How much better a path must be for a flow to switch to it.
-    pub switch_gain: Duration,
-    /// The retransmission timeout.
-    pub rto: Rto,
-    /// Queueing delay that a path's window aims at.
-    pub queue_target: Duration,
-    /// How long it takes to send what is read ahead of the windows.
-    pub read_ahead: Duration,
-    /// How long a gap is waited for.
-    pub reorder_timeout: Duration,
-    /// The age at which a frame is abandoned.
-    pub frame_lifetime: Duration,
-    /// How often a chunk is sent at most; then its frame is abandoned.
-    pub max_transmissions: u8,
+    /// What the engine does: how paths are chosen and losses repaired. It has no keys where the
+    /// file says that datagrams travel in clear.
+    pub engine: TransportConfig,
     /// Frames that the ring in front of the guest takes.
     pub vnic_queue: usize,
+    /// The paths by their ids; never empty.
+    pub paths: BTreeMap<u8, TunnelPathConfig>,
 }
 
 /// One path.
@@ -167,10 +144,7 @@ impl TunnelConfig {
             ("http", self.http == running.http),
             ("api.listen", self.serves_at() == running.serves_at()),
             // Both ends would have to change in the same instant.
-            (
-                "keys",
-                self.keys.send.is_some() == running.keys.send.is_some(),
-            ),
+            ("keys", self.is_sealed() == running.is_sealed()),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
@@ -179,11 +153,15 @@ impl TunnelConfig {
         self.api.as_ref().map(|api| api.listen)
     }
 
+    fn is_sealed(&self) -> bool {
+        self.engine.keys.send.is_some()
+    }
+
     /// One line for people.
     pub fn summary(&self) -> String {
-        let sealed = match self.keys.send {
-            Some(_) => "sealed",
-            None => "in clear",
+        let sealed = match self.is_sealed() {
+            true => "sealed",
+            false => "in clear",
         };
         format!(
             "{} with {} and {}, {sealed}",
@@ -239,21 +217,30 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         persist: raw.persist.unwrap_or(false),
         threads,
         poll: text(raw.poll.as_ref(), faults, PollMode::from_word).unwrap_or(PollMode::Sleep),
-        keys: keys.unwrap_or_default(),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
         socket_group: config::socket_group(raw.socket_group.as_ref(), faults),
         http,
         api: config::api(raw.api.as_ref(), http, faults),
-        engine: engine(&raw.engine, faults),
+        engine: TransportConfig {
+            keys: keys.unwrap_or_default(),
+            ..engine(&raw.engine, faults)
+        },
+        vnic_queue: number(
+            raw.engine.vnic_queue.as_ref(),
+            "vnic_queue",
+            1..=65_536,
+            VNIC_QUEUE as i64,
+            faults,
+        ) as usize,
         paths: paths(&raw.path, threads, faults)?,
         device: device?,
     })
 }
 
-fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
-    let default = causeway_bifrost::TransportConfig::default();
+fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> TransportConfig {
+    let default = TransportConfig::default();
     let ms = Duration::from_millis;
-    let mut time = |value: &Time, what, range: RangeInclusive<Duration>, ns| {
+    let mut time = |value: &Time, what, range: RangeInclusive<Duration>, default_ns| {
         let checked = text(value.as_ref(), faults, |text| {
             let time = units::duration(text)?;
             match range.contains(&time) {
@@ -265,33 +252,33 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
                 )),
             }
         });
-        checked.unwrap_or(Duration::from_nanos(ns))
+        checked.map_or(default_ns, |time| time.as_nanos() as u64)
     };
-    let switch_gain = time(
+    let switch_gain_ns = time(
         &raw.switch_gain,
         "switch_gain",
         Duration::ZERO..=ms(1000),
         default.switch_gain_ns,
     );
-    let queue_target = time(
+    let queue_target_ns = time(
         &raw.queue_target,
         "queue_target",
         Duration::from_micros(10)..=ms(1000),
         default.queue_target_ns,
     );
-    let read_ahead = time(
+    let read_ahead_ns = time(
         &raw.read_ahead,
         "read_ahead",
         Duration::ZERO..=ms(1000),
         default.read_ahead_ns,
     );
-    let reorder_timeout = time(
+    let reorder_timeout_ns = time(
         &raw.reorder_timeout,
         "reorder_timeout",
         Duration::from_micros(100)..=ms(1000),
         default.reorder_timeout_ns,
     );
-    let frame_lifetime = time(
+    let frame_lifetime_ns = time(
         &raw.frame_lifetime,
         "frame_lifetime",
         ms(1)..=ms(10_000),
@@ -313,15 +300,15 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
         }
     });
     let schedule = text(raw.schedule.as_ref(), faults, TunnelSchedule::from_word);
-    EngineConfig {
+    TransportConfig {
         schedule: schedule.map_or(default.schedule, Into::into),
         group_bytes: group(raw.group.as_ref(), default.group_bytes, faults),
-        switch_gain,
+        switch_gain_ns,
         rto: rto.unwrap_or(default.rto),
-        queue_target,
-        read_ahead,
-        reorder_timeout,
-        frame_lifetime,
+        queue_target_ns,
+        read_ahead_ns,
+        reorder_timeout_ns,
+        frame_lifetime_ns,
         max_transmissions: number(
             raw.max_transmissions.as_ref(),
             "max_transmissions",
@@ -329,13 +316,7 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
             i64::from(default.max_transmissions),
             faults,
         ) as u8,
-        vnic_queue: number(
-            raw.vnic_queue.as_ref(),
-            "vnic_queue",
-            1..=65_536,
-            VNIC_QUEUE as i64,
-            faults,
-        ) as usize,
+        ..default
     }
 }
 
