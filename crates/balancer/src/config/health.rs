@@ -2,10 +2,9 @@
 //! Validation of a VIP's `health`.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use causeway_core::health::HealthParams;
-use causeway_service::config::{Faults, Spanned, Words, text, units};
+use causeway_service::config::{Faults, Spanned, Words, text, time_within};
 use serde_json::{Value, json};
 
 use super::Protocol;
@@ -15,7 +14,7 @@ use super::raw::RawHealth;
 use super::words::{HealthProbe, ProbeTo};
 
 /// Shorter ones would be a load of their own, longer ones no check.
-const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+const INTERVAL: [&str; 2] = ["100ms", "1h"];
 const ROWS: RangeInclusive<i64> = 1..=100;
 
 /// How a VIP's reals are probed.
@@ -103,17 +102,13 @@ fn passive(raw: &RawHealth, protocol: Protocol, measure: bool, faults: &mut Faul
 }
 
 fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_>) -> HealthParams {
-    let time = |text: &str| {
-        let time = units::duration(text)?;
-        match INTERVAL.contains(&time) {
-            true => Ok(time.as_nanos() as u64),
-            false => Err("it must lie between 100ms and 1h".to_owned()),
-        }
+    let mut time_ns = |value| {
+        let time = time_within(value, "it", INTERVAL, faults)?;
+        Some(time.as_nanos() as u64)
     };
     let default = HealthParams::default();
-    let interval_ns = text(raw.interval.as_ref(), faults, time).unwrap_or(default.interval_ns);
-    let timeout_ns =
-        text(raw.timeout.as_ref(), faults, time).unwrap_or(default.timeout_ns.min(interval_ns));
+    let interval_ns = time_ns(raw.interval.as_ref()).unwrap_or(default.interval_ns);
+    let timeout_ns = time_ns(raw.timeout.as_ref()).unwrap_or(default.timeout_ns.min(interval_ns));
     if timeout_ns > interval_ns {
         faults.at(
             raw.timeout.as_ref().map_or(place, Spanned::span),

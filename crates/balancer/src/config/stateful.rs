@@ -2,22 +2,20 @@
 //! Validation of `[stateful]`, and of what it asks of the VIPs that use it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use causeway_service::config::{
-    CountValue, Faults, Spanned, text, token_source_v4, token_source_v6, units,
+    Faults, Spanned, count_within, text, time_within, token_source_v4, token_source_v6,
 };
 
 use super::raw::RawStateful;
 use super::{ForwardingMode, VipConfig};
 
 /// Connection slots: more would take 3 GB and more.
-const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
+const CONNECTIONS: [&str; 2] = ["1", "16Mi"];
 /// Agents report every second, so a balancer knows what is open after two; traffic must come to it
 /// well before the end, so that reports of what its predecessor opens until then still count.
 const LEARN_PERIOD: Duration = Duration::from_secs(10);
-const LEARN_PERIOD_MAX: Duration = Duration::from_secs(600);
 /// Second-tier balancers: each takes a part of the 32,768 slots of a partition.
 const BALANCERS_MAX: i64 = 16;
 
@@ -57,23 +55,14 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
             )),
         }
     });
-    let idle = text(raw.idle.as_ref(), faults, |text| {
-        let idle = units::duration(text)?;
-        match (Duration::from_secs(60)..=Duration::from_secs(7 * 86_400)).contains(&idle) {
-            true => Ok(idle),
-            false => Err("idle must lie between 60s and 168h".to_owned()),
-        }
-    });
-    let learn_period = text(raw.learn_period.as_ref(), faults, |text| {
-        let period = units::duration(text)?;
-        match period <= LEARN_PERIOD_MAX {
-            true => Ok(period),
-            false => Err("learn_period must lie between 0s and 10m".to_owned()),
-        }
-    });
+    let idle = time_within(raw.idle.as_ref(), "idle", ["60s", "168h"], faults);
+    let learn_period = raw.learn_period.as_ref();
+    let learn_period = time_within(learn_period, "learn_period", ["0s", "10m"], faults);
+    let connections = raw.connections.as_ref();
+    let connections = count_within(connections, "connections", CONNECTIONS, faults);
     Stateful {
         learn_period: learn_period.unwrap_or(LEARN_PERIOD),
-        connections: connections(raw.connections.as_ref(), faults),
+        connections: connections.map_or(0, |count| count as u32),
         token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
         token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
         balancers,
@@ -96,24 +85,6 @@ fn whole(
             default
         }
     }
-}
-
-fn connections(value: Option<&Spanned<CountValue>>, faults: &mut Faults<'_>) -> u32 {
-    let Some(value) = value else { return 0 };
-    let parsed = match value.as_ref() {
-        CountValue::Number(number) => {
-            u64::try_from(*number).map_err(|_| format!("`{number}` is not a valid count"))
-        }
-        CountValue::Text(text) => units::count(text),
-    };
-    let checked = parsed.and_then(|count| match CONNECTIONS.contains(&count) {
-        true => u32::try_from(count).map_err(|error| error.to_string()),
-        false => Err("connections must lie between 1 and 16Mi".to_owned()),
-    });
-    checked.unwrap_or_else(|message| {
-        faults.at(value.span(), message);
-        0
-    })
 }
 
 /// What keeps a VIP from being stateful; `None` for nothing.

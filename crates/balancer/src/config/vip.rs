@@ -9,8 +9,8 @@ use std::time::Duration;
 use causeway_core::control::{Law, SAMPLING_MAX};
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    Faults, Spanned, Words, cookie_id, endpoint, host_address, one_of, text, units, vip_address,
-    vip_port,
+    Faults, Spanned, Words, cookie_id, endpoint, host_address, one_of, text, time_within,
+    vip_address, vip_port,
 };
 
 use super::cookie::{self, Beside};
@@ -25,7 +25,6 @@ use super::{
 const SLOW_START: Duration = Duration::from_secs(30);
 /// Longest name of a VIP.
 const NAME_MAX: usize = 200;
-const SLOW_START_MAX: Duration = Duration::from_secs(3600);
 
 /// What the VIPs of a file may not have in common, with the lines of those that had it first.
 #[derive(Default)]
@@ -300,13 +299,7 @@ fn min_healthy(raw: &RawVip, reals: &[RealConfig], found: usize, faults: &mut Fa
 }
 
 fn slow_start(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> Duration {
-    let time = text(raw.slow_start.as_ref(), faults, |text| {
-        let time = units::duration(text)?;
-        match time <= SLOW_START_MAX {
-            true => Ok(time),
-            false => Err("slow_start must lie between 0s and 1h".to_owned()),
-        }
-    });
+    let time = time_within(raw.slow_start.as_ref(), "slow_start", ["0s", "1h"], faults);
     if let Some(place) = raw.slow_start.as_ref().filter(|_| !scheduler.has_weights()) {
         faults.at(
             place.span(),

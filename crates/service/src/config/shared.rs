@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::error::Faults;
 use super::spanned::Spanned;
-use super::values::Text;
+use super::values::{Text, number_within};
 use super::words::Words;
 use crate::words;
 
@@ -44,14 +44,7 @@ const GUE_PORT: u16 = 6080;
 
 /// The UDP port of GUE.
 pub fn gue_port(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u16 {
-    let Some(value) = value else { return GUE_PORT };
-    match u16::try_from(*value.as_ref()) {
-        Ok(port) if port != 0 => port,
-        _ => {
-            faults.at(value.span(), "gue_port must lie between 1 and 65535");
-            GUE_PORT
-        }
-    }
+    number_within(value, "gue_port", 1..=u16::MAX, faults).unwrap_or(GUE_PORT)
 }
 
 /// `[xdp]`.

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use nix::unistd::Group;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -181,6 +182,54 @@ pub fn within<T: PartialOrd>(
         true => Ok(value),
         false => Err(format!("{what} must lie between {low} and {high}")),
     }
+}
+
+/// A time in a range, whose ends are as messages have them.
+pub fn time_within<S: AsRef<str>>(
+    value: Option<&Spanned<S>>,
+    what: &str,
+    [low, high]: [&str; 2],
+    faults: &mut Faults<'_>,
+) -> Option<Duration> {
+    text(value, faults, |text| {
+        let range = units::duration(low)?..=units::duration(high)?;
+        within(units::duration(text)?, &range, what, low, high)
+    })
+}
+
+/// A count in a range, whose ends are as messages have them.
+pub fn count_within(
+    value: Option<&Spanned<CountValue>>,
+    what: &str,
+    [low, high]: [&str; 2],
+    faults: &mut Faults<'_>,
+) -> Option<u64> {
+    let value = value?;
+    let checked = count(value.as_ref()).and_then(|count| {
+        let range = units::count(low)?..=units::count(high)?;
+        within(count, &range, what, low, high)
+    });
+    checked
+        .map_err(|message| faults.at(value.span(), message))
+        .ok()
+}
+
+/// A whole number in a range.
+pub fn number_within<T: TryFrom<i64> + PartialOrd + fmt::Display>(
+    value: Option<&Spanned<i64>>,
+    what: &str,
+    range: RangeInclusive<T>,
+    faults: &mut Faults<'_>,
+) -> Option<T> {
+    let value = value?;
+    let number = T::try_from(*value.as_ref()).ok();
+    let number = number.filter(|number| range.contains(number));
+    if number.is_none() {
+        let (low, high) = range.into_inner();
+        let message = format!("{what} must lie between {low} and {high}");
+        faults.at(value.span(), message);
+    }
+    number
 }
 
 /// The interface that `whose` packets enter by.
