@@ -152,9 +152,6 @@ pub(super) fn vip(
         (Some(address), Some(port)) => Some(endpoint(address, port)),
         _ => None,
     };
-    let the_vip = called
-        .as_ref()
-        .map_or("the vip".to_owned(), |called| format!("vip {called}"));
     let health = raw.health.as_ref();
     let health =
         health.and_then(|raw| health::health(raw, protocol, port, (measured, beside), faults));
@@ -167,19 +164,10 @@ pub(super) fn vip(
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
-    if !reals.is_empty() && reals.iter().all(|real| real.role != RealRole::Primary) {
-        faults.at(
-            spanned.span(),
-            format!(
-                "{the_vip} has none but backup and sorry servers, which wait for others to fail; give one of them role = \"primary\""
-            ),
-        );
-    }
-    if raw.real.is_empty() && raw.discover.is_none() && !beside.may_be_empty {
-        faults.at(
-            spanned.span(),
-            format!("{the_vip} has no reals; add a [[vip.real]] with an address"),
-        );
+    if let Some(lack) = lack(raw, &reals, beside) {
+        let vip = called.as_ref().map(|called| format!("vip {called}"));
+        let vip = vip.as_deref().unwrap_or("the vip");
+        faults.at(spanned.span(), format!("{vip} {lack}"));
     }
     let default = called.map(|called| format!("{called}/{protocol}"));
     let name = text(raw.name.as_ref(), faults, |name| {
@@ -197,10 +185,7 @@ pub(super) fn vip(
         forwarding,
         fragments,
         affinity,
-        stateful: raw
-            .stateful
-            .as_ref()
-            .is_some_and(|stateful| *stateful.as_ref()),
+        stateful: raw.stateful.as_ref().is_some_and(|on| *on.as_ref()),
         second_chance,
         control,
         latency,
@@ -215,6 +200,18 @@ pub(super) fn vip(
         discover,
         reals,
     })
+}
+
+/// What keeps a VIP from having a real that serves.
+fn lack(raw: &RawVip, reals: &[RealConfig], beside: Beside) -> Option<&'static str> {
+    if raw.real.is_empty() {
+        let may_be_empty = raw.discover.is_some() || beside.may_be_empty;
+        return (!may_be_empty).then_some("has no reals; add a [[vip.real]] with an address");
+    }
+    let all_wait = reals.iter().all(|real| real.role != RealRole::Primary);
+    (all_wait && !reals.is_empty()).then_some(
+        "has none but backup and sorry servers, which wait for others to fail; give one of them role = \"primary\"",
+    )
 }
 
 /// What goes by the client's address wants a scheduler that does.
