@@ -113,20 +113,11 @@ fn settings(raw: RawSettings, faults: &mut Faults<'_>) -> Option<KubernetesSetti
         .filter_map(|range| text(Some(range), faults, str::parse))
         .collect();
     let drain = time_within(raw.drain.as_ref(), "drain", ["0s", "168h"], faults);
-    let health_port = match &raw.node_health_port {
-        None => Some(HEALTH_PORT),
-        Some(port) => match u16::try_from(*port.as_ref()) {
-            Ok(0) => None,
-            Ok(port) => Some(port),
-            Err(_) => {
-                faults.at(
-                    port.span(),
-                    "node_health_port must lie between 0 (nodes are not probed) and 65535",
-                );
-                None
-            }
-        },
-    };
+    let any = |_: &u16| true;
+    let health_port = config::number(raw.node_health_port.as_ref(), any, faults, |_| {
+        "node_health_port must lie between 0 (nodes are not probed) and 65535".to_owned()
+    });
+    let health_port = Some(health_port.unwrap_or(HEALTH_PORT));
     let lease = text(raw.lease.as_ref(), faults, |word| {
         let (namespace, name) = word
             .split_once('/')
@@ -169,7 +160,7 @@ fn settings(raw: RawSettings, faults: &mut Faults<'_>) -> Option<KubernetesSetti
         },
         nodes: NodeRules {
             drain_ns: drain.unwrap_or(DRAIN_DEFAULT).as_nanos() as u64,
-            health_port,
+            health_port: health_port.filter(|port| *port > 0),
         },
         base,
         file,

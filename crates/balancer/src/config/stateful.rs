@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use causeway_service::config::{
-    Faults, Spanned, count_within, text, time_within, token_source_v4, token_source_v6,
+    Faults, count_within, number, text, time_within, token_source_v4, token_source_v6,
 };
 
 use super::raw::RawStateful;
@@ -17,7 +17,7 @@ const CONNECTIONS: [&str; 2] = ["1", "16Mi"];
 /// well before the end, so that reports of what its predecessor opens until then still count.
 const LEARN_PERIOD: Duration = Duration::from_secs(10);
 /// Second-tier balancers: each takes a part of the 32,768 slots of a partition.
-const BALANCERS_MAX: i64 = 16;
+const BALANCERS_MAX: u32 = 16;
 
 /// Slots for connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,20 +40,15 @@ pub struct Stateful {
 }
 
 pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
-    let balancers = whole(raw.balancers.as_ref(), 1, faults, |balancers| {
-        match (1..=BALANCERS_MAX).contains(&balancers) && (balancers as u64).is_power_of_two() {
-            true => Ok(balancers),
-            false => Err(format!("balancers must be 1, 2, 4, 8 or {BALANCERS_MAX}")),
-        }
+    let fits = |count: &u32| count.is_power_of_two() && *count <= BALANCERS_MAX;
+    let balancers = number(raw.balancers.as_ref(), fits, faults, |_| {
+        format!("balancers must be 1, 2, 4, 8 or {BALANCERS_MAX}")
     });
-    let number = whole(raw.number.as_ref(), 0, faults, |number| {
-        match (0..i64::from(balancers)).contains(&number) {
-            true => Ok(number),
-            false => Err(format!(
-                "number must lie between 0 and {}, one below balancers",
-                balancers - 1
-            )),
-        }
+    let balancers = balancers.unwrap_or(1);
+    let fits = |number: &u32| *number < balancers;
+    let number = number(raw.number.as_ref(), fits, faults, |_| {
+        let last = balancers - 1;
+        format!("number must lie between 0 and {last}, one below balancers")
     });
     let idle = time_within(raw.idle.as_ref(), "idle", ["60s", "168h"], faults);
     let learn_period = raw.learn_period.as_ref();
@@ -66,24 +61,8 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
         token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
         token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
         balancers,
-        number,
+        number: number.unwrap_or(0),
         idle: idle.unwrap_or(Duration::from_secs(3600)),
-    }
-}
-
-fn whole(
-    value: Option<&Spanned<i64>>,
-    default: u32,
-    faults: &mut Faults<'_>,
-    check: impl FnOnce(i64) -> Result<i64, String>,
-) -> u32 {
-    let Some(value) = value else { return default };
-    match check(*value.as_ref()) {
-        Ok(number) => u32::try_from(number).unwrap_or(default),
-        Err(message) => {
-            faults.at(value.span(), message);
-            default
-        }
     }
 }
 

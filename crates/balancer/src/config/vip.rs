@@ -9,7 +9,7 @@ use std::time::Duration;
 use causeway_core::control::{Law, SAMPLING_MAX};
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    Faults, Spanned, Words, cookie_id, endpoint, host_address, one_of, text, time_within,
+    Faults, Spanned, Words, cookie_id, endpoint, host_address, number, one_of, text, time_within,
     vip_address, vip_port,
 };
 
@@ -276,23 +276,13 @@ fn min_healthy(raw: &RawVip, reals: &[RealConfig], found: usize, faults: &mut Fa
         .iter()
         .filter(|real| real.role != RealRole::Sorry)
         .count();
-    let Some(need) = &raw.min_healthy else {
-        return usize::from(probed == reals.len());
-    };
+    let default = usize::from(probed == reals.len());
     let reals = probed + found;
-    match usize::try_from(*need.as_ref()) {
-        Ok(count) if count <= reals.max(1) => count,
-        _ => {
-            faults.at(
-                need.span(),
-                format!(
-                    "min_healthy {} is out of range; use 0 to {reals}, the number of reals",
-                    need.as_ref()
-                ),
-            );
-            1
-        }
-    }
+    let fits = |need: &usize| *need <= reals.max(1);
+    let need = number(raw.min_healthy.as_ref(), fits, faults, |need| {
+        format!("min_healthy {need} is out of range; use 0 to {reals}, the number of reals")
+    });
+    need.unwrap_or(default)
 }
 
 fn slow_start(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> Duration {
@@ -476,18 +466,9 @@ fn vip_name(name: &str, default: Option<&str>) -> Result<String, String> {
 }
 
 fn weight(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u32 {
-    let Some(value) = value else { return 1 };
-    match u32::try_from(*value.as_ref()) {
-        Ok(weight) if weight <= WEIGHT_MAX => weight,
-        _ => {
-            faults.at(
-                value.span(),
-                format!(
-                    "weight {} is out of range; use 0 (no new connections) to {WEIGHT_MAX}",
-                    value.as_ref()
-                ),
-            );
-            1
-        }
-    }
+    let fits = |weight: &u32| *weight <= WEIGHT_MAX;
+    let weight = number(value, fits, faults, |weight| {
+        format!("weight {weight} is out of range; use 0 (no new connections) to {WEIGHT_MAX}")
+    });
+    weight.unwrap_or(1)
 }
