@@ -31,15 +31,12 @@ pub struct AgentStatus {
     pub last_reload_error: Option<String>,
     /// What is wrong with the data plane's hold in the kernel, if something is: its interface
     /// is gone or renamed, or pins cannot be made again.
-    #[serde(default)]
     pub data_plane_error: Option<String>,
     /// Why QUIC programs do not issue connection ids by the fleet's book, if they do not: what
     /// was received of it holds else, and is not acknowledged.
-    #[serde(default)]
     pub quic_ids_error: Option<String>,
     /// Why the data plane goes by what it was told before this agent began, if it does: what was
     /// received of the fleet's book is lost, and nothing has come since.
-    #[serde(default)]
     pub book_unheard: Option<String>,
     /// VIPs that this server does not hold: its kernel drops their packets.
     #[serde(default)]
@@ -60,10 +57,8 @@ pub struct AgentStats {
     /// What was done with timestamps; empty without cookies.
     pub cookies: Vec<CookieEventView>,
     /// Client latency; `None` where it is not measured.
-    #[serde(default)]
     pub clients: Option<ClientsView>,
     /// The load last reported to balancers; `None` if none has been.
-    #[serde(default)]
     pub load: Option<LoadView>,
     /// What was received of the fleet's book; empty if none is followed.
     #[serde(default)]
@@ -129,10 +124,8 @@ pub struct ClientsView {
     /// How late `exact` knows of clients that gave up, seconds.
     pub exact_settles_s: f64,
     /// The last second of the monotonic clock that is in the history; null without one.
-    #[serde(default)]
     pub recorded_s: Option<u64>,
     /// Why nothing is written to the history now, if nothing is: it is kept and written later.
-    #[serde(default)]
     pub history_error: Option<String>,
     /// Seconds that could not be kept so long: the history lacks them, since the agent started.
     #[serde(default)]

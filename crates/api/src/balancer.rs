@@ -37,13 +37,10 @@ pub struct Status {
     #[serde(default)]
     pub last_good: bool,
     /// What the last change, which is in force, has left undone; tried again until it is done.
-    #[serde(default)]
     pub unfinished: Option<String>,
     /// Why settings made by hand would be lost with the daemon, if they would.
-    #[serde(default)]
     pub state_error: Option<String>,
     /// Why no packet is forwarded, or why the data plane would be lost with the daemon, if so.
-    #[serde(default)]
     pub data_plane_error: Option<String>,
     /// VIPs that are addresses of this host, where that does harm.
     #[serde(default)]
@@ -453,10 +450,8 @@ pub struct LatencyView {
     #[serde(default)]
     pub one_in: u32,
     /// What the server added, mean over the last ten seconds' samples with a known path.
-    #[serde(default)]
     pub server_us: Option<f64>,
     /// The path's round trip, mean over the same samples.
-    #[serde(default)]
     pub path_us: Option<f64>,
     /// How many these are.
     #[serde(default)]
@@ -726,7 +721,6 @@ pub struct Explanation {
     #[serde(default)]
     pub measured: LatencyView,
     /// Age of the last report of client latency by this real's agent, seconds.
-    #[serde(default)]
     pub report_age_s: Option<f64>,
     /// The last decisions, oldest first.
     pub decisions: Vec<DecisionView>,

@@ -10,9 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use causeway_api::balancer::{
-    DiscoveryView, RealChange, RealView, Status, VipChange, VipReal, VipView,
-};
+use causeway_api::balancer::{DiscoveryView, RealChange, RealView, Status, VipReal, VipView};
 use causeway_balancer::config::{
     Affinity, Control, ForwardingMode, Fragments, LatencySource, LoadSource, RealRole, Scheduler,
     WEIGHT_MAX,
@@ -68,37 +66,7 @@ enum VipAction {
     /// Add a VIP
     Add(Box<VipAdd>),
     /// Change how a VIP gives connections to its reals
-    Set {
-        /// Name, or address:port
-        vip: String,
-        /// How a new connection picks its real
-        #[arg(long, value_parser = word::<Scheduler>())]
-        scheduler: Option<String>,
-        /// What p2c, least-loaded and awrr look at
-        #[arg(long, value_parser = word::<LoadSource>())]
-        load: Option<String>,
-        /// What the controller does
-        #[arg(long, value_parser = word::<Control>())]
-        control: Option<String>,
-        /// Latency that steers the controller
-        #[arg(long, value_parser = word::<LatencySource>())]
-        latency: Option<String>,
-        /// Whether a client's connections go to one real, with maglev, hash and latency
-        #[arg(long, value_parser = word::<Affinity>())]
-        affinity: Option<String>,
-        /// Whether connections are remembered
-        #[arg(long)]
-        flow_table: Option<bool>,
-        /// New flows per second of a client prefix, and how many at once; 0 for no limit
-        #[arg(long, value_name = "RATE[/BURST]", value_parser = parse_limit)]
-        limit: Option<Value>,
-        /// Clients with reals of their own, in the place of all that the VIP had; may be repeated
-        #[arg(long = "source", value_name = "PREFIX=REAL[,REAL]", value_parser = parse_source)]
-        sources: Vec<Value>,
-        /// No client has reals of its own any more
-        #[arg(long, conflicts_with = "sources")]
-        no_sources: bool,
-    },
+    Set(VipSet),
     /// Remove a VIP; its packets go to the kernel from then on
     Del {
         /// Name, or address:port
@@ -174,6 +142,42 @@ struct VipAdd {
     #[arg(long = "source", value_name = "PREFIX=REAL[,REAL]", value_parser = parse_source)]
     #[serde(rename = "source", skip_serializing_if = "Vec::is_empty")]
     sources: Vec<Value>,
+}
+
+#[derive(Debug, clap::Args, Serialize)]
+struct VipSet {
+    /// Name, or address:port
+    #[serde(skip)]
+    vip: String,
+    /// How a new connection picks its real
+    #[arg(long, value_parser = word::<Scheduler>())]
+    scheduler: Option<String>,
+    /// What p2c, least-loaded and awrr look at
+    #[arg(long, value_parser = word::<LoadSource>())]
+    load: Option<String>,
+    /// What the controller does
+    #[arg(long, value_parser = word::<Control>())]
+    control: Option<String>,
+    /// Latency that steers the controller
+    #[arg(long, value_parser = word::<LatencySource>())]
+    latency: Option<String>,
+    /// Whether a client's connections go to one real, with maglev, hash and latency
+    #[arg(long, value_parser = word::<Affinity>())]
+    affinity: Option<String>,
+    /// Whether connections are remembered
+    #[arg(long)]
+    flow_table: Option<bool>,
+    /// New flows per second of a client prefix, and how many at once; 0 for no limit
+    #[arg(long, value_name = "RATE[/BURST]", value_parser = parse_limit)]
+    limit: Option<Value>,
+    /// Clients with reals of their own, in the place of all that the VIP had; may be repeated
+    #[arg(long = "source", value_name = "PREFIX=REAL[,REAL]", value_parser = parse_source)]
+    #[serde(rename = "source")]
+    sources: Option<Vec<Value>>,
+    /// No client has reals of its own any more
+    #[arg(long, conflicts_with = "sources")]
+    #[serde(skip)]
+    no_sources: bool,
 }
 
 /// Arguments of `causeway real`.
@@ -429,41 +433,22 @@ impl VipArgs {
                 println!("took the answer that was held for {vip}");
             }
             VipAction::Add(add) => {
-                let body = add.body()?;
-                target.send(Method::POST, "/v1/vips", &body)?;
+                target.send(Method::POST, "/v1/vips", &given(&add)?)?;
                 println!("added vip {} {NOT_LASTING}", add.endpoint);
             }
-            VipAction::Set {
-                vip,
-                scheduler,
-                load,
-                control,
-                latency,
-                affinity,
-                flow_table,
-                limit,
-                sources,
-                no_sources,
-            } => {
-                let changes_sources = no_sources || !sources.is_empty();
-                let change = VipChange {
-                    limit,
-                    source: changes_sources.then_some(sources),
-                    scheduler,
-                    load,
-                    control,
-                    latency,
-                    affinity,
-                    flow_table,
-                };
+            VipAction::Set(set) => {
+                let mut change = given(&set)?;
+                if set.no_sources {
+                    change["source"] = json!([]);
+                }
                 anyhow::ensure!(
-                    change != VipChange::default(),
+                    change != json!({}),
                     "nothing to change; give for example --scheduler p2c"
                 );
                 target
-                    .send(Method::PATCH, &vip_path(&vip), &change)
+                    .send(Method::PATCH, &vip_path(&set.vip), &change)
                     .context("nothing was changed")?;
-                println!("changed vip {vip} {NOT_LASTING}");
+                println!("changed vip {} {NOT_LASTING}", set.vip);
             }
             VipAction::Del { vip } => {
                 target.delete(&vip_path(&vip))?;
@@ -474,15 +459,13 @@ impl VipArgs {
     }
 }
 
-impl VipAdd {
-    /// What is not given is the daemon's to choose.
-    fn body(&self) -> anyhow::Result<Value> {
-        let mut body = serde_json::to_value(self)?;
-        if let Value::Object(keys) = &mut body {
-            keys.retain(|_, value| !value.is_null());
-        }
-        Ok(body)
+/// The keys that are given; the others are the daemon's to choose.
+fn given(options: &impl Serialize) -> anyhow::Result<Value> {
+    let mut keys = serde_json::to_value(options)?;
+    if let Value::Object(keys) = &mut keys {
+        keys.retain(|_, value| !value.is_null());
     }
+    Ok(keys)
 }
 
 fn in_two_keys<S: Serializer>(endpoint: &SocketAddr, to: S) -> Result<S::Ok, S::Error> {
@@ -602,4 +585,42 @@ pub(crate) fn change_real(target: &Target, path: &str, change: &RealChange) -> a
         eprintln!("causeway: {error}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_api::balancer::VipChange;
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        set: VipSet,
+    }
+
+    #[test]
+    fn a_change_of_a_vip_has_what_is_given_and_the_daemon_takes_it() {
+        let change = |options: &[&str]| {
+            let words = ["set", "web"].iter().chain(options);
+            given(&Line::try_parse_from(words).unwrap().set).unwrap()
+        };
+        assert_eq!(change(&[]), json!({}));
+        assert_eq!(change(&["--no-sources"]), json!({}));
+        let all = change(&[
+            "--scheduler=p2c",
+            "--load=cpu",
+            "--control=off",
+            "--latency=server",
+            "--affinity=none",
+            "--flow-table=false",
+            "--limit=100/200",
+            "--source=10.0.0.0/8=10.1.0.1,10.1.0.2",
+        ]);
+        let taken: VipChange = serde_json::from_value(all.clone()).unwrap();
+        assert_eq!(json!(taken), all);
+        assert_eq!(all["source"][0]["reals"], json!(["10.1.0.1", "10.1.0.2"]));
+        assert_eq!(all.as_object().map(|keys| keys.len()), Some(8));
+    }
 }

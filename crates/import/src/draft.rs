@@ -36,8 +36,9 @@ pub(crate) struct Draft {
     pub(crate) asides: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
+    #[default]
     Tcp,
     Udp,
 }

@@ -7,11 +7,12 @@ use crate::ImportContext;
 use crate::draft::{Real, Service};
 
 /// How a real gets its packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Method {
     /// `-m`, NAT.
     Masquerade,
     /// `-g`, DR, Route.
+    #[default]
     Direct,
     /// `-i`, TUN, with IPVS's default of a plain header.
     Ipip,

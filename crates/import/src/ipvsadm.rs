@@ -156,6 +156,103 @@ fn one_packet(service: &mut Service, line: usize) {
     );
 }
 
+/// What the words of a rule say.
+#[derive(Default)]
+struct Rule {
+    adds_service: Option<bool>,
+    at: Option<String>,
+    protocol: Protocol,
+    /// A service of a kind that has no equal.
+    unlike: Option<String>,
+    scheduler: Option<String>,
+    flags: Vec<String>,
+    persistent: Option<String>,
+    ops: bool,
+    real: Option<String>,
+    method: Method,
+    weight: u32,
+    thresholds: [u32; 2],
+    gue_port: Option<u16>,
+}
+
+impl Rule {
+    fn read(words: &[String]) -> Result<Self, String> {
+        let mut words = words.iter().map(String::as_str).peekable();
+        // A script has the program before each.
+        words.next_if(|word| *word == "ipvsadm" || word.ends_with("/ipvsadm"));
+        let mut rule = Self {
+            weight: 1,
+            ..Self::default()
+        };
+        while let Some(word) = words.next() {
+            let (word, joined) = match word.split_once('=') {
+                Some((word, value)) if word.starts_with("--") => (word, Some(value)),
+                _ => (word, None),
+            };
+            let mut value = || {
+                joined
+                    .or_else(|| words.next())
+                    .ok_or_else(|| format!("`{word}` is given without a value"))
+            };
+            let number = |text: &str| {
+                let number = text.parse::<u32>();
+                number.map_err(|_| format!("`{text}` is not a number"))
+            };
+            match word {
+                "-A" | "--add-service" => rule.adds_service = Some(true),
+                "-a" | "--add-server" => rule.adds_service = Some(false),
+                "-t" | "--tcp-service" => rule.at = Some(value()?.to_owned()),
+                "-u" | "--udp-service" => {
+                    rule.protocol = Protocol::Udp;
+                    rule.at = Some(value()?.to_owned());
+                }
+                "-f" | "--fwmark-service" => rule.unlike = Some(format!("FWM {}", value()?)),
+                "--sctp-service" => rule.unlike = Some(format!("SCTP {}", value()?)),
+                "-6" | "--ipv6" => {}
+                "-s" | "--scheduler" => rule.scheduler = Some(value()?.to_owned()),
+                "-b" | "--sched-flags" => {
+                    rule.flags.extend(value()?.split(',').map(str::to_owned));
+                }
+                "-p" | "--persistent" => {
+                    // Its value may be left out: 300 s.
+                    let next = joined.or_else(|| words.next_if(|next| !next.starts_with('-')));
+                    rule.persistent = Some(format!("persistent {}", next.unwrap_or("300")));
+                }
+                "-M" | "--netmask" => drop(value()?),
+                "--pe" => rule.persistent = Some(format!("persistence engine {}", value()?)),
+                "-O" | "-o" | "--ops" => rule.ops = true,
+                "-r" | "--real-server" => rule.real = Some(value()?.to_owned()),
+                "-g" | "--gatewaying" => rule.method = Method::Direct,
+                "-i" | "--ipip" => rule.method = Method::Ipip,
+                "-m" | "--masquerading" => rule.method = Method::Masquerade,
+                "-w" | "--weight" => rule.weight = number(value()?)?,
+                "-x" | "--u-threshold" => rule.thresholds[0] = number(value()?)?,
+                "-y" | "--l-threshold" => rule.thresholds[1] = number(value()?)?,
+                "--tun-type" => {
+                    rule.method = match value()? {
+                        "ipip" => Method::Ipip,
+                        "gue" => Method::Gue,
+                        "gre" => Method::Gre,
+                        other => return Err(format!("`{other}` is not a valid type of tunnel")),
+                    };
+                }
+                "--tun-port" => {
+                    rule.gue_port = u16::try_from(number(value()?)?)
+                        .ok()
+                        .filter(|port| *port > 0)
+                }
+                "--tun-nocsum" | "--tun-csum" | "--tun-remcsum" => {}
+                other => {
+                    return Err(format!(
+                        "`{other}` is none of ipvsadm's words that set up a service (-A) or a real (-a)"
+                    ));
+                }
+            }
+        }
+        Ok(rule)
+    }
+}
+
 impl Rules<'_> {
     fn service(&mut self, line: usize, at: SocketAddr, protocol: Protocol) -> &mut Found {
         self.found.push(Found {
@@ -184,90 +281,11 @@ impl Rules<'_> {
 
     /// A rule: `-A -t 192.0.2.1:80 -s wlc`.
     fn rule(&mut self, line: usize, words: &[String]) -> Result<(), String> {
-        let mut words = words.iter().map(String::as_str).peekable();
-        // A script has the program before each.
-        words.next_if(|word| *word == "ipvsadm" || word.ends_with("/ipvsadm"));
-        let mut adds_service = None;
-        let mut at = None;
-        let mut protocol = Protocol::Tcp;
-        let mut unlike = None;
-        let mut scheduler = None;
-        let mut flags = Vec::new();
-        let mut real = None;
-        let mut method = Method::Direct;
-        let mut weight = 1;
-        let mut thresholds = [0, 0];
-        let mut persistent = None;
-        let mut ops = false;
-        let mut gue_port = None;
-        while let Some(word) = words.next() {
-            let (word, joined) = match word.split_once('=') {
-                Some((word, value)) if word.starts_with("--") => (word, Some(value)),
-                _ => (word, None),
-            };
-            let mut value = || {
-                joined
-                    .or_else(|| words.next())
-                    .ok_or_else(|| format!("`{word}` is given without a value"))
-            };
-            let number = |text: &str| {
-                let number = text.parse::<u32>();
-                number.map_err(|_| format!("`{text}` is not a number"))
-            };
-            match word {
-                "-A" | "--add-service" => adds_service = Some(true),
-                "-a" | "--add-server" => adds_service = Some(false),
-                "-t" | "--tcp-service" => at = Some(value()?.to_owned()),
-                "-u" | "--udp-service" => {
-                    protocol = Protocol::Udp;
-                    at = Some(value()?.to_owned());
-                }
-                "-f" | "--fwmark-service" => unlike = Some(format!("FWM {}", value()?)),
-                "--sctp-service" => unlike = Some(format!("SCTP {}", value()?)),
-                "-6" | "--ipv6" => {}
-                "-s" | "--scheduler" => scheduler = Some(value()?.to_owned()),
-                "-b" | "--sched-flags" => {
-                    flags.extend(value()?.split(',').map(str::to_owned));
-                }
-                "-p" | "--persistent" => {
-                    // Its value may be left out: 300 s.
-                    let next = joined.or_else(|| words.next_if(|next| !next.starts_with('-')));
-                    persistent = Some(format!("persistent {}", next.unwrap_or("300")));
-                }
-                "-M" | "--netmask" => drop(value()?),
-                "--pe" => persistent = Some(format!("persistence engine {}", value()?)),
-                "-O" | "-o" | "--ops" => ops = true,
-                "-r" | "--real-server" => real = Some(value()?.to_owned()),
-                "-g" | "--gatewaying" => method = Method::Direct,
-                "-i" | "--ipip" => method = Method::Ipip,
-                "-m" | "--masquerading" => method = Method::Masquerade,
-                "-w" | "--weight" => weight = number(value()?)?,
-                "-x" | "--u-threshold" => thresholds[0] = number(value()?)?,
-                "-y" | "--l-threshold" => thresholds[1] = number(value()?)?,
-                "--tun-type" => {
-                    method = match value()? {
-                        "ipip" => Method::Ipip,
-                        "gue" => Method::Gue,
-                        "gre" => Method::Gre,
-                        other => return Err(format!("`{other}` is not a valid type of tunnel")),
-                    };
-                }
-                "--tun-port" => {
-                    gue_port = u16::try_from(number(value()?)?)
-                        .ok()
-                        .filter(|port| *port > 0)
-                }
-                "--tun-nocsum" | "--tun-csum" | "--tun-remcsum" => {}
-                other => {
-                    return Err(format!(
-                        "`{other}` is none of ipvsadm's words that set up a service (-A) or a real (-a)"
-                    ));
-                }
-            }
-        }
-        let adds_service = adds_service
+        let rule = Rule::read(words)?;
+        let adds_service = rule
+            .adds_service
             .ok_or("the rule has neither -A nor -a; give what `ipvsadm-save -n` prints")?;
-        if let Some(unlike) = unlike {
+        if let Some(unlike) = rule.unlike {
             if adds_service {
                 self.left_out(line, &unlike);
                 self.unlike.push(unlike);
@@ -276,41 +294,41 @@ impl Rules<'_> {
             }
             return Ok(());
         }
-        let at = numeric(&at.ok_or("the rule names no service (-t, -u)")?)?;
+        let at = numeric(&rule.at.ok_or("the rule names no service (-t, -u)")?)?;
         if adds_service {
-            let found = self.service(line, at, protocol);
-            found.flags = flags;
-            if let Some(scheduler) = scheduler {
+            let found = self.service(line, at, rule.protocol);
+            found.flags = rule.flags;
+            if let Some(scheduler) = rule.scheduler {
                 found.scheduler = scheduler;
             }
-            if let Some(what) = persistent {
+            if let Some(what) = rule.persistent {
                 ipvs::persistence(&mut found.service, line, what);
             }
-            if ops {
+            if rule.ops {
                 one_packet(&mut found.service, line);
             }
             return Ok(());
         }
-        let real = real.ok_or("the rule names no real (-r)")?;
+        let real = rule.real.ok_or("the rule names no real (-r)")?;
         let real = match real.parse() {
             // Without a port it has the service's.
             Ok(address) => SocketAddr::new(address, at.port()),
             Err(_) => numeric(&real)?,
         };
-        if method == Method::Gue {
-            self.gue_port = gue_port.or(self.gue_port);
+        if rule.method == Method::Gue {
+            self.gue_port = rule.gue_port.or(self.gue_port);
         }
         let of_service = |found: &&mut Found| {
-            let service = &found.service;
-            (service.address, service.port, service.protocol) == (at.ip(), at.port(), protocol)
+            let of = &found.service;
+            (of.address, of.port, of.protocol) == (at.ip(), at.port(), rule.protocol)
         };
         let found = self.found.iter_mut().find(of_service);
         let found = found.ok_or_else(|| format!("there is no service {at} before its real"))?;
         let mut server = Server::new(line, real.ip(), real.port());
-        server.method = method;
-        server.real.weight = weight;
-        server.threshold("upper threshold", thresholds[0]);
-        server.threshold("lower threshold", thresholds[1]);
+        server.method = rule.method;
+        server.real.weight = rule.weight;
+        server.threshold("upper threshold", rule.thresholds[0]);
+        server.threshold("lower threshold", rule.thresholds[1]);
         found.servers.push(server);
         Ok(())
     }

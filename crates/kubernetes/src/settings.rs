@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The controller's own file, `/etc/causeway/kubernetes.toml`.
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use causeway_service::config::{
-    self, ConfigErrors, Faults, Renamed, Spanned, Text, read, text, units, within,
+    self, ConfigErrors, Faults, Renamed, Spanned, Text, read, text, time_within,
 };
 use causeway_service::tls::ClientFiles;
 use schemars::JsonSchema;
@@ -26,7 +25,6 @@ const SOCKET: &str = "/run/causeway/lb.sock";
 const LEASE: &str = "kube-system/causeway";
 /// Where kube-proxy serves `/healthz`.
 const HEALTH_PORT: u16 = 10256;
-const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(7 * 86_400);
 const DRAIN_DEFAULT: Duration = Duration::from_secs(300);
 const RENAMED: &Renamed = &[];
 
@@ -114,23 +112,12 @@ fn settings(raw: RawSettings, faults: &mut Faults<'_>) -> Option<KubernetesSetti
         .iter()
         .filter_map(|range| text(Some(range), faults, str::parse))
         .collect();
-    let drain = text(raw.drain.as_ref(), faults, |word| {
-        within(units::duration(word)?, &DRAIN, "drain", "0s", "168h")
+    let drain = time_within(raw.drain.as_ref(), "drain", ["0s", "168h"], faults);
+    let any = |_: &u16| true;
+    let health_port = config::number(raw.node_health_port.as_ref(), any, faults, |_| {
+        "node_health_port must lie between 0 (nodes are not probed) and 65535".to_owned()
     });
-    let health_port = match &raw.node_health_port {
-        None => Some(HEALTH_PORT),
-        Some(port) => match u16::try_from(*port.as_ref()) {
-            Ok(0) => None,
-            Ok(port) => Some(port),
-            Err(_) => {
-                faults.at(
-                    port.span(),
-                    "node_health_port must lie between 0 (nodes are not probed) and 65535",
-                );
-                None
-            }
-        },
-    };
+    let health_port = Some(health_port.unwrap_or(HEALTH_PORT));
     let lease = text(raw.lease.as_ref(), faults, |word| {
         let (namespace, name) = word
             .split_once('/')
@@ -173,7 +160,7 @@ fn settings(raw: RawSettings, faults: &mut Faults<'_>) -> Option<KubernetesSetti
         },
         nodes: NodeRules {
             drain_ns: drain.unwrap_or(DRAIN_DEFAULT).as_nanos() as u64,
-            health_port,
+            health_port: health_port.filter(|port| *port > 0),
         },
         base,
         file,

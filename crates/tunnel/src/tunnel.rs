@@ -16,7 +16,7 @@ use axum::response::Response;
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::tunnel::TunnelStatus;
-use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
+use causeway_bifrost::{self as bifrost, PathId, TransportEngine};
 use causeway_netio::monotonic_ns;
 use causeway_netio::tunnel::{Device, DeviceOptions, Waiter};
 use causeway_service::access::Rules;
@@ -70,13 +70,14 @@ impl Tunnel {
         file: PathBuf,
         doors: Doors,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = anyhow::Error>)> {
-        let limits = Limits::default();
-        let mut engine_config = engine_config(&config, limits);
-        engine_config.check()?;
+        config.engine.check()?;
         let device = Device::open(&device_options(&config))?;
         // It was for the network namespace that the device stands in.
         give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
-        engine_config.merges_udp = device.merges_udp;
+        let engine_config = bifrost::TransportConfig {
+            merges_udp: device.merges_udp,
+            ..config.engine.clone()
+        };
         let (open, added) = OpenPaths::at_start(&config)?;
         let mut handles = Vec::new();
         let mut shards = Vec::new();
@@ -99,8 +100,8 @@ impl Tunnel {
                 number,
                 engine,
                 tun,
-                memory: Memory::new(&limits, datagram_max(&config)),
-                vnic: Vnic::new(config.engine.vnic_queue),
+                memory: Memory::new(&config.engine.limits, datagram_max(&config)),
+                vnic: Vnic::new(config.vnic_queue),
                 poll: config.poll,
                 paths,
                 waiter,
@@ -162,9 +163,9 @@ impl Tunnel {
             handle.send(ShardCommand::Change(Box::new(ShardChange {
                 config: bifrost::TransportConfig {
                     merges_udp: self.merges_udp,
-                    ..engine_config(config, Limits::default())
+                    ..config.engine.clone()
                 },
-                vnic_queue: config.engine.vnic_queue,
+                vnic_queue: config.vnic_queue,
                 poll: config.poll,
                 remove: gone.to_vec(),
                 add,
@@ -203,8 +204,7 @@ impl Tunnel {
                 "`{key}` cannot change while the tunnel runs; restart it"
             ));
         }
-        let engine = engine_config(&wanted, Limits::default());
-        engine.check().map_err(|error| error.to_string())?;
+        wanted.engine.check().map_err(|error| error.to_string())?;
         // Everything that can fail comes before the first thread changes.
         let mut paths = running.paths.clone();
         let added = paths
@@ -245,7 +245,7 @@ impl Tunnel {
         let reports = self.reports()?;
         let running = lock(&self.running);
         let config = &running.config;
-        let key = config.keys.send.as_ref();
+        let key = config.engine.keys.send.as_ref();
         Ok(TunnelStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -316,25 +316,6 @@ fn instance() -> std::io::Result<u64> {
             0 => {}
             instance => return Ok(instance),
         }
-    }
-}
-
-fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::TransportConfig {
-    let ns = |time: Duration| time.as_nanos() as u64;
-    let engine = &config.engine;
-    bifrost::TransportConfig {
-        schedule: engine.schedule,
-        group_bytes: engine.group_bytes,
-        switch_gain_ns: ns(engine.switch_gain),
-        rto: engine.rto,
-        queue_target_ns: ns(engine.queue_target),
-        read_ahead_ns: ns(engine.read_ahead),
-        reorder_timeout_ns: ns(engine.reorder_timeout),
-        frame_lifetime_ns: ns(engine.frame_lifetime),
-        max_transmissions: engine.max_transmissions,
-        keys: config.keys.clone(),
-        limits,
-        ..bifrost::TransportConfig::default()
     }
 }
 

@@ -422,16 +422,10 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
 }
 
 fn inner_mtu(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> Option<u16> {
-    let value = value?;
-    let mtu = u16::try_from(*value.as_ref()).ok();
-    let mtu = mtu.filter(|mtu| (1280..=9216).contains(mtu));
-    if mtu.is_none() {
-        faults.at(
-            value.span(),
-            "inner_mtu must lie between 1280 and 9216; it is the path's MTU less the outer header, 20 to 48 bytes",
-        );
-    }
-    mtu
+    let fits = |mtu: &u16| (1280..=9216).contains(mtu);
+    config::number(value, fits, faults, |_| {
+        "inner_mtu must lie between 1280 and 9216; it is the path's MTU less the outer header, 20 to 48 bytes".to_owned()
+    })
 }
 
 fn cookie_vip(

@@ -4,14 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_service::config::{Faults, Words, directory, text, units};
+use causeway_service::config::{Faults, Words, directory, text, time_within};
 
 use super::raw::RawAnnounce;
 use super::words::OnStop;
 
 /// Longer than a start takes, shorter than an operator waits for.
 const DELAY: Duration = Duration::from_secs(3);
-const DELAY_MAX: Duration = Duration::from_secs(3600);
 
 /// How VIPs that are ready are announced to routers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,13 +32,7 @@ pub(super) fn announce(raw: &RawAnnounce, faults: &mut Faults<'_>) -> Option<Ann
         }
         return None;
     };
-    let delay = text(raw.delay.as_ref(), faults, |text| {
-        let delay = units::duration(text)?;
-        match delay <= DELAY_MAX {
-            true => Ok(delay),
-            false => Err("delay must lie between 0s and 1h".to_owned()),
-        }
-    });
+    let delay = time_within(raw.delay.as_ref(), "delay", ["0s", "1h"], faults);
     let default = || ["birdc", "configure"].map(str::to_owned).to_vec();
     Some(Announce {
         bird: directory(Some(bird), "", faults),

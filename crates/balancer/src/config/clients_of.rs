@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use causeway_dataplane::Prefix;
-use causeway_service::config::{Faults, Spanned, Words as _, network, text};
+use causeway_service::config::{Faults, Spanned, Words as _, network, number_within, text};
 use serde_json::{Value, json};
 
 use super::raw::{RawLimit, RawSource, RawVip};
@@ -74,21 +74,15 @@ pub(super) fn limit(
         );
         return None;
     }
-    let mut number = |value: Option<&Spanned<i64>>, default: i64, max: i64, key: &str| {
-        let Some(value) = value else { return default };
-        if !(1..=max).contains(value.as_ref()) {
-            faults.at(value.span(), format!("{key} must lie between 1 and {max}"));
-            return default;
-        }
-        *value.as_ref()
-    };
-    // A second's worth, and at least what a page load opens.
-    let burst = (rate_is.ceil() as i64).max(10);
+    let burst = number_within(raw.burst.as_ref(), "burst", 1..=1 << 24, faults);
+    let prefix4 = number_within(raw.prefix4.as_ref(), "prefix4", 1..=32, faults);
+    let prefix6 = number_within(raw.prefix6.as_ref(), "prefix6", 1..=128, faults);
     let limit = FlowLimitConfig {
         rate: rate_is,
-        burst: number(raw.burst.as_ref(), burst, 1 << 24, "burst") as u32,
-        prefix4: number(raw.prefix4.as_ref(), 32, 32, "prefix4") as u8,
-        prefix6: number(raw.prefix6.as_ref(), 64, 128, "prefix6") as u8,
+        // A second's worth, and at least what a page load opens.
+        burst: burst.unwrap_or((rate_is.ceil() as u32).max(10)),
+        prefix4: prefix4.unwrap_or(32),
+        prefix6: prefix6.unwrap_or(64),
     };
     if limit.rate > 0.0 && limit.in_force().is_none() {
         faults.at(

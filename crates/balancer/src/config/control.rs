@@ -2,15 +2,14 @@
 //! `[control]`: the controller's constants.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use causeway_core::control::ControlParams;
-use causeway_service::config::{Faults, text, units, within};
+use causeway_service::config::{Faults, number_within, time_within, within};
 
 use super::raw::{Number, RawControl};
 
 /// Intervals: shorter ones see no samples, longer ones no longer react.
-const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
+const INTERVAL: [&str; 2] = ["10ms", "10s"];
 
 /// A constant that is a plain number.
 pub(super) struct Constant {
@@ -53,10 +52,7 @@ pub(super) const CONSTANTS: &[Constant] = constants![
 
 pub(super) fn params(raw: &RawControl, faults: &mut Faults<'_>) -> ControlParams {
     let mut params = ControlParams::default();
-    let interval = text(raw.interval.as_ref(), faults, |text| {
-        let interval = units::duration(text)?;
-        within(interval, &INTERVAL, "control interval", "10ms", "10s")
-    });
+    let interval = time_within(raw.interval.as_ref(), "control interval", INTERVAL, faults);
     if let Some(interval) = interval {
         params.interval_ns = interval.as_nanos() as u64;
     }
@@ -79,10 +75,8 @@ pub(super) fn params(raw: &RawControl, faults: &mut Faults<'_>) -> ControlParams
         ),
         (&raw.min_samples, &mut params.min_samples, "min_samples"),
     ] {
-        let Some(value) = value else { continue };
-        match u32::try_from(*value.as_ref()) {
-            Ok(number) if (1..=100_000).contains(&number) => *target = number,
-            _ => faults.at(value.span(), format!("{key} must lie between 1 and 100000")),
+        if let Some(number) = number_within(value.as_ref(), key, 1..=100_000, faults) {
+            *target = number;
         }
     }
     if params.alpha_low > params.alpha_high {

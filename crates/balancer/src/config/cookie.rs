@@ -7,7 +7,7 @@ use std::time::Duration;
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
     BALANCERS_KEYS, CookieKind, Faults, KeysFile, Spanned, cookie_format, cookie_kind, keys_of,
-    text, units,
+    text, time_within,
 };
 
 use super::Protocol;
@@ -16,7 +16,6 @@ use super::raw::{RawCookie, RawVip};
 /// How long an id rests that was taken away: connections of a server that is gone
 /// give up before (Linux: after 15 retransmissions, 924 s, or sooner).
 pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
-const QUARANTINE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What cookies need beside the VIPs.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,13 +29,8 @@ pub struct Cookies {
 }
 
 pub(super) fn cookies(raw: &RawCookie, faults: &mut Faults<'_>) -> Option<Cookies> {
-    let quarantine = text(raw.quarantine.as_ref(), faults, |text| {
-        let quarantine = units::duration(text)?;
-        match quarantine <= QUARANTINE_MAX {
-            true => Ok(quarantine),
-            false => Err("quarantine must lie between 0s and 168h".to_owned()),
-        }
-    });
+    let quarantine = raw.quarantine.as_ref();
+    let quarantine = time_within(quarantine, "quarantine", ["0s", "168h"], faults);
     let (file, keys) = keys_of(raw.keys.as_ref(), BALANCERS_KEYS, faults)?;
     Some(Cookies {
         file,

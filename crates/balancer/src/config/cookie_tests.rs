@@ -47,7 +47,8 @@ fn keys_give_tcp_vips_cookies() {
 
 #[test]
 fn a_change_by_request_leaves_cookies_and_goes_by_them() {
-    let keys = "flow_table = false\ncontrol = \"equalise\"\ncookie_id_bits = 4";
+    let keys = "flow_table = false\ncontrol = \"equalise\"\ncookie_id_bits = 4\n\
+                sampling = \"1/8\"\nslow_start = \"0s\"\nmin_healthy = 0\nhealth = {}";
     let vip = &balancer(keys).unwrap().vips[0];
     let nothing = changed_vip(vip, &serde_json::json!({})).unwrap();
     assert_eq!(nothing, **vip);

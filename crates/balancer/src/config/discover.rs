@@ -2,13 +2,12 @@
 //! Validation of a VIP's `discover`: the source of reals that the file does not name.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::Uri;
 use causeway_service::config::{
-    Faults, Spanned, TimeValue, Words as _, absolute_path, text, units, within,
+    Faults, Spanned, Words as _, absolute_path, number_within, text, time_within, within,
 };
 use serde_json::{Value, json};
 
@@ -18,10 +17,9 @@ use super::raw::RawDiscover;
 use super::words::RecordType;
 
 /// Shorter ones would be a load of their own, longer ones no discovery.
-const INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
-const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(7 * 86_400);
+const INTERVAL: [&str; 2] = ["1s", "1h"];
 /// More in one VIP is a mistake, or a thing to say.
-const REALS: RangeInclusive<i64> = 1..=4096;
+const REALS_MAX: usize = 4096;
 const REALS_DEFAULT: usize = 100;
 const DNS_PORT: u16 = 53;
 
@@ -81,32 +79,9 @@ pub(super) fn discover(
         );
         return None;
     }
-    let time = |value: Option<&Spanned<TimeValue>>,
-                range,
-                key: &str,
-                low,
-                high,
-                faults: &mut Faults<'_>| {
-        text(value, faults, |text| {
-            within(units::duration(text)?, range, key, low, high)
-        })
-    };
-    let interval = time(
-        raw.interval.as_ref(),
-        &INTERVAL,
-        "interval",
-        "1s",
-        "1h",
-        faults,
-    );
-    let drain = time(raw.drain.as_ref(), &DRAIN, "drain", "0s", "168h", faults);
-    let max_reals = raw.max_reals.as_ref().and_then(|value| {
-        let within = REALS.contains(value.as_ref());
-        if !within {
-            faults.at(value.span(), "max_reals must lie between 1 and 4096");
-        }
-        within.then_some(*value.as_ref() as usize)
-    });
+    let interval = time_within(raw.interval.as_ref(), "interval", INTERVAL, faults);
+    let drain = time_within(raw.drain.as_ref(), "drain", ["0s", "168h"], faults);
+    let max_reals = number_within(raw.max_reals.as_ref(), "max_reals", 1..=REALS_MAX, faults);
     let max_removed = raw.max_removed.as_ref().and_then(|value| {
         let part = within(*value.as_ref(), &(0.0..=1.0), "max_removed", "0", "1");
         part.map_err(|message| faults.at(value.span(), message))

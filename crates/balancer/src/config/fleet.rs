@@ -3,13 +3,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::fleet::{Absence, LeaseTerms, MayRemove};
 use causeway_service::config::{
-    Faults, Spanned, TimeValue, Words, directory, secret, text, units, within,
+    Faults, Spanned, Words, directory, secret, text, time_within, within,
 };
 use causeway_service::tls::ClientFiles;
 
@@ -17,9 +16,9 @@ use super::raw::{RawFleet, RawFleetStore};
 use super::words::WhenAbsent;
 
 /// Leases: etcd keeps none of less than two seconds.
-const LEASE: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
+const LEASE: [&str; 2] = ["3s", "1h"];
 /// The time that routers need to follow a withdrawal.
-const SETTLE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
+const SETTLE: [&str; 2] = ["100ms", "10m"];
 /// How wrong clocks may be: a hundred times what quartz is.
 const DRIFT_PPM: u64 = 10_000;
 const NAME_MAX: usize = 63;
@@ -141,13 +140,8 @@ pub(super) fn fleet(
             None
         }
     };
-    let mut time = |value: Option<&Spanned<TimeValue>>, range, key, low, high| {
-        text(value, faults, |text| {
-            within(units::duration(text)?, range, key, low, high)
-        })
-    };
-    let lease = time(raw.lease.as_ref(), &LEASE, "lease", "3s", "1h");
-    let settle = time(raw.settle.as_ref(), &SETTLE, "settle", "100ms", "10m");
+    let lease = time_within(raw.lease.as_ref(), "lease", LEASE, faults);
+    let settle = time_within(raw.settle.as_ref(), "settle", SETTLE, faults);
     let max_removed = raw.max_removed.as_ref().and_then(|value| {
         let part = within(*value.as_ref(), &(0.0..=1.0), "max_removed", "0", "1");
         part.map_err(|message| faults.at(value.span(), message))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Validation of a VIP's `health`.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use causeway_core::health::HealthParams;
-use causeway_service::config::{Faults, Spanned, Words, text, units};
+use causeway_service::config::{Faults, Spanned, Words, number, text, time_within};
 use serde_json::{Value, json};
 
 use super::Protocol;
@@ -15,8 +15,8 @@ use super::raw::RawHealth;
 use super::words::{HealthProbe, ProbeTo};
 
 /// Shorter ones would be a load of their own, longer ones no check.
-const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-const ROWS: RangeInclusive<i64> = 1..=100;
+const INTERVAL: [&str; 2] = ["100ms", "1h"];
+const ROWS: RangeInclusive<u32> = 1..=100;
 
 /// How a VIP's reals are probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) fn health(
             format!("probe = \"{kind}\" goes by {fits}, and the vip is {protocol}; use {default}"),
         );
     }
-    let port = number(raw.port.as_ref(), 1..=65_535, "port", faults).map(|port| port as u16);
+    let port = in_range(raw.port.as_ref(), 1..=u16::MAX, "port", faults);
     let needs_port = !matches!(kind, Icmp | Script);
     let port = port.or(vip_port.filter(|port| *port != 0 || !needs_port));
     if port.is_none() && vip_port.is_some() {
@@ -103,54 +103,39 @@ fn passive(raw: &RawHealth, protocol: Protocol, measure: bool, faults: &mut Faul
 }
 
 fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_>) -> HealthParams {
-    let time = |text: &str| {
-        let time = units::duration(text)?;
-        match INTERVAL.contains(&time) {
-            true => Ok(time.as_nanos() as u64),
-            false => Err("it must lie between 100ms and 1h".to_owned()),
-        }
+    let mut time_ns = |value| {
+        let time = time_within(value, "it", INTERVAL, faults)?;
+        Some(time.as_nanos() as u64)
     };
     let default = HealthParams::default();
-    let interval_ns = text(raw.interval.as_ref(), faults, time).unwrap_or(default.interval_ns);
-    let timeout_ns =
-        text(raw.timeout.as_ref(), faults, time).unwrap_or(default.timeout_ns.min(interval_ns));
+    let interval_ns = time_ns(raw.interval.as_ref()).unwrap_or(default.interval_ns);
+    let timeout_ns = time_ns(raw.timeout.as_ref()).unwrap_or(default.timeout_ns.min(interval_ns));
     if timeout_ns > interval_ns {
         faults.at(
             raw.timeout.as_ref().map_or(place, Spanned::span),
             "a probe's timeout is at most the interval: one is out at a time",
         );
     }
-    let row = |value, what, default, faults: &mut Faults<'_>| {
-        number(value, ROWS, what, faults).map_or(default, |value| value as u32)
-    };
+    let mut row = |value, what, default| in_range(value, ROWS, what, faults).unwrap_or(default);
     HealthParams {
         interval_ns,
         timeout_ns,
-        rise: row(raw.rise.as_ref(), "rise", default.rise, faults),
-        fall: row(raw.fall.as_ref(), "fall", default.fall, faults),
+        rise: row(raw.rise.as_ref(), "rise", default.rise),
+        fall: row(raw.fall.as_ref(), "fall", default.fall),
     }
 }
 
-fn number(
+fn in_range<T: TryFrom<i64> + PartialOrd + Display>(
     value: Option<&Spanned<i64>>,
-    range: RangeInclusive<i64>,
+    range: RangeInclusive<T>,
     what: &str,
     faults: &mut Faults<'_>,
-) -> Option<i64> {
-    let value = value?;
-    if range.contains(value.as_ref()) {
-        return Some(*value.as_ref());
-    }
-    faults.at(
-        value.span(),
-        format!(
-            "{what} {} is out of range; use {} to {}",
-            value.as_ref(),
-            range.start(),
-            range.end()
-        ),
-    );
-    None
+) -> Option<T> {
+    let fits = |number: &T| range.contains(number);
+    let (low, high) = (range.start(), range.end());
+    number(value, fits, faults, |number| {
+        format!("{what} {number} is out of range; use {low} to {high}")
+    })
 }
 
 /// The same as the file would have it.

@@ -21,7 +21,7 @@ pub fn vip_from_json(vip: Value, beside: Beside) -> Result<VipConfig, String> {
     vip.ok_or_else(|| "the request has no vip".to_owned())
 }
 
-/// Validates a VIP with other values of some keys. The error is one sentence.
+/// Validates a VIP with other values of keys that `VipChange` has. The error is one sentence.
 pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String> {
     let mut whole = vip_to_json(vip);
     for (key, value) in change.as_object().into_iter().flatten() {
@@ -40,19 +40,18 @@ pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String>
     if !follows_load && !is_named("load") {
         remove(&mut whole, "load");
     }
-    // Connection slots, cookies, keys of connection ids, probes, discovery and reals belong to the file, or have
-    // requests of their own: they stay as they are.
+    let changed = vip_from_json(whole, Beside::keeping(vip.cookie))?;
+    // All else belongs to the file, or has requests of its own: it stays as it is.
     Ok(VipConfig {
-        stateful: vip.stateful,
-        second_chance: vip.second_chance,
-        cookie: vip.cookie,
-        quic: vip.quic.clone(),
-        health: vip.health.clone(),
-        discover: vip.discover.clone(),
-        min_healthy: vip.min_healthy,
-        slow_start: vip.slow_start,
-        reals: vip.reals.clone(),
-        ..vip_from_json(whole, Beside::keeping(vip.cookie))?
+        scheduler: changed.scheduler,
+        load: changed.load,
+        control: changed.control,
+        latency: changed.latency,
+        affinity: changed.affinity,
+        flow_table: changed.flow_table,
+        limit: changed.limit,
+        sources: changed.sources,
+        ..vip.clone()
     })
 }
 
@@ -62,6 +61,7 @@ fn remove(object: &mut Value, key: &str) {
     }
 }
 
+/// What other keys of a VIP are validated against.
 fn vip_to_json(vip: &VipConfig) -> Value {
     let reals: Vec<Value> = vip.reals.iter().map(real_to_json).collect();
     let mut whole = json!({
@@ -84,9 +84,6 @@ fn vip_to_json(vip: &VipConfig) -> Value {
     }
     if vip.control != Control::Off {
         whole["latency"] = json!(vip.latency.to_string());
-    }
-    if let Some(k) = vip.sampling {
-        whole["sampling"] = json!(format!("1/{}", 1_u32 << k));
     }
     if vip.scheduler.follows_load() {
         whole["load"] = json!(vip.load.to_string());

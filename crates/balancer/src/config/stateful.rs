@@ -2,24 +2,22 @@
 //! Validation of `[stateful]`, and of what it asks of the VIPs that use it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use causeway_service::config::{
-    CountValue, Faults, Spanned, text, token_source_v4, token_source_v6, units,
+    Faults, count_within, number, text, time_within, token_source_v4, token_source_v6,
 };
 
 use super::raw::RawStateful;
 use super::{ForwardingMode, VipConfig};
 
 /// Connection slots: more would take 3 GB and more.
-const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
+const CONNECTIONS: [&str; 2] = ["1", "16Mi"];
 /// Agents report every second, so a balancer knows what is open after two; traffic must come to it
 /// well before the end, so that reports of what its predecessor opens until then still count.
 const LEARN_PERIOD: Duration = Duration::from_secs(10);
-const LEARN_PERIOD_MAX: Duration = Duration::from_secs(600);
 /// Second-tier balancers: each takes a part of the 32,768 slots of a partition.
-const BALANCERS_MAX: i64 = 16;
+const BALANCERS_MAX: u32 = 16;
 
 /// Slots for connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,78 +40,30 @@ pub struct Stateful {
 }
 
 pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
-    let balancers = whole(raw.balancers.as_ref(), 1, faults, |balancers| {
-        match (1..=BALANCERS_MAX).contains(&balancers) && (balancers as u64).is_power_of_two() {
-            true => Ok(balancers),
-            false => Err(format!("balancers must be 1, 2, 4, 8 or {BALANCERS_MAX}")),
-        }
+    let fits = |count: &u32| count.is_power_of_two() && *count <= BALANCERS_MAX;
+    let balancers = number(raw.balancers.as_ref(), fits, faults, |_| {
+        format!("balancers must be 1, 2, 4, 8 or {BALANCERS_MAX}")
     });
-    let number = whole(raw.number.as_ref(), 0, faults, |number| {
-        match (0..i64::from(balancers)).contains(&number) {
-            true => Ok(number),
-            false => Err(format!(
-                "number must lie between 0 and {}, one below balancers",
-                balancers - 1
-            )),
-        }
+    let balancers = balancers.unwrap_or(1);
+    let fits = |number: &u32| *number < balancers;
+    let number = number(raw.number.as_ref(), fits, faults, |_| {
+        let last = balancers - 1;
+        format!("number must lie between 0 and {last}, one below balancers")
     });
-    let idle = text(raw.idle.as_ref(), faults, |text| {
-        let idle = units::duration(text)?;
-        match (Duration::from_secs(60)..=Duration::from_secs(7 * 86_400)).contains(&idle) {
-            true => Ok(idle),
-            false => Err("idle must lie between 60s and 168h".to_owned()),
-        }
-    });
-    let learn_period = text(raw.learn_period.as_ref(), faults, |text| {
-        let period = units::duration(text)?;
-        match period <= LEARN_PERIOD_MAX {
-            true => Ok(period),
-            false => Err("learn_period must lie between 0s and 10m".to_owned()),
-        }
-    });
+    let idle = time_within(raw.idle.as_ref(), "idle", ["60s", "168h"], faults);
+    let learn_period = raw.learn_period.as_ref();
+    let learn_period = time_within(learn_period, "learn_period", ["0s", "10m"], faults);
+    let connections = raw.connections.as_ref();
+    let connections = count_within(connections, "connections", CONNECTIONS, faults);
     Stateful {
         learn_period: learn_period.unwrap_or(LEARN_PERIOD),
-        connections: connections(raw.connections.as_ref(), faults),
+        connections: connections.map_or(0, |count| count as u32),
         token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
         token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
         balancers,
-        number,
+        number: number.unwrap_or(0),
         idle: idle.unwrap_or(Duration::from_secs(3600)),
     }
-}
-
-fn whole(
-    value: Option<&Spanned<i64>>,
-    default: u32,
-    faults: &mut Faults<'_>,
-    check: impl FnOnce(i64) -> Result<i64, String>,
-) -> u32 {
-    let Some(value) = value else { return default };
-    match check(*value.as_ref()) {
-        Ok(number) => u32::try_from(number).unwrap_or(default),
-        Err(message) => {
-            faults.at(value.span(), message);
-            default
-        }
-    }
-}
-
-fn connections(value: Option<&Spanned<CountValue>>, faults: &mut Faults<'_>) -> u32 {
-    let Some(value) = value else { return 0 };
-    let parsed = match value.as_ref() {
-        CountValue::Number(number) => {
-            u64::try_from(*number).map_err(|_| format!("`{number}` is not a valid count"))
-        }
-        CountValue::Text(text) => units::count(text),
-    };
-    let checked = parsed.and_then(|count| match CONNECTIONS.contains(&count) {
-        true => u32::try_from(count).map_err(|error| error.to_string()),
-        false => Err("connections must lie between 1 and 16Mi".to_owned()),
-    });
-    checked.unwrap_or_else(|message| {
-        faults.at(value.span(), message);
-        0
-    })
 }
 
 /// What keeps a VIP from being stateful; `None` for nothing.

@@ -4,15 +4,14 @@
 use std::collections::BTreeSet;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
-    CountValue, Faults, Spanned, TimeValue, Words, address_or_network, api, count, directory,
-    gue_port, http, interface, octets, one_of, prefix_length, secret, socket_group, text, units,
-    vip_address, within,
+    Faults, Spanned, TimeValue, Words, address_or_network, api, count_within, directory, gue_port,
+    http, interface, number_within, octets, one_of, prefix_length, secret, socket_group, text,
+    time_within, vip_address,
 };
 
 use super::cookie::{self, Beside};
@@ -29,12 +28,11 @@ const IPV6_MTU_MIN: u16 = 1280;
 /// Port of the balancer's HTTP API.
 const HTTP_PORT: u16 = 9470;
 /// Flow tables: smaller ones evict at once, larger ones are 2 GB and more.
-const FLOWS: RangeInclusive<u64> = 1024..=16 << 20;
+const FLOWS: [&str; 2] = ["1Ki", "16Mi"];
 /// Silent flows: shorter times end flows whose packets are on their way.
-const FLOW_IDLE: RangeInclusive<Duration> =
-    Duration::from_secs(2)..=Duration::from_secs(7 * 86_400);
+const FLOW_IDLE: [&str; 2] = ["2s", "168h"];
 /// History: every epoch of every real is kept in memory.
-const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(6 * 3600);
+const HISTORY: [&str; 2] = ["1s", "6h"];
 
 /// `beside`: what there is besides what it names.
 pub(super) fn config(
@@ -64,10 +62,14 @@ pub(super) fn config_with(
     let api = api(raw.api.as_ref(), http, faults);
     let control = control::params(&raw.control, faults);
     let encap = encap(&raw.encap, faults);
-    let history = text(raw.history.length.as_ref(), faults, |text| {
-        let length = units::duration(text)?;
-        within(length, &HISTORY, "history length", "1s", "6h")
-    });
+    let history = raw.history.length.as_ref();
+    let history = time_within(history, "history length", HISTORY, faults);
+    let mut flows = |value, default| {
+        let flows = count_within(value, "flow table size", FLOWS, faults);
+        flows.map_or(default, |count| count as u32)
+    };
+    let flows_v4 = flows(raw.flow_table.ipv4.as_ref(), 1 << 20);
+    let flows_v6 = flows(raw.flow_table.ipv6.as_ref(), 1 << 18);
     let measure = raw.measure.enabled.unwrap_or(true);
     let cookies = cookie::cookies(&raw.cookie, faults);
     let agent_reports = raw.agent_reports.as_ref();
@@ -109,8 +111,8 @@ pub(super) fn config_with(
         })
         .unwrap_or(XdpMode::Auto),
         encap,
-        flows_v4: flows(raw.flow_table.ipv4.as_ref(), 1 << 20, faults),
-        flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
+        flows_v4,
+        flows_v6,
         flow_idle: flow_idle(&raw.flow_table, faults),
         stateful,
         limits,
@@ -132,26 +134,9 @@ pub(super) fn config_with(
     })
 }
 
-fn flows(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
-    let Some(spanned) = value else {
-        return default;
-    };
-    let checked = count(spanned.as_ref())
-        .and_then(|count| within(count, &FLOWS, "flow table size", "1Ki", "16Mi"))
-        .and_then(|count| u32::try_from(count).map_err(|error| error.to_string()));
-    checked.unwrap_or_else(|message| {
-        faults.at(spanned.span(), message);
-        default
-    })
-}
-
 fn flow_idle(raw: &RawFlowTable, faults: &mut Faults<'_>) -> FlowIdle {
-    let mut length = |value: Option<&Spanned<TimeValue>>, key: &str| {
-        text(value, faults, |text| {
-            let length = units::duration(text)?;
-            within(length, &FLOW_IDLE, key, "2s", "168h")
-        })
-    };
+    let mut length =
+        |value: Option<&Spanned<TimeValue>>, key: &str| time_within(value, key, FLOW_IDLE, faults);
     let default = FlowIdle::default();
     FlowIdle {
         udp: length(raw.udp_idle.as_ref(), "udp_idle").unwrap_or(default.udp),
@@ -162,16 +147,6 @@ fn flow_idle(raw: &RawFlowTable, faults: &mut Faults<'_>) -> FlowIdle {
 }
 
 fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
-    let mtu = raw
-        .mtu
-        .as_ref()
-        .and_then(|mtu| match u16::try_from(*mtu.as_ref()) {
-            Ok(value) if (1280..=9216).contains(&value) => Some(value),
-            _ => {
-                faults.at(mtu.span(), "mtu must lie between 1280 and 9216");
-                None
-            }
-        });
     Encap {
         source_v4: text(raw.source.as_ref(), faults, |source| {
             prefix::<Ipv4Addr>(source, 32, "10.0.0.1 or 10.1.0.0/16")
@@ -180,7 +155,7 @@ fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
             prefix::<Ipv6Addr>(source, 128, "fd00::1 or fd00:1::/64")
         }),
         gateway_mac: text(raw.gateway_mac.as_ref(), faults, mac),
-        mtu,
+        mtu: number_within(raw.mtu.as_ref(), "mtu", 1280..=9216, faults),
         gue_port: gue_port(raw.gue_port.as_ref(), faults),
         gue_checksum: text(raw.gue_checksum.as_ref(), faults, GueChecksum::from_word)
             .unwrap_or(GueChecksum::Auto),

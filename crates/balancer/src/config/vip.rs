@@ -9,8 +9,8 @@ use std::time::Duration;
 use causeway_core::control::{Law, SAMPLING_MAX};
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    Faults, Spanned, Words, cookie_id, endpoint, host_address, one_of, text, units, vip_address,
-    vip_port,
+    Faults, Spanned, Words, cookie_id, endpoint, host_address, number, one_of, text, time_within,
+    vip_address, vip_port,
 };
 
 use super::cookie::{self, Beside};
@@ -25,7 +25,6 @@ use super::{
 const SLOW_START: Duration = Duration::from_secs(30);
 /// Longest name of a VIP.
 const NAME_MAX: usize = 200;
-const SLOW_START_MAX: Duration = Duration::from_secs(3600);
 
 /// What the VIPs of a file may not have in common, with the lines of those that had it first.
 #[derive(Default)]
@@ -153,9 +152,6 @@ pub(super) fn vip(
         (Some(address), Some(port)) => Some(endpoint(address, port)),
         _ => None,
     };
-    let the_vip = called
-        .as_ref()
-        .map_or("the vip".to_owned(), |called| format!("vip {called}"));
     let health = raw.health.as_ref();
     let health =
         health.and_then(|raw| health::health(raw, protocol, port, (measured, beside), faults));
@@ -168,19 +164,10 @@ pub(super) fn vip(
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
-    if !reals.is_empty() && reals.iter().all(|real| real.role != RealRole::Primary) {
-        faults.at(
-            spanned.span(),
-            format!(
-                "{the_vip} has none but backup and sorry servers, which wait for others to fail; give one of them role = \"primary\""
-            ),
-        );
-    }
-    if raw.real.is_empty() && raw.discover.is_none() && !beside.may_be_empty {
-        faults.at(
-            spanned.span(),
-            format!("{the_vip} has no reals; add a [[vip.real]] with an address"),
-        );
+    if let Some(lack) = lack(raw, &reals, beside) {
+        let vip = called.as_ref().map(|called| format!("vip {called}"));
+        let vip = vip.as_deref().unwrap_or("the vip");
+        faults.at(spanned.span(), format!("{vip} {lack}"));
     }
     let default = called.map(|called| format!("{called}/{protocol}"));
     let name = text(raw.name.as_ref(), faults, |name| {
@@ -198,10 +185,7 @@ pub(super) fn vip(
         forwarding,
         fragments,
         affinity,
-        stateful: raw
-            .stateful
-            .as_ref()
-            .is_some_and(|stateful| *stateful.as_ref()),
+        stateful: raw.stateful.as_ref().is_some_and(|on| *on.as_ref()),
         second_chance,
         control,
         latency,
@@ -216,6 +200,18 @@ pub(super) fn vip(
         discover,
         reals,
     })
+}
+
+/// What keeps a VIP from having a real that serves.
+fn lack(raw: &RawVip, reals: &[RealConfig], beside: Beside) -> Option<&'static str> {
+    if raw.real.is_empty() {
+        let may_be_empty = raw.discover.is_some() || beside.may_be_empty;
+        return (!may_be_empty).then_some("has no reals; add a [[vip.real]] with an address");
+    }
+    let all_wait = reals.iter().all(|real| real.role != RealRole::Primary);
+    (all_wait && !reals.is_empty()).then_some(
+        "has none but backup and sorry servers, which wait for others to fail; give one of them role = \"primary\"",
+    )
 }
 
 /// What goes by the client's address wants a scheduler that does.
@@ -280,33 +276,17 @@ fn min_healthy(raw: &RawVip, reals: &[RealConfig], found: usize, faults: &mut Fa
         .iter()
         .filter(|real| real.role != RealRole::Sorry)
         .count();
-    let Some(need) = &raw.min_healthy else {
-        return usize::from(probed == reals.len());
-    };
+    let default = usize::from(probed == reals.len());
     let reals = probed + found;
-    match usize::try_from(*need.as_ref()) {
-        Ok(count) if count <= reals.max(1) => count,
-        _ => {
-            faults.at(
-                need.span(),
-                format!(
-                    "min_healthy {} is out of range; use 0 to {reals}, the number of reals",
-                    need.as_ref()
-                ),
-            );
-            1
-        }
-    }
+    let fits = |need: &usize| *need <= reals.max(1);
+    let need = number(raw.min_healthy.as_ref(), fits, faults, |need| {
+        format!("min_healthy {need} is out of range; use 0 to {reals}, the number of reals")
+    });
+    need.unwrap_or(default)
 }
 
 fn slow_start(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> Duration {
-    let time = text(raw.slow_start.as_ref(), faults, |text| {
-        let time = units::duration(text)?;
-        match time <= SLOW_START_MAX {
-            true => Ok(time),
-            false => Err("slow_start must lie between 0s and 1h".to_owned()),
-        }
-    });
+    let time = time_within(raw.slow_start.as_ref(), "slow_start", ["0s", "1h"], faults);
     if let Some(place) = raw.slow_start.as_ref().filter(|_| !scheduler.has_weights()) {
         faults.at(
             place.span(),
@@ -486,18 +466,9 @@ fn vip_name(name: &str, default: Option<&str>) -> Result<String, String> {
 }
 
 fn weight(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u32 {
-    let Some(value) = value else { return 1 };
-    match u32::try_from(*value.as_ref()) {
-        Ok(weight) if weight <= WEIGHT_MAX => weight,
-        _ => {
-            faults.at(
-                value.span(),
-                format!(
-                    "weight {} is out of range; use 0 (no new connections) to {WEIGHT_MAX}",
-                    value.as_ref()
-                ),
-            );
-            1
-        }
-    }
+    let fits = |weight: &u32| *weight <= WEIGHT_MAX;
+    let weight = number(value, fits, faults, |weight| {
+        format!("weight {weight} is out of range; use 0 (no new connections) to {WEIGHT_MAX}")
+    });
+    weight.unwrap_or(1)
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::error::Faults;
 use super::spanned::Spanned;
-use super::values::Text;
+use super::values::{Text, number, number_within};
 use super::words::Words;
 use crate::words;
 
@@ -44,14 +44,7 @@ const GUE_PORT: u16 = 6080;
 
 /// The UDP port of GUE.
 pub fn gue_port(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u16 {
-    let Some(value) = value else { return GUE_PORT };
-    match u16::try_from(*value.as_ref()) {
-        Ok(port) if port != 0 => port,
-        _ => {
-            faults.at(value.span(), "gue_port must lie between 1 and 65535");
-            GUE_PORT
-        }
-    }
+    number_within(value, "gue_port", 1..=u16::MAX, faults).unwrap_or(GUE_PORT)
 }
 
 /// `[xdp]`.
@@ -76,13 +69,13 @@ pub fn cookie_format(
         CookieKind::Tier => CookieMode::Tier,
     };
     let default = CookieLayout::default_of(mode);
-    let number = |value: Option<&Spanned<i64>>, default: u8| match value {
+    let octet = |value: Option<&Spanned<i64>>, default: u8| match value {
         None => default,
         Some(value) => u8::try_from(*value.as_ref()).unwrap_or(u8::MAX),
     };
     let wanted = (
-        number(bits, default.bits()),
-        number(id_bits, default.id_bits()),
+        octet(bits, default.bits()),
+        octet(id_bits, default.id_bits()),
     );
     match CookieLayout::new(mode, wanted.0, wanted.1) {
         Ok(format) => Some(format),
@@ -143,17 +136,10 @@ pub fn vip_address(text: &str) -> Result<IpAddr, String> {
 
 /// The port of a VIP; 0 is every port.
 pub fn vip_port(value: &Spanned<i64>, faults: &mut Faults<'_>) -> Option<u16> {
-    let port = u16::try_from(*value.as_ref()).ok();
-    if port.is_none() {
-        faults.at(
-            value.span(),
-            format!(
-                "port {} is out of range; use 1 to 65535, or 0 for every port",
-                value.as_ref()
-            ),
-        );
-    }
-    port
+    let any = |_: &u16| true;
+    number(Some(value), any, faults, |port| {
+        format!("port {port} is out of range; use 1 to 65535, or 0 for every port")
+    })
 }
 
 /// An address of one host.
@@ -174,20 +160,9 @@ pub fn cookie_id(
     format: Option<&CookieLayout>,
     faults: &mut Faults<'_>,
 ) -> Option<u16> {
-    let value = value?;
     let ids = format.map_or(causeway_core::cookie::IDS, CookieLayout::ids);
-    match u16::try_from(*value.as_ref()) {
-        Ok(id) if id < ids => Some(id),
-        _ => {
-            faults.at(
-                value.span(),
-                format!(
-                    "id {} is out of range; use 0 to {}",
-                    value.as_ref(),
-                    ids - 1
-                ),
-            );
-            None
-        }
-    }
+    let fits = |id: &u16| *id < ids;
+    number(value, fits, faults, |id| {
+        format!("id {id} is out of range; use 0 to {}", ids - 1)
+    })
 }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use nix::unistd::Group;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -183,6 +184,65 @@ pub fn within<T: PartialOrd>(
     }
 }
 
+/// A time in a range, whose ends are as messages have them.
+pub fn time_within<S: AsRef<str>>(
+    value: Option<&Spanned<S>>,
+    what: &str,
+    [low, high]: [&str; 2],
+    faults: &mut Faults<'_>,
+) -> Option<Duration> {
+    text(value, faults, |text| {
+        let range = units::duration(low)?..=units::duration(high)?;
+        within(units::duration(text)?, &range, what, low, high)
+    })
+}
+
+/// A count in a range, whose ends are as messages have them.
+pub fn count_within(
+    value: Option<&Spanned<CountValue>>,
+    what: &str,
+    [low, high]: [&str; 2],
+    faults: &mut Faults<'_>,
+) -> Option<u64> {
+    let value = value?;
+    let checked = count(value.as_ref()).and_then(|count| {
+        let range = units::count(low)?..=units::count(high)?;
+        within(count, &range, what, low, high)
+    });
+    checked
+        .map_err(|message| faults.at(value.span(), message))
+        .ok()
+}
+
+/// A whole number in a range.
+pub fn number_within<T: TryFrom<i64> + PartialOrd + fmt::Display>(
+    value: Option<&Spanned<i64>>,
+    what: &str,
+    range: RangeInclusive<T>,
+    faults: &mut Faults<'_>,
+) -> Option<T> {
+    let fits = |number: &T| range.contains(number);
+    let (low, high) = (range.start(), range.end());
+    number(value, fits, faults, |_| {
+        format!("{what} must lie between {low} and {high}")
+    })
+}
+
+/// A whole number that fits; `fault` says what is wrong with another.
+pub fn number<T: TryFrom<i64>>(
+    value: Option<&Spanned<i64>>,
+    fits: impl FnOnce(&T) -> bool,
+    faults: &mut Faults<'_>,
+    fault: impl FnOnce(i64) -> String,
+) -> Option<T> {
+    let value = value?;
+    let number = T::try_from(*value.as_ref()).ok().filter(fits);
+    if number.is_none() {
+        faults.at(value.span(), fault(*value.as_ref()));
+    }
+    number
+}
+
 /// The interface that `whose` packets enter by.
 pub fn interface(
     value: Option<&Spanned<String>>,
@@ -347,7 +407,40 @@ pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::parse;
     use super::*;
+
+    #[test]
+    fn the_ends_of_a_range_lie_in_it() {
+        #[derive(Deserialize, JsonSchema)]
+        struct Raw {
+            time: Time,
+            count: Option<Spanned<CountValue>>,
+            number: Option<Spanned<i64>>,
+        }
+        let read = |text: &str| {
+            let read = parse(Path::new("f"), text, &[], |raw: Raw, faults| {
+                Some((
+                    time_within(raw.time.as_ref(), "time", ["0s", "1h"], faults),
+                    count_within(raw.count.as_ref(), "count", ["1", "16Mi"], faults),
+                    number_within(raw.number.as_ref(), "number", 1..=u8::MAX, faults),
+                ))
+            });
+            read.map_err(|errors| errors.to_string())
+        };
+        let lowest = (Some(Duration::ZERO), Some(1), Some(1));
+        assert_eq!(read("time = \"0s\"\ncount = 1\nnumber = 1"), Ok(lowest));
+        let highest = (Some(Duration::from_secs(3600)), Some(16 << 20), Some(255));
+        let text = "time = \"60m\"\ncount = \"16Mi\"\nnumber = 255";
+        assert_eq!(read(text), Ok(highest));
+        let errors = read("time = \"61m\"\ncount = 0\nnumber = 256").unwrap_err();
+        let expected = "f:1: time must lie between 0s and 1h\n\
+                        f:2: count must lie between 1 and 16Mi\n\
+                        f:3: number must lie between 1 and 255";
+        assert_eq!(errors, expected);
+    }
 
     #[test]
     fn a_prefix_length_has_no_sign() {

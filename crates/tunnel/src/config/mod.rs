@@ -7,14 +7,13 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
+use causeway_bifrost::{PathId, Rto, TransportConfig, TunnelKeys};
 use causeway_service::config::{
     self, ApiConfig, ConfigErrors, CountValue, Faults, RawApi, SocketGroup, Spanned, Time, Words,
-    plural, prefix_length, read, text, units,
+    number_within, plural, prefix_length, read, text, time_within, units,
 };
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
@@ -23,7 +22,7 @@ pub use self::words::{PollMode, TunnelSchedule};
 /// Port of the HTTP API: those of balancer and agent may be in use on the machine.
 const HTTP_PORT: u16 = 9473;
 /// Threads: each has a socket on every path, and a port of its own at both ends.
-const THREADS_MAX: i64 = 64;
+const THREADS_MAX: usize = 64;
 /// Frames that the ring in front of the guest takes.
 const VNIC_QUEUE: usize = 1024;
 
@@ -53,8 +52,6 @@ pub struct TunnelConfig {
     pub threads: usize,
     /// How threads wait.
     pub poll: PollMode,
-    /// Keys; empty where the file says that datagrams travel in clear.
-    pub keys: TunnelKeys,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Whose members may use it.
@@ -63,34 +60,13 @@ pub struct TunnelConfig {
     pub http: Option<SocketAddr>,
     /// How other hosts are served, if they are.
     pub api: Option<ApiConfig>,
-    /// What the engine does.
-    pub engine: EngineConfig,
-    /// The paths by their ids; never empty.
-    pub paths: BTreeMap<u8, TunnelPathConfig>,
-}
-
-/// How paths are chosen and losses repaired.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineConfig {
-    /// How a group of packets gets its path.
-    pub schedule: Schedule,
-    pub group_bytes: u32,
-    /// How much better a path must be for a flow to switch to it.
-    pub switch_gain: Duration,
-    /// The retransmission timeout.
-    pub rto: Rto,
-    /// Queueing delay that a path's window aims at.
-    pub queue_target: Duration,
-    /// How long it takes to send what is read ahead of the windows.
-    pub read_ahead: Duration,
-    /// How long a gap is waited for.
-    pub reorder_timeout: Duration,
-    /// The age at which a frame is abandoned.
-    pub frame_lifetime: Duration,
-    /// How often a chunk is sent at most; then its frame is abandoned.
-    pub max_transmissions: u8,
+    /// What the engine does: how paths are chosen and losses repaired. It has no keys where the
+    /// file says that datagrams travel in clear.
+    pub engine: TransportConfig,
     /// Frames that the ring in front of the guest takes.
     pub vnic_queue: usize,
+    /// The paths by their ids; never empty.
+    pub paths: BTreeMap<u8, TunnelPathConfig>,
 }
 
 /// One path.
@@ -167,10 +143,7 @@ impl TunnelConfig {
             ("http", self.http == running.http),
             ("api.listen", self.serves_at() == running.serves_at()),
             // Both ends would have to change in the same instant.
-            (
-                "keys",
-                self.keys.send.is_some() == running.keys.send.is_some(),
-            ),
+            ("keys", self.is_sealed() == running.is_sealed()),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
@@ -179,11 +152,15 @@ impl TunnelConfig {
         self.api.as_ref().map(|api| api.listen)
     }
 
+    fn is_sealed(&self) -> bool {
+        self.engine.keys.send.is_some()
+    }
+
     /// One line for people.
     pub fn summary(&self) -> String {
-        let sealed = match self.keys.send {
-            Some(_) => "sealed",
-            None => "in clear",
+        let sealed = match self.is_sealed() {
+            true => "sealed",
+            false => "in clear",
         };
         format!(
             "{} with {} and {}, {sealed}",
@@ -209,11 +186,9 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         .iter()
         .filter_map(|address| text(Some(address), faults, prefix))
         .collect();
-    let threads = number(raw.threads.as_ref(), "threads", 1..=THREADS_MAX, 1, faults) as usize;
-    let queue = raw
-        .queue
-        .as_ref()
-        .map(|queue| number(Some(queue), "queue", 1..=65_536, 1000, faults) as u32);
+    let threads = number_within(raw.threads.as_ref(), "threads", 1..=THREADS_MAX, faults);
+    let threads = threads.unwrap_or(1);
+    let queue = number_within(raw.queue.as_ref(), "queue", 1..=65_536, faults);
     let netns = text(raw.netns.as_ref(), faults, config::absolute_path);
     if raw.keys.is_none() {
         faults.file(
@@ -231,72 +206,41 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         })
     });
     let http = config::http(raw.http.as_ref(), HTTP_PORT, faults);
+    let vnic_queue = raw.engine.vnic_queue.as_ref();
+    let vnic_queue = number_within(vnic_queue, "vnic_queue", 1..=65_536, faults);
     Some(TunnelConfig {
         netns,
-        mtu: number(raw.mtu.as_ref(), "mtu", 1280..=65_535, 1500, faults) as u32,
+        mtu: number_within(raw.mtu.as_ref(), "mtu", 1280..=65_535, faults).unwrap_or(1500),
         queue,
         addresses,
         persist: raw.persist.unwrap_or(false),
         threads,
         poll: text(raw.poll.as_ref(), faults, PollMode::from_word).unwrap_or(PollMode::Sleep),
-        keys: keys.unwrap_or_default(),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
         socket_group: config::socket_group(raw.socket_group.as_ref(), faults),
         http,
         api: config::api(raw.api.as_ref(), http, faults),
-        engine: engine(&raw.engine, faults),
+        engine: TransportConfig {
+            keys: keys.unwrap_or_default(),
+            ..engine(&raw.engine, faults)
+        },
+        vnic_queue: vnic_queue.unwrap_or(VNIC_QUEUE),
         paths: paths(&raw.path, threads, faults)?,
         device: device?,
     })
 }
 
-fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
-    let default = causeway_bifrost::TransportConfig::default();
-    let ms = Duration::from_millis;
-    let mut time = |value: &Time, what, range: RangeInclusive<Duration>, ns| {
-        let checked = text(value.as_ref(), faults, |text| {
-            let time = units::duration(text)?;
-            match range.contains(&time) {
-                true => Ok(time),
-                false => Err(format!(
-                    "{what} must lie between {:?} and {:?}",
-                    range.start(),
-                    range.end()
-                )),
-            }
-        });
-        checked.unwrap_or(Duration::from_nanos(ns))
+fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> TransportConfig {
+    let default = TransportConfig::default();
+    let mut ns = |value: &Time, what, range| {
+        let time = time_within(value.as_ref(), what, range, faults);
+        time.map(|time| time.as_nanos() as u64)
     };
-    let switch_gain = time(
-        &raw.switch_gain,
-        "switch_gain",
-        Duration::ZERO..=ms(1000),
-        default.switch_gain_ns,
-    );
-    let queue_target = time(
-        &raw.queue_target,
-        "queue_target",
-        Duration::from_micros(10)..=ms(1000),
-        default.queue_target_ns,
-    );
-    let read_ahead = time(
-        &raw.read_ahead,
-        "read_ahead",
-        Duration::ZERO..=ms(1000),
-        default.read_ahead_ns,
-    );
-    let reorder_timeout = time(
-        &raw.reorder_timeout,
-        "reorder_timeout",
-        Duration::from_micros(100)..=ms(1000),
-        default.reorder_timeout_ns,
-    );
-    let frame_lifetime = time(
-        &raw.frame_lifetime,
-        "frame_lifetime",
-        ms(1)..=ms(10_000),
-        default.frame_lifetime_ns,
-    );
+    let switch_gain_ns = ns(&raw.switch_gain, "switch_gain", ["0ns", "1s"]);
+    let queue_target_ns = ns(&raw.queue_target, "queue_target", ["10µs", "1s"]);
+    let read_ahead_ns = ns(&raw.read_ahead, "read_ahead", ["0ns", "1s"]);
+    let reorder_timeout_ns = ns(&raw.reorder_timeout, "reorder_timeout", ["100µs", "1s"]);
+    let frame_lifetime_ns = ns(&raw.frame_lifetime, "frame_lifetime", ["1ms", "10s"]);
     let rto = text(raw.rto.as_ref(), faults, |word| {
         if word == "adaptive" {
             return Ok(Rto::Adaptive);
@@ -307,35 +251,26 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
             )
         };
         let time = units::duration(word).map_err(|_| wrong())?;
-        match (Duration::from_micros(100)..=ms(1000)).contains(&time) {
+        match (Duration::from_micros(100)..=Duration::from_secs(1)).contains(&time) {
             true => Ok(Rto::Fixed(time.as_nanos() as u64)),
             false => Err(wrong()),
         }
     });
     let schedule = text(raw.schedule.as_ref(), faults, TunnelSchedule::from_word);
-    EngineConfig {
+    let group = group(raw.group.as_ref(), default.group_bytes, faults);
+    let tries = raw.max_transmissions.as_ref();
+    let max_transmissions = number_within(tries, "max_transmissions", 1..=u8::MAX, faults);
+    TransportConfig {
         schedule: schedule.map_or(default.schedule, Into::into),
-        group_bytes: group(raw.group.as_ref(), default.group_bytes, faults),
-        switch_gain,
+        group_bytes: group,
+        switch_gain_ns: switch_gain_ns.unwrap_or(default.switch_gain_ns),
         rto: rto.unwrap_or(default.rto),
-        queue_target,
-        read_ahead,
-        reorder_timeout,
-        frame_lifetime,
-        max_transmissions: number(
-            raw.max_transmissions.as_ref(),
-            "max_transmissions",
-            1..=255,
-            i64::from(default.max_transmissions),
-            faults,
-        ) as u8,
-        vnic_queue: number(
-            raw.vnic_queue.as_ref(),
-            "vnic_queue",
-            1..=65_536,
-            VNIC_QUEUE as i64,
-            faults,
-        ) as usize,
+        queue_target_ns: queue_target_ns.unwrap_or(default.queue_target_ns),
+        read_ahead_ns: read_ahead_ns.unwrap_or(default.read_ahead_ns),
+        reorder_timeout_ns: reorder_timeout_ns.unwrap_or(default.reorder_timeout_ns),
+        frame_lifetime_ns: frame_lifetime_ns.unwrap_or(default.frame_lifetime_ns),
+        max_transmissions: max_transmissions.unwrap_or(default.max_transmissions),
+        ..default
     }
 }
 
@@ -343,10 +278,7 @@ fn group(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<
     let Some(spanned) = value else {
         return default;
     };
-    let parsed = match spanned.as_ref() {
-        CountValue::Number(number) => u64::try_from(*number).ok(),
-        CountValue::Text(text) => units::count(text).ok(),
-    };
+    let parsed = config::count(spanned.as_ref()).ok();
     let bytes = parsed.filter(|bytes| (1..=1 << 30).contains(bytes));
     match bytes {
         Some(bytes) => bytes as u32,
@@ -413,21 +345,15 @@ fn path(
             faults.at(spanned.span(), format!("the path has no `{key}`; {mend}"));
         }
     }
-    let last = PathId::LIMIT as i64 - 1;
-    let id = raw
-        .id
-        .as_ref()
-        .map(|id| number(Some(id), "id", 0..=last, 0, faults) as u8);
+    let last = PathId::LIMIT as u8 - 1;
+    let id = number_within(raw.id.as_ref(), "id", 0..=last, faults);
     let end = |value: Option<&Spanned<String>>, faults: &mut Faults<'_>| {
         text(value, faults, |text| endpoint(text, threads))
     };
     let local = end(raw.local.as_ref(), faults);
     let remote = end(raw.remote.as_ref(), faults);
     let device = text(raw.device.as_ref(), faults, device_name);
-    let mtu = raw
-        .mtu
-        .as_ref()
-        .map(|mtu| number(Some(mtu), "mtu", 1280..=65_535, 1500, faults) as u16);
+    let mtu = number_within(raw.mtu.as_ref(), "mtu", 1280..=u16::MAX, faults);
     let path = TunnelPathConfig {
         local: local?,
         remote: remote?,
@@ -486,27 +412,6 @@ fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
     parsed.ok_or_else(|| {
         format!("`{text}` is not an address with a prefix length; write for example 10.5.0.1/24")
     })
-}
-
-fn number(
-    value: Option<&Spanned<i64>>,
-    what: &str,
-    range: RangeInclusive<i64>,
-    default: i64,
-    faults: &mut Faults<'_>,
-) -> i64 {
-    let Some(value) = value else { return default };
-    match range.contains(value.as_ref()) {
-        true => *value.as_ref(),
-        false => {
-            let (low, high) = range.into_inner();
-            faults.at(
-                value.span(),
-                format!("{what} must lie between {low} and {high}"),
-            );
-            default
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use causeway_bifrost::Schedule;
+
 use super::*;
 
 const GOOD: &str = r#"

@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use causeway_core::certes::{CertesError as ModelError, FastModel, Mix, RetryClass};
 use causeway_service::config::{
-    self, CountValue, Faults, Spanned, Text, Words as _, text, units, within,
+    self, CountValue, Faults, Spanned, Text, Words as _, count_within, text, time_within, units,
 };
 
 use super::raw::{RawClients, RawThreshold};
 use super::words::AcceptQueuePolicy;
 
 /// Slots: shorter ones split what belongs together (Certes, figure 9).
-const SLOT: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(3);
+const SLOT: [&str; 2] = ["20ms", "3s"];
 /// Entries of the kernel's tables.
-const ENTRIES: RangeInclusive<u64> = 256..=16 << 20;
+const ENTRIES: [&str; 2] = ["256", "16Mi"];
 /// Categories: each has a ring of slots in the kernel and models in the agent.
 const CATEGORIES_MAX: usize = 256;
 /// What a threshold is called that has no name.
@@ -93,9 +93,7 @@ pub(super) fn clients(
     accept_queue: &Text,
     faults: &mut Faults<'_>,
 ) -> Option<ClientsConfig> {
-    let slot = text(raw.slot.as_ref(), faults, |text| {
-        within(units::duration(text)?, &SLOT, "slot", "20ms", "3s")
-    });
+    let slot = time_within(raw.slot.as_ref(), "slot", SLOT, faults);
     let slot = slot.unwrap_or(Duration::from_millis(250));
     let classes = retry::classes(&raw.retry, faults);
     let mix = Mix::new(classes.clone());
@@ -115,6 +113,8 @@ pub(super) fn clients(
                 .collect()
         }
     };
+    let backlog_period = raw.backlog_period.as_ref();
+    let backlog_period = time_within(backlog_period, "backlog_period", ["1s", "10m"], faults);
     let config = ClientsConfig {
         interfaces,
         services: named(&raw.services, faults, service),
@@ -134,17 +134,7 @@ pub(super) fn clients(
         accept_queue: text(accept_queue.as_ref(), faults, AcceptQueuePolicy::from_word)
             .unwrap_or(AcceptQueuePolicy::Observe),
         backlog: backlog(raw, faults),
-        backlog_period: text(raw.backlog_period.as_ref(), faults, |text| {
-            let range = Duration::from_secs(1)..=Duration::from_secs(600);
-            within(
-                units::duration(text)?,
-                &range,
-                "backlog_period",
-                "1s",
-                "10m",
-            )
-        })
-        .unwrap_or(Duration::from_secs(10)),
+        backlog_period: backlog_period.unwrap_or(Duration::from_secs(10)),
     };
     check(raw, &config, faults);
     Some(config)
@@ -227,31 +217,14 @@ fn service(text: &str) -> Result<(String, Option<IpAddr>, u16), String> {
 }
 
 fn entries(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
-    let Some(spanned) = value else { return default };
-    let parsed = config::count(spanned.as_ref())
-        .and_then(|count| within(count, &ENTRIES, "a table's size", "256", "16Mi"));
-    match parsed {
-        Ok(count) => count as u32,
-        Err(message) => {
-            faults.at(spanned.span(), message);
-            default
-        }
-    }
+    let entries = count_within(value, "a table's size", ENTRIES, faults);
+    entries.map_or(default, |count| count as u32)
 }
 
 fn history(raw: &RawClients, faults: &mut Faults<'_>) -> Option<(PathBuf, u64)> {
-    let size = match &raw.history_size {
-        None => 64 << 20,
-        Some(spanned) => {
-            let range = 1 << 16..=1_u64 << 40;
-            let parsed = config::count(spanned.as_ref())
-                .and_then(|count| within(count, &range, "history_size", "64Ki", "1048576Mi"));
-            parsed.unwrap_or_else(|message| {
-                faults.at(spanned.span(), message);
-                64 << 20
-            })
-        }
-    };
+    let size = raw.history_size.as_ref();
+    let size = count_within(size, "history_size", ["64Ki", "1048576Mi"], faults);
+    let size = size.unwrap_or(64 << 20);
     match raw.history.as_ref().map(|text| text.as_ref().as_str()) {
         Some("") => None,
         _ => {

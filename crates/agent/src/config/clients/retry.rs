@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use causeway_core::certes::{BSD_S, LINUX_6_5_S, Mix, RFC_1122_S, RFC_6298_S, RetryClass};
-use causeway_service::config::{Faults, Spanned, Words as _, text, units, within};
+use causeway_service::config::{Faults, Spanned, Words as _, text, time_within, units};
 
 use crate::config::raw::RawRetry;
 use crate::config::words::RetrySchedule;
@@ -67,10 +67,7 @@ fn class(
     faults: &mut Faults<'_>,
 ) -> Option<RetryClass> {
     let raw = spanned.as_ref();
-    let patience = text(raw.patience.as_ref(), faults, |text| {
-        let range = Duration::from_millis(100)..=Duration::from_secs(600);
-        within(units::duration(text)?, &range, "patience", "100ms", "10m")
-    });
+    let patience = time_within(raw.patience.as_ref(), "patience", ["100ms", "10m"], faults);
     let schedule = text(raw.schedule.as_ref(), faults, RetrySchedule::from_word);
     let given: Vec<f64> = raw
         .retries
