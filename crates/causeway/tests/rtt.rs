@@ -343,12 +343,15 @@ fn a_connection_in_the_place_of_another_is_measured_like_it() {
     ];
     // Behind its answer to the opening and twenty responses.
     let report = json(&client(broken(&server, Breaks::Silent(23)), &arguments));
-    assert_eq!(report["timeouts"], 1, "{report}");
+    // A busy machine may have more.
+    let timeouts = report["timeouts"].as_u64().expect("timeouts");
+    assert!(timeouts >= 1, "{report}");
     assert_eq!(row(&report, "rr", "client")["count"], 30);
     // A line that opens each, and the requests.
     let segments = report["tcp"]["client"]["data_segs_out"].as_u64();
     assert!(segments >= Some(32), "{report}");
-    assert_eq!(row(&report, "synack", "client")["count"], 2, "{report}");
+    let opened = row(&report, "synack", "client")["count"].as_u64();
+    assert_eq!(opened, Some(1 + timeouts), "{report}");
 }
 
 /// A stream that loses its answer opens another: only those that are open count.
@@ -409,6 +412,11 @@ fn handshakes_need_no_server_of_ours() {
         "{lines}"
     );
     drop(listener);
+    // A program that another test starts has a copy of it until it runs.
+    let end = Instant::now() + Duration::from_secs(60);
+    while TcpStream::connect(at).is_ok() {
+        assert!(Instant::now() < end, "{at} is open");
+    }
     let refused = client(at, &arguments);
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(error.contains("refuses connections at port"), "{error}");
@@ -588,6 +596,18 @@ fn a_ping_goes_out_by_the_interface_that_is_named() {
         ] {
             let status = Command::new("ip").args(arguments.split(' ')).status();
             assert!(status.expect("ip runs").success(), "ip {arguments}");
+        }
+        // The kernel takes packets to an IPv6 address in a little later than it has it.
+        let is_local = || {
+            let routes = Command::new("ip")
+                .args(["-6", "route", "show", "table", "local"])
+                .output();
+            let routes = routes.expect("ip runs").stdout;
+            String::from_utf8_lossy(&routes).contains("local fe80::1 dev va")
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_local() {
+            assert!(Instant::now() < end, "no route to fe80::1");
         }
         let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
             .args(["rtt", "fe80::1%va", "-m", "ping", "-l", "-3", "-o", "json"])

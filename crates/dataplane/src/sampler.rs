@@ -99,7 +99,7 @@ impl Sampler {
         })
     }
 
-    /// Everything taken since the last call, in order. Does not wait; the kernel
+    /// Everything taken since the last call, in the order of time. Does not wait; the kernel
     /// keeps about 50,000 packets until then.
     ///
     /// # Errors
@@ -108,7 +108,10 @@ impl Sampler {
         self.ring
             .consume()
             .map_err(|e| failed("read the sampler's records", &e))?;
-        Ok(self.records.take().iter().map(seen).collect())
+        let mut taken: Vec<Seen> = self.records.take().iter().map(seen).collect();
+        // A CPU may be held up between its look at the clock and its place in the ring.
+        taken.sort_by_key(|seen| seen.t_ns);
+        Ok(taken)
     }
 
     /// Packets lost because the reader did not take them in time.

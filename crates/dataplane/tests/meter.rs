@@ -19,7 +19,7 @@ use causeway_dataplane::{
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags};
 
-use sandbox::{Netns, Sandbox, ip, run_first, wait_for};
+use sandbox::{Netns, Sandbox, ip, run_first, wait_for, wait_for_carrier};
 
 const SERVER: &str = "10.3.0.1:443";
 const REQUESTS: u32 = 120;
@@ -33,6 +33,7 @@ fn client() -> Netns {
     ip("link set m0 up");
     client.ip("addr add 10.3.0.2/24 dev c0");
     client.ip("link set c0 up");
+    wait_for_carrier("m0");
     client
 }
 

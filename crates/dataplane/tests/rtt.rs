@@ -11,7 +11,7 @@ use causeway_core::estimate::Packet;
 use causeway_core::rtt::Seen;
 use causeway_dataplane::{Result, Sampler, SamplerOptions, interface_of};
 
-use sandbox::{Netns, Sandbox, ip, listen};
+use sandbox::{Netns, Sandbox, ip, listen, wait_for_carrier};
 
 const REQUESTS: usize = 400;
 
@@ -27,6 +27,7 @@ fn server_side() -> Netns {
     }
     ip("link set m0 up");
     server.ip("link set s0 up");
+    wait_for_carrier("m0");
     server
 }
 

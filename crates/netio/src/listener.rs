@@ -156,6 +156,7 @@ impl Listener {
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -178,7 +179,11 @@ mod tests {
             found[0].set_limit(7).expect("listen");
             assert_eq!(queue(&address.to_string()), limit(7));
             let _client = TcpStream::connect(address).expect("connect");
-            assert_eq!(queue(&address.to_string()).length, 1);
+            // The client's last ACK may lie in the same backlog as what made it go on.
+            let start = Instant::now();
+            while queue(&address.to_string()).length != 1 {
+                assert!(start.elapsed() < Duration::from_secs(60), "{address}");
+            }
             found[0].set_limit(3).expect("listen");
             assert_eq!(queue(&address.to_string()).limit, 3);
         }

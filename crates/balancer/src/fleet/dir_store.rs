@@ -18,6 +18,8 @@ use super::store::{Held, Store, StoreError};
 const BOOK: &str = "book.json";
 const ACKS: &str = "acks";
 const ALIVE: &str = "alive";
+/// Counts changes.
+const CHANGES: &str = "changes";
 /// How long a change may go unseen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -28,8 +30,9 @@ pub(crate) struct DirStore {
     seen: Option<Look>,
 }
 
-/// Another one after each change: files are replaced, never rewritten.
-type Look = [(u64, i64, i64); 3];
+/// Another one after each change: the book's file, which a hand may have replaced, and the count
+/// of changes. Before Linux 6.13 two changes within a tick leave a directory the same time.
+type Look = (u64, Option<String>);
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,13 +76,25 @@ impl DirStore {
         locked().map_err(|error| self.failed(&error))
     }
 
+    /// The same for what changes the store.
+    fn change<T>(&self, work: impl FnOnce() -> io::Result<T>) -> Result<T, StoreError> {
+        self.locked(|| {
+            let done = work()?;
+            let path = self.dir.join(CHANGES);
+            let changes = text_of(&path)?.and_then(|text| text.parse::<u64>().ok());
+            let changes = changes.unwrap_or(0).wrapping_add(1);
+            replace(&path, changes.to_string().as_bytes())?;
+            Ok(done)
+        })
+    }
+
     fn look(&self) -> io::Result<Look> {
-        let of = |name: &str| match fs::metadata(self.dir.join(name)) {
-            Ok(about) => Ok((about.ino(), about.mtime(), about.mtime_nsec())),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok((0, 0, 0)),
-            Err(error) => Err(error),
+        let book = match fs::metadata(self.dir.join(BOOK)) {
+            Ok(about) => about.ino(),
+            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
         };
-        Ok([of(BOOK)?, of(ACKS)?, of(ALIVE)?])
+        Ok((book, text_of(&self.dir.join(CHANGES))?))
     }
 
     fn book(&self) -> io::Result<Option<BookFile>> {
@@ -132,7 +147,7 @@ impl Store for DirStore {
     }
 
     fn replace(&mut self, expected: Option<u64>, text: &str) -> Result<bool, StoreError> {
-        self.locked(|| {
+        self.change(|| {
             let found = self.book()?.map(|file| file.version);
             if found != expected {
                 return Ok(false);
@@ -147,7 +162,7 @@ impl Store for DirStore {
     }
 
     fn acknowledge(&mut self, member: &str, text: &str) -> Result<(), StoreError> {
-        self.locked(|| replace(&self.dir.join(ACKS).join(member), text.as_bytes()))
+        self.change(|| replace(&self.dir.join(ACKS).join(member), text.as_bytes()))
     }
 
     fn renew(&mut self, member: &str, ttl: Duration) -> Result<(), StoreError> {
@@ -155,7 +170,7 @@ impl Store for DirStore {
             boot: boot_id(),
             until_ns: Moment::now().monotonic_ns + ttl.as_nanos() as u64,
         };
-        self.locked(|| {
+        self.change(|| {
             let text = serde_json::to_vec(&lease)?;
             replace(&self.dir.join(ALIVE).join(member), &text)
         })
@@ -166,7 +181,7 @@ impl Store for DirStore {
         loop {
             let look = self.look().map_err(|error| self.failed(&error))?;
             let left = until.saturating_duration_since(Instant::now());
-            let changed = self.seen != Some(look);
+            let changed = self.seen.as_ref() != Some(&look);
             if changed || left.is_zero() {
                 return Ok(changed);
             }

@@ -23,7 +23,7 @@ use causeway_dataplane::{
 };
 use causeway_netio::{NextHop, OuterSource};
 
-use sandbox::{Netns, Sandbox, attach_pass, ip, listen, wait_for};
+use sandbox::{Netns, Sandbox, attach_pass, ip, listen, wait_for, wait_for_carrier};
 
 fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -72,10 +72,7 @@ fn veth() -> Netns {
     ip("link set lb0 up");
     peer.ip("addr add 10.7.0.2/24 dev peer0");
     peer.ip("link set peer0 up");
-    // The kernel tells of a carrier up to a second later.
-    wait_for("the carrier", || {
-        sandbox::run("ip", "link show lb0").contains("state UP")
-    });
+    wait_for_carrier("lb0");
     peer
 }
 

@@ -169,6 +169,14 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the kernel sends by an interface that is up: it learns of the carrier up to a second
+/// later, and drops what is sent until then.
+pub(crate) fn wait_for_carrier(interface: &str) {
+    wait_for("the carrier", || {
+        run("ip", &format!("link show {interface}")).contains("state UP")
+    });
+}
+
 /// CAP_SYS_ADMIN of linux/capability.h.
 pub(crate) const SYS_ADMIN: u32 = 21;
 

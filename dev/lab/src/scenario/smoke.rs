@@ -22,7 +22,7 @@ pub(super) const SMOKE: Scenario = Scenario {
         param("servers", "3", "nginx servers"),
         param(
             "connections",
-            "24",
+            "48",
             "connections per VIP to see that all servers answer",
         ),
         param(

@@ -298,13 +298,12 @@ impl Steps<'_> {
     /// At the end nothing is held and nothing is under way.
     fn end(&mut self) -> Result<()> {
         let times = self.traffic()?;
-        std::thread::sleep(Duration::from_millis(300));
-        let held = self.tunnel.total(|of| of.chunks_held)?;
-        let frames = self.tunnel.total(|of| of.frames_held)?;
-        ensure!(
-            held == 0 && frames == 0,
-            "{held} chunks and {frames} frames are held for ever"
-        );
+        let is_empty = || {
+            let held = self.tunnel.total(|of| of.chunks_held)?;
+            let frames = self.tunnel.total(|of| of.frames_held)?;
+            Ok((held == 0 && frames == 0).then_some(()))
+        };
+        until(Duration::from_secs(60), is_empty)?.context("chunks or frames are held for ever")?;
         self.done("end", &times, json!({}));
         Ok(())
     }

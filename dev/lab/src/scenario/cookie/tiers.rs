@@ -23,7 +23,7 @@ use crate::topology::{BACK_NETWORKS, Node, Shape, Topology};
 /// Where agents report to second-tier balancers.
 const REPORTS_PORT: u16 = 9472;
 /// Until when an empty one has learnt what is open (docs/explanation/cookies.md).
-const LEARNING: Duration = Duration::from_millis(2_500);
+const LEARNING: Duration = Duration::from_millis(5_000);
 
 pub(crate) const TIERS: Scenario = Scenario {
     name: "tiers",
@@ -179,7 +179,7 @@ impl<'a> World<'a> {
                 .collect(),
             ..vip(address)
         };
-        let adopt = if adopts { 5 } else { 0 };
+        let adopt = if adopts { 10 } else { 0 };
         BalancerSettings {
             vips: vips().map(vip).to_vec(),
             head: vec![

@@ -15,7 +15,7 @@ use super::service::Connection;
 use super::world::{Cookies, World, members, vips};
 use crate::scenario::{Context, Scenario, param};
 
-/// How seldom equal rates may fail: one time in a thousand.
+/// How seldom equal rates may fail, twice in a row: one time in a thousand each.
 const CHANCE: f64 = 1e-3;
 
 pub(crate) const COOKIE_UPLOADS: Scenario = Scenario {
@@ -41,6 +41,37 @@ fn run(context: &Context) -> Result<Value> {
         measure: false,
     };
     let world = World::build(context, 1, &members(0..1), cookies)?;
+    // What is wrong is so each time.
+    let mut round = transfers(context, &world)?;
+    if chance(round.hit) <= CHANCE {
+        round = transfers(context, &world)?;
+    }
+    let [with, without] = round.hit;
+    let chance = chance(round.hit);
+    ensure!(
+        chance > CHANCE,
+        "PAWS rejected segments of {with} transfers with cookies, of {without} without \
+         (by chance one time in {:.0}), twice",
+        1.0 / chance
+    );
+    Ok(json!({
+        "rows": round.rows, "transfers_hit": with, "transfers_hit_without_cookies": without,
+        "chance": chance,
+    }))
+}
+
+/// All transfers once.
+struct Round {
+    rows: Vec<Value>,
+    /// Of which PAWS rejected segments at the client, with cookies and without.
+    hit: [usize; 2],
+}
+
+fn chance([with, without]: [usize; 2]) -> f64 {
+    chance_of(with, with + without)
+}
+
+fn transfers(context: &Context, world: &World) -> Result<Round> {
     let (pairs, megabytes): (usize, usize) = (context.param("pairs")?, context.param("megabytes")?);
     let (mut rows, mut hit) = (Vec::new(), [0; 2]);
     for offloads in [false, true] {
@@ -55,7 +86,7 @@ fn run(context: &Context) -> Result<Value> {
                 for turn in 0..pairs {
                     for kind in [turn % 2, 1 - turn % 2] {
                         let bytes = megabytes * 1_000_000;
-                        rejected[kind].push(transfer.run(&world, vip, kind == 0, bytes)?);
+                        rejected[kind].push(transfer.run(world, vip, kind == 0, bytes)?);
                     }
                 }
             }
@@ -86,18 +117,7 @@ fn run(context: &Context) -> Result<Value> {
             }));
         }
     }
-    let [with, without] = hit;
-    let chance = chance_of(with, with + without);
-    ensure!(
-        chance > CHANCE,
-        "PAWS rejected segments of {with} transfers with cookies, of {without} without \
-         (by chance one time in {:.0})",
-        1.0 / chance
-    );
-    Ok(json!({
-        "rows": rows, "transfers_hit": with, "transfers_hit_without_cookies": without,
-        "chance": chance,
-    }))
+    Ok(Round { rows, hit })
 }
 
 /// What goes over a connection.

@@ -748,7 +748,7 @@ mod tests {
         assert!(!fails("again sleep 0.3 > LOG"));
         assert!(fails("again false > LOG"));
         assert!(!fails("until_time 0.2 sleep 60 > LOG"));
-        let deaf = "until_time -k 0.2 0.2 sh -c 'trap : TERM; while :; do sleep 1; done' > LOG";
+        let deaf = "until_time -k 0.2 2 sh -c 'trap : TERM; while :; do sleep 1; done' > LOG";
         assert!(fails(deaf), "killed");
         assert!(fails("until_time SECONDS false > LOG && cat LOG"));
     }
