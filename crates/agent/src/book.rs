@@ -13,7 +13,8 @@ use anyhow::Context as _;
 use causeway_api::agent::{AgentBookView, AgentIdView};
 use causeway_api::fleet::FleetPosition;
 use causeway_core::agent_report::{
-    AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets, vip_name,
+    AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets, ServiceId, ServiceKey,
+    vip_name,
 };
 use causeway_core::cookie::{CookieKeyError, KeyEpoch, Keys};
 use causeway_core::fleet::{FleetAgent, KeyNumber};
@@ -229,15 +230,13 @@ impl HeardBook {
         let servers = self.0.iter();
         let view = |(server, (agent, orders)): (&IpAddr, &(FleetAgent, AgentOrders))| {
             let ids = orders.services.iter();
-            let id = |((address, port, number), (id, _)): (&(IpAddr, u16, u8), &(u16, _))| {
-                let protocol = Protocol::from_number(*number);
-                let protocol = protocol.map_or_else(String::new, |of| format!("/{of}"));
-                let service = (*address, *port, *number);
-                let issued = agent.issued_cid(&vip_name(&service));
-                let cids = orders.cids.get(&service);
-                let config = cids.zip(issued).and_then(|(own, of)| own.configs.get(&of));
+            let id = |(service, (id, _)): (&ServiceKey, &ServiceId)| {
+                let vip = vip_name(service);
+                let issued = agent.issued_cid(&vip);
+                let cids = orders.cids.get(service).zip(issued);
+                let config = cids.and_then(|(own, of)| own.configs.get(&of));
                 AgentIdView {
-                    vip: format!("{}{protocol}", SocketAddr::from((*address, *port))),
+                    vip,
                     id: *id,
                     quic_cid: config.map(CidConfig::number),
                 }
