@@ -8,17 +8,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use causeway_api::agent::{AgentBookView, AgentIdView};
 use causeway_api::fleet::FleetPosition;
 use causeway_core::agent_report::{
-    AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets, ServiceCids, ServiceKey,
+    AgentFollows, AgentOrders, EpochSecrets, ReportKeys, ReportSecrets, ServiceId, ServiceKey,
     vip_name,
 };
-use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
-use causeway_core::fleet::{FleetAgent, Generation, KeyNumber, Position};
+use causeway_core::cookie::{CookieKeyError, KeyEpoch, Keys};
+use causeway_core::fleet::{FleetAgent, KeyNumber};
 use causeway_dataplane::{Protocol, Vip};
 use causeway_quic_lb::CidConfig;
 use causeway_quic_lb::file::{CidFile, CidService};
@@ -41,46 +40,14 @@ struct KeptFile {
     servers: BTreeMap<IpAddr, KeptOrders>,
 }
 
+/// What is kept of one server, with the secrets that its orders as a text lack.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeptOrders {
-    generation: u32,
-    by: u64,
-    revision: u64,
-    /// The key that connections get here, which may be a later one than the book's.
-    issued_here: KeyNumber,
-    issued: KeyNumber,
+    agent: FleetAgent,
+    orders: AgentOrders,
     keys: BTreeMap<KeyNumber, String>,
     secrets: [Option<String>; 2],
-    services: Vec<KeptService>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    cids: Vec<KeptCids>,
-    balancers: BTreeSet<SocketAddr>,
-    tunnels: BTreeSet<(IpAddr, u8)>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeptService {
-    address: IpAddr,
-    port: u16,
-    protocol: u8,
-    id: u16,
-    /// Mode, bits, bits of the id.
-    cookie: Option<(u8, u8, u8)>,
-}
-
-/// Configurations of a VIP's connection ids.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeptCids {
-    address: IpAddr,
-    port: u16,
-    protocol: u8,
-    /// What QUIC programs issue by here, which may be a later one than the book's.
-    issued_here: KeyNumber,
-    issued: KeyNumber,
-    configs: BTreeMap<KeyNumber, CidConfig>,
 }
 
 impl HeardBook {
@@ -102,10 +69,8 @@ impl HeardBook {
             ));
         }
         let servers = file.servers.into_iter().map(|(server, kept)| {
-            let (issued, cids) = (kept.issued_here, kept.issued_cids());
-            let orders = kept.orders().map_err(damaged)?;
-            let agent = FleetAgent::resumed(server, orders.book(), issued, cids);
-            Ok((server, (agent, orders)))
+            let heard = kept.heard().map_err(|why| damaged(why.to_string()))?;
+            Ok((server, heard))
         });
         servers.collect::<Result<_, String>>().map(Self)
     }
@@ -265,15 +230,13 @@ impl HeardBook {
         let servers = self.0.iter();
         let view = |(server, (agent, orders)): (&IpAddr, &(FleetAgent, AgentOrders))| {
             let ids = orders.services.iter();
-            let id = |((address, port, number), (id, _)): (&(IpAddr, u16, u8), &(u16, _))| {
-                let protocol = Protocol::from_number(*number);
-                let protocol = protocol.map_or_else(String::new, |of| format!("/{of}"));
-                let service = (*address, *port, *number);
-                let issued = agent.issued_cid(&vip_name(&service));
-                let cids = orders.cids.get(&service);
-                let config = cids.zip(issued).and_then(|(own, of)| own.configs.get(&of));
+            let id = |(service, (id, _)): (&ServiceKey, &ServiceId)| {
+                let vip = vip_name(service);
+                let issued = agent.issued_cid(&vip);
+                let cids = orders.cids.get(service).zip(issued);
+                let config = cids.and_then(|(own, of)| own.configs.get(&of));
                 AgentIdView {
-                    vip: format!("{}{protocol}", SocketAddr::from((*address, *port))),
+                    vip,
                     id: *id,
                     quic_cid: config.map(CidConfig::number),
                 }
@@ -319,108 +282,28 @@ fn take_secrets(keys: &mut ReportKeys, server: IpAddr, heard: EpochSecrets, hear
 
 impl KeptOrders {
     fn new(agent: &FleetAgent, orders: &AgentOrders) -> Self {
-        let position = orders.position;
-        let services = orders.services.iter();
-        let service = |((address, port, protocol), (id, layout)): (
-            &(IpAddr, u16, u8),
-            &(u16, Option<CookieLayout>),
-        )| KeptService {
-            address: *address,
-            port: *port,
-            protocol: *protocol,
-            id: *id,
-            cookie: layout.map(|of| (of.mode() as u8, of.bits(), of.id_bits())),
-        };
         let keys = orders.keys.iter();
         Self {
-            generation: position.generation.count,
-            by: position.generation.by,
-            revision: position.revision,
-            issued_here: agent.issued().unwrap_or(orders.issued),
-            issued: orders.issued,
+            agent: agent.clone(),
+            orders: orders.clone(),
             keys: keys.map(|(of, key)| (*of, key.to_hex())).collect(),
             secrets: orders.secrets.map(|key| key.map(|key| key.to_hex())),
-            services: services.map(service).collect(),
-            cids: orders
-                .cids
-                .iter()
-                .map(|(service, own)| KeptCids {
-                    address: service.0,
-                    port: service.1,
-                    protocol: service.2,
-                    issued_here: agent.issued_cid(&vip_name(service)).unwrap_or(own.issued),
-                    issued: own.issued,
-                    configs: own.configs.clone(),
-                })
-                .collect(),
-            balancers: orders.balancers.clone(),
-            tunnels: orders.tunnels.clone(),
         }
     }
 
-    fn issued_cids(&self) -> BTreeMap<Arc<str>, KeyNumber> {
-        let own = self
-            .cids
-            .iter()
-            .map(|own| (vip_name(&own.service()).into(), own.issued_here));
-        own.collect()
-    }
-
-    fn orders(self) -> Result<AgentOrders, String> {
-        let key = |hex: &str| hex.parse::<CookieKey>().map_err(|_| "a key of it");
-        let service = |of: KeptService| {
-            let layout = of.cookie.map(|(mode, bits, id_bits)| {
-                let modes = [CookieMode::Timestamp, CookieMode::Light];
-                let mode = modes.into_iter().find(|one| *one as u8 == mode);
-                let layout = mode.map(|mode| CookieLayout::new(mode, bits, id_bits));
-                layout.and_then(Result::ok).ok_or("a cookie of it")
-            });
-            Ok((
-                (of.address, of.port, of.protocol),
-                (of.id, layout.transpose()?),
-            ))
-        };
-        let [zero, one] = &self.secrets;
-        let secret = |hex: &Option<String>| hex.as_deref().map(key).transpose();
-        let keys = self.keys.iter();
-        Ok(AgentOrders {
-            position: Position {
-                generation: Generation {
-                    count: self.generation,
-                    by: self.by,
-                },
-                revision: self.revision,
-            },
-            issued: self.issued,
+    fn heard(self) -> Result<(FleetAgent, AgentOrders), CookieKeyError> {
+        let keys = self.keys.into_iter();
+        let [zero, one] = self.secrets.map(|hex| hex.map(|hex| hex.parse()));
+        let orders = AgentOrders {
             keys: keys
-                .map(|(of, hex)| Ok((*of, key(hex)?)))
-                .collect::<Result<_, String>>()?,
-            secrets: [secret(zero)?, secret(one)?],
-            services: self
-                .services
-                .into_iter()
-                .map(service)
-                .collect::<Result<_, String>>()?,
-            cids: self
-                .cids
-                .into_iter()
-                .map(|own| {
-                    let cids = ServiceCids {
-                        issued: own.issued,
-                        configs: own.configs.clone(),
-                    };
-                    (own.service(), cids)
-                })
-                .collect(),
-            balancers: self.balancers,
-            tunnels: self.tunnels,
-        })
-    }
-}
-
-impl KeptCids {
-    fn service(&self) -> ServiceKey {
-        (self.address, self.port, self.protocol)
+                .map(|(of, hex)| Ok((of, hex.parse()?)))
+                .collect::<Result<_, _>>()?,
+            secrets: [zero.transpose()?, one.transpose()?],
+            ..self.orders
+        };
+        let mut agent = self.agent;
+        agent.hear(orders.book());
+        Ok((agent, orders))
     }
 }
 
@@ -433,6 +316,9 @@ pub(crate) fn kept_in(dir: &Path) -> PathBuf {
 pub(crate) mod tests {
     use std::io::Write as _;
 
+    use causeway_core::agent_report::ServiceCids;
+    use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode};
+    use causeway_core::fleet::Position;
     use causeway_quic_lb::{Algorithm, CidKey};
 
     use super::*;

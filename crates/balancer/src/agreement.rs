@@ -37,10 +37,8 @@ fn of_vip(engine: &Engine, pool: &Pool, items: &mut Vec<AgreementItem>) -> anyho
     let vip = pool.vip();
     if let Some(format) = &vip.cookie {
         items.push(item("cookie-format", Some(vip), |digest| {
-            let sizes = [format.mode() as u8, format.bits(), format.id_bits()];
-            sizes
-                .into_iter()
-                .fold(digest, |digest, size| digest.number(size.into()))
+            let sizes = <[u8; 3]>::from(*format).into_iter();
+            sizes.fold(digest, |digest, size| digest.number(size.into()))
         }));
     }
     if !vip.quic.is_empty() {

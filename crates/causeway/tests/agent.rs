@@ -284,6 +284,30 @@ fn has_program() -> bool {
     sandbox::run("ip", "link show srv0").contains("xdp")
 }
 
+/// A book as an agent keeps it.
+fn kept_book(services: Value, cids: Value, tunnels: Value) -> Value {
+    let key = "02".repeat(16);
+    json!({ "version": 1, "servers": { SERVER: {
+        "agent": { "real": SERVER, "issued": 2, "issued_cids": { format!("{VIP}:443/udp"): 2 } },
+        "keys": { "2": key }, "secrets": [null, null],
+        "orders": {
+            "position": { "generation": { "count": 0, "by": 0 }, "revision": 4 }, "issued": 2,
+            "services": services, "cids": cids, "balancers": [], "tunnels": tunnels,
+        },
+    } } })
+}
+
+/// In such a book, a service of QUIC with configurations of connection ids.
+fn quic_service() -> (Value, Value) {
+    let vip = json!([VIP, 443, 17]);
+    let config = json!({
+        "config": 2, "algorithm": "siphash", "server_id_length": 2, "nonce_length": 8,
+        "key": "02".repeat(16),
+    });
+    let cids = json!({ "issued": 2, "configs": { "2": config } });
+    (json!([[vip, [9, null]]]), json!([[vip, cids]]))
+}
+
 #[test]
 fn an_agent_decapsulates_also_while_it_is_away() {
     Sandbox::run(|sandbox| {
@@ -470,25 +494,8 @@ fn an_agent_goes_by_the_book_though_its_quic_programs_cannot_be_given_it() {
         world.write(&(world.text().replace("http = false\n", &top) + &more));
         fs::write(&blocked, "a file, no directory").expect("write");
         fs::create_dir(&state).expect("a directory");
-        let key = "02".repeat(16);
-        let service = json!({ "address": VIP, "port": 443, "protocol": 17 });
-        let with = |more: Value| {
-            let mut service = service.clone();
-            let fields = service.as_object_mut().expect("an object");
-            fields.extend(more.as_object().expect("an object").clone());
-            service
-        };
-        let config = json!({
-            "config": 2, "algorithm": "siphash", "server_id_length": 2, "nonce_length": 8,
-            "key": key,
-        });
-        let cids = json!({ "issued_here": 2, "issued": 2, "configs": { "2": config } });
-        let book = json!({ "version": 1, "servers": { SERVER: {
-            "generation": 0, "by": 0, "revision": 4, "issued_here": 2, "issued": 2,
-            "keys": { "2": key }, "secrets": [null, null],
-            "services": [with(json!({ "id": 9, "cookie": null }))], "cids": [with(cids)],
-            "balancers": [], "tunnels": [],
-        } } });
+        let (service, cids) = quic_service();
+        let book = kept_book(service, cids, json!([]));
         fs::write(world.path("state/agent-book.json"), book.to_string()).expect("write");
         let agent = world.agent();
         let lacks = "[agent.quic] file";
@@ -522,23 +529,9 @@ fn a_book_that_is_lost_takes_no_vip_out_of_a_running_data_plane() {
         world.write(&lines.join("\n"));
         fs::create_dir(&state).expect("a directory");
         let file = world.path("state/agent-book.json");
-        let key = "02".repeat(16);
-        let cids = json!([{
-            "address": VIP, "port": 443, "protocol": 17, "issued_here": 2, "issued": 2,
-            "configs": { "2": {
-                "config": 2, "algorithm": "siphash", "server_id_length": 2, "nonce_length": 8,
-                "key": key,
-            } },
-        }]);
-        let book = |services: Value, cids: Value| {
-            json!({ "version": 1, "servers": { SERVER: {
-                "generation": 0, "by": 0, "revision": 4, "issued_here": 2, "issued": 2,
-                "keys": { "2": key }, "secrets": [null, null], "services": services, "cids": cids,
-                "balancers": [], "tunnels": [["10.7.0.0", 24]],
-            } } })
-        };
-        let service =
-            json!([{ "address": VIP, "port": 443, "protocol": 17, "id": 9, "cookie": null }]);
+        let book =
+            |services: Value, cids: Value| kept_book(services, cids, json!([["10.7.0.0", 24]]));
+        let (service, cids) = quic_service();
         fs::write(&file, book(service, cids).to_string()).expect("write");
         let agent = world.agent();
         assert!(world.delivers());

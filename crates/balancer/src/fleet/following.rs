@@ -25,6 +25,9 @@ use crate::state_dir::{KeptReal, SetByHand};
 /// A VIP by address, port and protocol, and a real of it.
 pub(crate) type RealKey = (Arc<str>, IpAddr);
 
+/// VIPs with their reals, by name.
+pub(super) type Vips = BTreeMap<Arc<str>, FleetVip>;
+
 /// What the data plane follows.
 #[derive(Debug, Clone)]
 pub(crate) struct Following {
@@ -305,7 +308,7 @@ impl Engine {
 
     /// A book in which everything is as it runs here: the first of a fleet.
     pub(super) fn first_book(&self, mut book: FleetBook) -> anyhow::Result<FleetBook> {
-        book.vips = vips_of(&self.file, &book);
+        book.vips = vips_of(&self.file);
         let since = book.position;
         for vip in self.file.vips.iter().filter(|vip| is_of_fleet(vip)) {
             if let Some(route) = vip.quic.last() {
@@ -366,9 +369,9 @@ fn has_agents(file: &BalancerConfig) -> bool {
     file.fleet.as_ref().is_some_and(|fleet| fleet.agents)
 }
 
-/// The VIPs of a file that a fleet shares, as this book has them. Of several configurations of
+/// The VIPs of a file that a fleet shares. Of several configurations of
 /// connection ids the last one is to come to be issued.
-pub(super) fn vips_of(file: &BalancerConfig, book: &FleetBook) -> BTreeMap<Arc<str>, FleetVip> {
+pub(super) fn vips_of(file: &BalancerConfig) -> Vips {
     let real = |real: &RealConfig| {
         let wanted = FleetVipReal {
             id: real.id,
@@ -383,7 +386,6 @@ pub(super) fn vips_of(file: &BalancerConfig, book: &FleetBook) -> BTreeMap<Arc<s
         };
         let reals = vip.reals.iter().map(real).collect();
         let cid = vip.quic.last().map(|route| CidForm::of(route.config()));
-        let cid = cid.filter(|_| book.has_cids());
         (vip.endpoint().into(), FleetVip { ids, cid, reals })
     };
     let vips = file.vips.iter().filter(|vip| is_of_fleet(vip));

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a member keeps on disk for its next start: the last good book, above all.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
-use super::book_text::{FleetVips, StoredBook};
+use super::book_text::StoredBook;
+use super::following::Vips;
 use crate::config::FleetConfig;
 use crate::state_dir::StateDir;
 
 const FILE: &str = "fleet.json";
 
 /// What one daemon leaves the next.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Kept {
     /// The last good book.
     pub book: Option<StoredBook>,
@@ -21,22 +25,18 @@ pub(super) struct Kept {
     /// Whether an operator has had it leave.
     pub left: bool,
     /// What of the file's VIPs was written to the book.
-    pub file: Option<FleetVips>,
+    pub file: Option<Vips>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct KeptFile {
+struct KeptFile<'a> {
     version: u32,
     fleet: String,
     member: String,
     /// Of the machine, which may have lost its power since.
     boot: String,
-    in_service: bool,
-    is_new: bool,
-    left: bool,
-    book: Option<String>,
-    file: Option<FleetVips>,
+    kept: Cow<'a, Kept>,
 }
 
 impl Kept {
@@ -57,19 +57,15 @@ impl Kept {
         let Some(text) = dir.read_file(FILE)? else {
             return Ok(Self::nothing());
         };
-        let damaged = |error: String| format!("{FILE} is damaged ({error})");
         let file: KeptFile =
-            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+            serde_json::from_str(&text).map_err(|error| format!("{FILE} is damaged ({error})"))?;
         if (&file.fleet, &file.member) != (&config.name, &config.member) {
             return Ok(Self::nothing());
         }
-        let book = file.book.as_deref().map(StoredBook::of_text).transpose();
+        let kept = file.kept.into_owned();
         Ok(Self {
-            book: book.map_err(|error| damaged(format!("{error:?}")))?,
-            in_service: file.in_service && file.boot == boot,
-            is_new: file.is_new,
-            left: file.left,
-            file: file.file,
+            in_service: kept.in_service && file.boot == boot,
+            ..kept
         })
     }
 
@@ -79,17 +75,12 @@ impl Kept {
         config: &FleetConfig,
         boot: &str,
     ) -> Result<(), String> {
-        let book = self.book.as_ref().map(StoredBook::to_text).transpose()?;
         let file = KeptFile {
             version: 1,
             fleet: config.name.clone(),
             member: config.member.clone(),
             boot: boot.to_owned(),
-            in_service: self.in_service,
-            is_new: self.is_new,
-            left: self.left,
-            book,
-            file: self.file.clone(),
+            kept: Cow::Borrowed(self),
         };
         let text = serde_json::to_vec(&file).map_err(|error| error.to_string())?;
         dir.keep_file(FILE, &text)

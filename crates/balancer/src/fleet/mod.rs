@@ -47,7 +47,7 @@ use causeway_core::fleet::{
 use causeway_service::log_fault;
 use tracing::{info, warn};
 
-use self::book_text::{AckText, FleetVips, READS};
+use self::book_text::{AckText, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
 use self::namesake::Namesake;
@@ -541,17 +541,11 @@ impl Fleet {
 
     fn apply(&mut self, engines: &impl HasEngine, book: &Arc<FleetBook>) -> Result<(), String> {
         let mut engine = engines.engine();
-        let own = following::vips_of(&engine.file, book);
-        let removed = self
-            .kept
-            .file
-            .as_ref()
-            .map(FleetVips::vips)
-            .unwrap_or_default();
+        let own = following::vips_of(&engine.file);
+        let told = self.kept.file.as_ref();
+        let is_removed = |vip: &Arc<str>| told.is_some_and(|told| told.contains_key(vip));
         let mut missing = book.vips.keys();
-        if let Some(vip) =
-            missing.find(|vip| !own.contains_key(*vip) && !removed.contains_key(*vip))
-        {
+        if let Some(vip) = missing.find(|vip| !own.contains_key(*vip) && !is_removed(vip)) {
             return Err(format!(
                 "vip {vip} of the book is not in this balancer's file; add it"
             ));
@@ -567,11 +561,11 @@ impl Fleet {
             cluster: self.read.cluster.clone(),
             balancer: self.namesake.own().to_owned(),
             heard: self.namesake.heard().clone(),
-            position: position.map(Into::into),
+            position,
             keys: keys
                 .map(|(number, key)| (*number, key_digest(*number, key)))
                 .collect(),
-            left: left.map(Into::into),
+            left,
             paths: self.paths.clone(),
         }
     }
@@ -628,13 +622,13 @@ impl Fleet {
             let engine = engines.engine();
             let wants = engine.fleet.as_ref().map(|fleet| fleet.wants.clone());
             (
-                following::vips_of(&engine.file, &book),
+                following::vips_of(&engine.file),
                 wants.unwrap_or_default(),
                 engine.unasked(),
             )
         };
         let told = match &self.kept.file {
-            Some(told) => told.vips(),
+            Some(told) => told.clone(),
             // A newcomer's file adds VIPs and changes none.
             None => own
                 .iter()
@@ -667,9 +661,8 @@ impl Fleet {
         }
         self.hold_removals(held);
         // All of it is in the book, but for what is held.
-        let told = FleetVips::from(&own);
-        if self.held.is_empty() && self.kept.file.as_ref() != Some(&told) {
-            self.kept.file = Some(told);
+        if self.held.is_empty() && self.kept.file.as_ref() != Some(&own) {
+            self.kept.file = Some(own);
             self.keep()?;
         }
         if let Some(fleet) = &mut engines.engine().fleet {

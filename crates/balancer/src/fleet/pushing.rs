@@ -2,7 +2,7 @@
 //! What files and operators want of a fleet's VIPs and reals: by a change of a file, by a push of
 //! a whole file, by going back; and what of it is held until an operator confirms it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::dir_store::boot_id;
-use super::following::{Following, vips_of};
+use super::following::{Following, Vips, vips_of};
 use super::kept::Kept;
 use super::view::LEFT;
 use super::{Fleet, HasEngine};
@@ -29,9 +29,6 @@ use crate::state_dir::{KeptReal, StateDir};
 
 /// How often an order is proposed again, if the book has changed meanwhile.
 const TRIES: usize = 5;
-
-/// VIPs with their reals, by name.
-type Vips = BTreeMap<Arc<str>, FleetVip>;
 
 /// What has changed in a file since it was last written to the book. What the file had then and
 /// the book lacks has been removed by another since, and stays so, whatever changes of it.
@@ -77,7 +74,7 @@ pub(super) fn changes_of_file(told: &Vips, own: &Vips, book: &FleetBook) -> Chan
 
 /// What the fleet is to have by a file as a whole.
 fn of_whole_file(file: &BalancerConfig, book: &FleetBook) -> Vips {
-    let own = vips_of(file, book);
+    let own = vips_of(file);
     forward_only(own.clone(), &own, book)
 }
 
@@ -110,12 +107,9 @@ fn of_revision(
     };
     match at.and_then(|at| steps.get(at)) {
         Some(step) => {
-            let vips = forward_only(step.after.clone(), &vips_of(file, book), book);
+            let vips = forward_only(step.after.clone(), &vips_of(file), book);
             Ok((step.change.revision, vips))
         }
-        None if !book.has_history() => Err(EngineError::Conflict(
-            "the fleet's book keeps no past changes as long as a member does not read them; upgrade all members".to_owned(),
-        )),
         None => Err(EngineError::NotFound(match revision {
             Some(revision) => format!(
                 "revision {revision} is not kept; `causeway fleet history` shows those that are"
@@ -211,8 +205,8 @@ pub(crate) fn held_at_start(file: &BalancerConfig) -> Vec<Removal> {
     else {
         return Vec::new();
     };
-    let own = vips_of(file, &book.book);
-    let mut changes = changes_of_file(&told.vips(), &own, &book.book);
+    let own = vips_of(file);
+    let mut changes = changes_of_file(&told, &own, &book.book);
     // What was discovered is not in the file.
     let asked = asked_for(file);
     changes.retain(|vip, _| !asked.contains(vip));
@@ -244,7 +238,7 @@ impl Engine {
             return Vec::new();
         }
         let file = discovery::over(file.clone(), &self.found);
-        let (told, own) = (vips_of(&self.file, book), vips_of(&file, book));
+        let (told, own) = (vips_of(&self.file), vips_of(&file));
         book.removals(&changes_of_file(&told, &own, book), fleet.may_remove())
     }
 
@@ -511,7 +505,6 @@ impl Fleet {
         let (Some(told), Some(following)) = (&self.kept.file, following) else {
             return Vec::new();
         };
-        let told = told.vips();
         let asked = file.vips.iter().filter(|vip| vip.discover.is_some());
         let found = asked.flat_map(|vip| {
             let endpoint = vip.endpoint();

@@ -62,10 +62,10 @@ impl Reading {
                 continue;
             };
             if let Some(position) = said.position {
-                read.acks.members.insert(id, position.into());
+                read.acks.members.insert(id, position);
             }
             if let Some(since) = said.left {
-                read.left.insert(id, since.into());
+                read.left.insert(id, since);
             }
             read.paths.insert(id, said.paths.clone());
             match name == own {
@@ -101,8 +101,12 @@ impl Reading {
     pub(super) fn stored(&self, book: Arc<FleetBook>) -> StoredBook {
         StoredBook {
             cluster: self.cluster.clone(),
+            names: book
+                .members
+                .keys()
+                .map(|id| (*id, self.name_of(*id)))
+                .collect(),
             book,
-            names: self.names.clone(),
         }
     }
 

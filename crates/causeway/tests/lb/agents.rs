@@ -246,7 +246,7 @@ fn rotation(machine: &Machine) {
     let book = fleet.book();
     assert_eq!(book["ids"][0]["id"], id);
     assert_eq!(book["key_issued"], 3);
-    assert!(before.contains("issued_here"), "{before}");
+    assert!(before.contains("issued_cids"), "{before}");
 }
 
 #[test]

@@ -13,11 +13,12 @@ use std::net::{IpAddr, SocketAddr};
 use aes_kw::cipher::consts::U16;
 use aes_kw::{KeyInit as _, KwAes128};
 use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
+use serde::{Deserialize, Serialize};
 
 use super::keys::{EpochSecrets, ReportKeys};
-use crate::cookie::{CookieKey, CookieLayout, CookieMode, Digest, KeyEpoch};
+use crate::cookie::{CookieKey, CookieLayout, Digest, KeyEpoch};
 use crate::envelope::{self, BODY_HEAD, DATAGRAM_MAX, HEAD, Reception, address, number, octets};
-use crate::fleet::{AgentBook, CidForm, Generation, KeyNumber, KeyPhases, Position};
+use crate::fleet::{AgentBook, CidForm, Generation, KeyNumber, KeyPhases, Position, pairs};
 
 /// Bytes of the text in one datagram.
 const PART: usize = (DATAGRAM_MAX - HEAD - BODY_HEAD - PART_HEAD) / 8 * 8;
@@ -54,20 +55,26 @@ pub struct AgentFollows {
     pub keys: BTreeMap<KeyNumber, u64>,
 }
 
-/// What a book and its fleet are to one server.
-#[derive(Clone, Debug, PartialEq)]
+/// What a book and its fleet are to one server. As a text it lacks `keys` and `secrets`: who keeps
+/// them says where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AgentOrders {
     /// Which book it is of.
     pub position: Position,
     /// The key of new connections.
     pub issued: KeyNumber,
     /// All keys of cookies that balancers accept, by number.
+    #[serde(skip)]
     pub keys: BTreeMap<KeyNumber, CookieKey>,
     /// What this server's reports are signed with, by epoch.
+    #[serde(skip)]
     pub secrets: EpochSecrets,
     /// The VIPs that it is a real of.
+    #[serde(with = "pairs")]
     pub services: BTreeMap<ServiceKey, ServiceId>,
     /// Of those of them over QUIC, the configurations of connection ids.
+    #[serde(with = "pairs")]
     pub cids: BTreeMap<ServiceKey, ServiceCids>,
     /// Where the balancers listen for agents.
     pub balancers: BTreeSet<SocketAddr>,
@@ -82,7 +89,8 @@ pub type ServiceKey = (IpAddr, u16, u8);
 pub type ServiceId = (u16, Option<CookieLayout>);
 
 /// The configurations of a VIP's connection ids.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ServiceCids {
     /// Which of them servers issue ids by; [`CIDS_OF_FILES`](crate::fleet::CIDS_OF_FILES): none of
     /// them yet.
@@ -150,7 +158,7 @@ impl AgentOrders {
             };
         }
         for ((vip, port, protocol), (id, layout)) in &self.services {
-            let layout = layout.map_or([0; 3], |of| [of.mode() as u8, of.bits(), of.id_bits()]);
+            let layout = layout.map_or([0; 3], <[u8; 3]>::from);
             digest = digest.text(&format!("{vip} {port} {protocol} {id} {layout:?}"));
         }
         for ((vip, port, protocol), own) in &self.cids {
@@ -238,8 +246,7 @@ impl AgentOrders {
                 entry.extend(port.to_be_bytes());
                 entry.extend(id.to_be_bytes());
                 entry.push(*protocol);
-                entry
-                    .extend(layout.map_or([0; 3], |of| [of.mode() as u8, of.bits(), of.id_bits()]));
+                entry.extend(layout.map_or([0; 3], <[u8; 3]>::from));
                 entry
             });
         section(&mut text, SERVICES, 24, services);
@@ -315,7 +322,10 @@ impl AgentOrders {
                         let port = number(entry, 16).map(u16::from_be_bytes)?;
                         let id = number(entry, 18).map(u16::from_be_bytes)?;
                         let [protocol, mode, bits, id_bits] = number(entry, 20)?;
-                        let layout = layout(mode, bits, id_bits)?;
+                        let layout = (mode != 0)
+                            .then(|| CookieLayout::try_from([mode, bits, id_bits]))
+                            .transpose()
+                            .map_err(|_| Reception::Malformed)?;
                         let service = (whom()?, port, protocol);
                         orders.services.insert(service, (id, layout));
                     }
@@ -402,17 +412,6 @@ fn decode_cid(entry: &[u8], by: &CookieKey) -> Result<DecodedCid, Reception> {
     let config = CidConfig::new(config, server_id_len, nonce_len, algorithm);
     let config = config.map_err(|_| Reception::Malformed)?;
     Ok(((vip, port, protocol), of, issued != 0, config))
-}
-
-fn layout(mode: u8, bits: u8, id_bits: u8) -> Result<Option<CookieLayout>, Reception> {
-    let modes = [CookieMode::Timestamp, CookieMode::Light, CookieMode::Tier];
-    match modes.into_iter().find(|one| *one as u8 == mode) {
-        None if mode == 0 => Ok(None),
-        None => Err(Reception::Malformed),
-        Some(mode) => CookieLayout::new(mode, bits, id_bits)
-            .map(Some)
-            .map_err(|_| Reception::Malformed),
-    }
 }
 
 /// A body of any length.
@@ -566,6 +565,7 @@ impl AgentFollows {
 mod tests {
     use super::*;
     use crate::agent_report::{Body, Boot, ReportReceiver, ReportSecrets, ReportSender};
+    use crate::cookie::CookieMode;
 
     fn key(byte: u8) -> CookieKey {
         CookieKey::from_bytes([byte; 16])

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a VIP's cookies are made; balancers and servers must agree on it.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Most bits of an id: a VIP has at most 1024 servers.
@@ -66,7 +67,8 @@ pub(super) struct RawFormat {
 }
 
 /// A format whose parts fit each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "[u8; 3]", try_from = "[u8; 3]")]
 pub struct CookieLayout(RawFormat, CookieMode);
 
 impl CookieLayout {
@@ -139,5 +141,23 @@ impl CookieLayout {
 
     pub(super) fn raw(&self) -> RawFormat {
         self.0
+    }
+}
+
+/// Mode, bits, bits of the id, as datagrams and files have it.
+impl From<CookieLayout> for [u8; 3] {
+    fn from(layout: CookieLayout) -> Self {
+        [layout.mode() as u8, layout.bits(), layout.id_bits()]
+    }
+}
+
+impl TryFrom<[u8; 3]> for CookieLayout {
+    type Error = &'static str;
+
+    fn try_from([mode, bits, id_bits]: [u8; 3]) -> Result<Self, Self::Error> {
+        let modes = [CookieMode::Timestamp, CookieMode::Light, CookieMode::Tier];
+        let mode = modes.into_iter().find(|one| *one as u8 == mode);
+        let layout = mode.map(|mode| Self::new(mode, bits, id_bits));
+        layout.and_then(Result::ok).ok_or("there is no such cookie")
     }
 }

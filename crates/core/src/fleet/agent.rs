@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{FleetBook, KeyNumber, KeyPhases, Position};
 
 /// A server's ids, by VIP.
@@ -49,10 +51,13 @@ impl FleetBook {
     }
 }
 
-/// A server's agent. It gets the book from any balancer, never from the store.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// A server's agent. It gets the book from any balancer, never from the store. As a text it
+/// lacks the book: who goes on where it was has it hear that again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FleetAgent {
     real: IpAddr,
+    #[serde(skip)]
     book: Option<Arc<AgentBook>>,
     issued: Option<KeyNumber>,
     /// By VIP, what QUIC programs issue ids by.
@@ -67,22 +72,6 @@ impl FleetAgent {
             book: None,
             issued: None,
             issued_cids: BTreeMap::new(),
-        }
-    }
-
-    /// One that goes on where a former one was: by this book, with this key and, by VIP, these
-    /// configurations of connection ids.
-    pub fn resumed(
-        real: IpAddr,
-        book: AgentBook,
-        issued: KeyNumber,
-        issued_cids: BTreeMap<Arc<str>, KeyNumber>,
-    ) -> Self {
-        Self {
-            real,
-            book: Some(Arc::new(book)),
-            issued: Some(issued),
-            issued_cids,
         }
     }
 

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{CidForm, CidPhases, JoinToken, PastChange, TokenId};
+use serde::{Deserialize, Serialize};
+
+use super::{CidForm, CidPhases, JoinToken, PastChange, TokenId, pairs};
 use crate::control::merge::BalancerId;
 
 /// Counts keys of cookies; a later key has a higher number. Its last bit is the key's epoch. The
@@ -17,7 +19,10 @@ pub type KeyNumber = u64;
 pub type IdKey = (Arc<str>, u16);
 
 /// Which putting back of a book that the store had lost this is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
 pub struct Generation {
     /// How often it has been put back.
     pub count: u32,
@@ -26,7 +31,10 @@ pub struct Generation {
 }
 
 /// Where in the history of a fleet's book something stands. Later is greater.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
 pub struct Position {
     /// Of the book.
     pub generation: Generation,
@@ -58,7 +66,8 @@ impl Position {
 }
 
 /// What a member's lapsed lease means to others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Absence {
     /// Nothing: it goes on serving, and they wait for it, or for an operator's word that it is
     /// out of service.
@@ -70,7 +79,8 @@ pub enum Absence {
 }
 
 /// How far a balancer has come into service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MemberPhase {
     /// Others do not know it yet, and it gets no packets.
     Joining,
@@ -79,7 +89,8 @@ pub enum MemberPhase {
 }
 
 /// A balancer in the book.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MemberRecord {
     /// How far it has come.
     pub phase: MemberPhase,
@@ -90,7 +101,8 @@ pub struct MemberRecord {
 }
 
 /// How far an id has come into use, or out of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum IdPhase {
     /// Packets that carry it are routed; no connection may get it.
     Known,
@@ -103,7 +115,8 @@ pub enum IdPhase {
 }
 
 /// The real that has an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IdRecord {
     /// Its address.
     pub real: IpAddr,
@@ -116,7 +129,8 @@ pub struct IdRecord {
 }
 
 /// Which keys cookies have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KeyPhases {
     /// Agents write new cookies with it; all accept it.
     pub issued: KeyNumber,
@@ -134,7 +148,8 @@ impl KeyPhases {
 }
 
 /// What a VIP is to have.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FleetVip {
     /// How many ids there are.
     pub ids: u16,
@@ -145,7 +160,8 @@ pub struct FleetVip {
 }
 
 /// What a real of a VIP is to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FleetVipReal {
     /// Its id, if it is named.
     pub id: Option<u16>,
@@ -154,7 +170,8 @@ pub struct FleetVipReal {
 }
 
 /// What an operator has set by hand for a real of a VIP, in the place of the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HandState {
     /// No new connections.
     pub drain: Option<bool>,
@@ -164,8 +181,10 @@ pub struct HandState {
     pub weight: Option<u32>,
 }
 
-/// What a fleet shares, whole: the value that a store compares and sets.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// What a fleet shares, whole: the value that a store compares and sets. As a text it holds what
+/// its members read: a field more, or another one, is another format.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FleetBook {
     /// Which one it is.
     pub position: Position,
@@ -180,12 +199,14 @@ pub struct FleetBook {
     /// The balancers.
     pub members: BTreeMap<BalancerId, MemberRecord>,
     /// Every id in use or at rest.
+    #[serde(with = "pairs")]
     pub ids: BTreeMap<IdKey, IdRecord>,
     /// The keys of cookies.
     pub keys: KeyPhases,
     /// The configurations of connection ids, by VIP.
     pub cids: BTreeMap<Arc<str>, CidPhases>,
     /// What is set by hand, by VIP and real.
+    #[serde(with = "pairs")]
     pub by_hand: BTreeMap<(Arc<str>, IpAddr), HandState>,
     /// By which agents join, the used ones included until they expire.
     pub tokens: BTreeMap<TokenId, JoinToken>,

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{CidForm, FleetBook, FleetVip, FleetVipReal};
 use crate::control::merge::BalancerId;
 
-/// The format of the book from which it keeps past changes.
-pub const HISTORY_FORMAT: u16 = 3;
 /// How many of them it keeps.
 const HISTORY_MAX: usize = 32;
 /// How many reals they may have together, so that a book fits into a store: the older ones go. The
@@ -67,7 +67,8 @@ pub struct FleetChange {
 }
 
 /// A change that has come to be.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PastChange {
     /// That of the book that came of it.
     pub revision: u64,
@@ -88,7 +89,8 @@ impl PastChange {
 }
 
 /// A VIP before a change, as far as that changed it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PastVip {
     /// How many ids it had, and the configuration of connection ids it was to come to; `None`:
     /// there was no such VIP.
@@ -133,11 +135,6 @@ impl PastVip {
 }
 
 impl FleetBook {
-    /// Whether it keeps past changes: all members read them then.
-    pub fn has_history(&self) -> bool {
-        self.format >= HISTORY_FORMAT
-    }
-
     /// What it has to change to have these VIPs, and no others.
     pub fn change_to(&self, vips: &BTreeMap<Arc<str>, FleetVip>) -> ChangedVips {
         let names: BTreeSet<&Arc<str>> = self.vips.keys().chain(vips.keys()).collect();
@@ -185,11 +182,6 @@ impl FleetBook {
     pub(super) fn take_change(&mut self, change: FleetChange, by: BalancerId) {
         let mut before = BTreeMap::new();
         for (name, next) in change.vips {
-            let next = next.map(|next| FleetVip {
-                // Members that do not read it would not let it pass either.
-                cid: next.cid.filter(|_| self.has_cids()),
-                ..next
-            });
             let former = match next.clone() {
                 Some(next) => self.vips.insert(Arc::clone(&name), next),
                 None => self.vips.remove(&name),
@@ -208,7 +200,7 @@ impl FleetBook {
             }
             before.insert(name, past);
         }
-        if before.is_empty() || !self.has_history() {
+        if before.is_empty() {
             return;
         }
         let past = PastChange {

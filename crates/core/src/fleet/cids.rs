@@ -6,20 +6,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use causeway_quic_lb::{Algorithm, CidConfig};
+use serde::{Deserialize, Serialize};
 
 use super::steps::forward;
 use super::{Acknowledged, FleetBook, FleetEvidence, FleetRest, IdPhase, KeyNumber, KeyPhases};
 use crate::cookie::{CookieKey, Digest};
-
-/// The format of the book from which it has configurations of connection ids.
-pub const CIDS_FORMAT: u16 = 2;
 
 /// Counts, beside the numbers of a VIP's configurations, for those that balancers and servers have
 /// in files alone: what was in use before the book had any.
 pub const CIDS_OF_FILES: KeyNumber = 0;
 
 /// A configuration of connection ids, without its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CidForm {
     /// Its number, which each id of it has in its first three bits.
     pub number: u8,
@@ -53,7 +52,8 @@ impl CidForm {
 
 /// Which configurations the connection ids of a VIP have. They are counted as keys of cookies are,
 /// because their own numbers, 0 to 6, come again.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CidPhases {
     /// Which of them servers issue ids by, and which is accepted beside it.
     pub phases: KeyPhases,
@@ -84,11 +84,6 @@ impl CidPhases {
 }
 
 impl FleetBook {
-    /// Whether it may have configurations of connection ids: all members read it then.
-    pub fn has_cids(&self) -> bool {
-        self.format >= CIDS_FORMAT
-    }
-
     /// The servers whose agents give configurations of a VIP to their QUIC programs.
     pub fn agents_of<'a>(&'a self, vip: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
         let own = self.of_vip(vip).map(|(_, record)| record);
@@ -118,9 +113,6 @@ impl Acknowledged {
 /// A VIP's configurations go forward only. One that has the number of that which is issued waits
 /// for ever: an id says by its number alone which one it is of.
 pub(super) fn move_cids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence) {
-    if !book.has_cids() {
-        return;
-    }
     let since = book.position;
     let mut cids = std::mem::take(&mut book.cids);
     cids.retain(|vip, _| book.vips.contains_key(vip) || book.of_vip(vip).next().is_some());

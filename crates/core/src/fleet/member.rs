@@ -188,9 +188,7 @@ impl FleetMember {
                 })
             }
             FleetEvent::Token(id, token) => self.change(|book| {
-                if book.has_tokens() {
-                    book.tokens.insert(id, token);
-                }
+                book.tokens.insert(id, token);
             }),
             FleetEvent::Claim(id, by) => self.change(|book| book.claim(id, by)),
             FleetEvent::TokenOver(id) => self.change(|book| drop(book.tokens.remove(&id))),

@@ -25,6 +25,7 @@ mod changes;
 mod cids;
 mod lease;
 mod member;
+pub(crate) mod pairs;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -35,10 +36,8 @@ pub use book::{
     Absence, Acknowledged, FleetBook, FleetVip, FleetVipReal, Generation, HandState, IdKey,
     IdPhase, IdRecord, KeyNumber, KeyPhases, MemberPhase, MemberRecord, Position,
 };
-pub use changes::{
-    ChangedVips, FleetChange, HISTORY_FORMAT, MayRemove, PastChange, PastStep, PastVip, Removal,
-};
-pub use cids::{CIDS_FORMAT, CIDS_OF_FILES, CidForm, CidPhases};
+pub use changes::{ChangedVips, FleetChange, MayRemove, PastChange, PastStep, PastVip, Removal};
+pub use cids::{CIDS_OF_FILES, CidForm, CidPhases};
 pub use lease::LeaseTerms;
 pub use member::{FleetAction, FleetEvent, FleetMember, Hold, Stored};
 pub use steps::{FleetEvidence, FleetRest};

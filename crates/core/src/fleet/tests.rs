@@ -50,16 +50,8 @@ struct Small {
 
 impl Small {
     fn new(absence: Absence, members: u64) -> Self {
-        Self::of(absence, 1, members)
-    }
-
-    fn reading(format: u16, members: u64) -> Self {
-        Self::of(Absence::Waits, format, members)
-    }
-
-    fn of(absence: Absence, reads: u16, members: u64) -> Self {
         let book = FleetBook::new(absence, 1, 1);
-        let member = |name| FleetMember::start(name, reads, None, false).0;
+        let member = |name| FleetMember::start(name, 1, None, false).0;
         let mut small = Self {
             stored: Stored {
                 book: Some(Arc::new(book)),
@@ -489,7 +481,7 @@ impl Small {
 
 #[test]
 fn configurations_of_connection_ids_are_accepted_issued_and_retired() {
-    let mut small = Small::reading(CIDS_FORMAT, 2);
+    let mut small = Small::new(Absence::Waits, 2);
     small.tell(0, h3(cid(0, 1)));
     small.settle();
     // What servers issue by from before the book had any is accepted until it has rested.
@@ -518,20 +510,20 @@ fn configurations_of_connection_ids_are_accepted_issued_and_retired() {
 }
 
 #[test]
-fn a_book_has_no_configurations_before_all_read_them() {
+fn a_book_is_of_a_later_format_once_all_read_it() {
     let mut small = Small::new(Absence::Waits, 2);
-    small.tell(0, h3(cid(0, 1)));
-    small.settle();
-    assert!(!small.book().has_cids());
-    assert!(small.book().cids.is_empty());
-    assert_eq!(small.book().vips[H3].cid, None);
-    let picked = small.book().picks(H3).count();
-    assert_eq!(picked, 1, "it is as it was");
+    for at in [1, 2] {
+        assert_eq!(small.book().format, 1);
+        let kept = small.stored.book.clone();
+        small.members[at as usize - 1] = FleetMember::start(at, 2, kept, true).0;
+        small.settle();
+    }
+    assert_eq!(small.book().format, 2);
 }
 
 #[test]
 fn a_token_is_given_once_whoever_is_asked_and_not_after_a_loss_of_the_store() {
-    let mut small = Small::reading(2, 2);
+    let mut small = Small::new(Absence::Waits, 2);
     let token = JoinToken {
         servers: [real(7)].into(),
         epoch: 0,
@@ -621,7 +613,7 @@ fn what_takes_away_too_much_is_held_as_a_whole_until_it_is_confirmed() {
 
 #[test]
 fn past_changes_are_undone_one_by_one_and_ids_and_configurations_stay() {
-    let mut small = Small::reading(HISTORY_FORMAT, 2);
+    let mut small = Small::new(Absence::Waits, 2);
     let mut states = vec![small.book().vips.clone()];
     let larger = |reals: &[u8]| FleetVip {
         ids: 128,
@@ -687,12 +679,4 @@ fn past_changes_are_undone_one_by_one_and_ids_and_configurations_stay() {
             .collect::<Vec<_>>(),
         [real(68)]
     );
-}
-
-#[test]
-fn a_book_has_no_history_before_all_read_it() {
-    let mut small = Small::reading(HISTORY_FORMAT - 1, 2);
-    small.tell(0, wants(WEB, Some(vip([1]))));
-    small.settle();
-    assert!(small.book().history.is_empty());
 }

@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 use super::FleetBook;
 
 /// Distinguishes tokens. It is no secret; what is follows from it by a secret of balancers.
@@ -13,11 +15,9 @@ pub type TokenId = u64;
 /// What distinguishes an agent that joins from all others: the public key of that attempt.
 pub type JoinKey = [u8; 32];
 
-/// The format of the book from which it has tokens.
-const TOKENS_FORMAT: u16 = 2;
-
 /// A token, without its secret.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct JoinToken {
     /// The one server that it is for, by all addresses that balancers know it by.
     pub servers: BTreeSet<IpAddr>,
@@ -30,11 +30,6 @@ pub struct JoinToken {
 }
 
 impl FleetBook {
-    /// Whether it may have tokens: all members read them then.
-    pub fn has_tokens(&self) -> bool {
-        self.format >= TOKENS_FORMAT
-    }
-
     /// Gives a token to an agent, unless another has used it.
     pub(super) fn claim(&mut self, token: TokenId, by: JoinKey) {
         if let Some(token) = self.tokens.get_mut(&token) {

@@ -344,7 +344,7 @@ impl FleetRules {
                 // A number is given again once the next has been taken, or later.
                 let own = book.cids.get(VIP);
                 let follows = of < 3 || own.is_some_and(|own| own.forms.contains_key(&(of - 1)));
-                if !follows || !book.has_cids() {
+                if !follows {
                     return None;
                 }
                 pool(&reals, Some(self.cid(of)))
