@@ -27,11 +27,16 @@ use serde::{Deserialize, Serialize};
 use crate::config::AgentConfig;
 
 const FILE: &str = "agent-book.json";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// By each address that balancers know this server by: how far its agent has come, and the orders.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct HeardBook(BTreeMap<IpAddr, (FleetAgent, AgentOrders)>);
+
+#[derive(Deserialize)]
+struct AnyVersion {
+    version: u32,
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,14 +65,15 @@ impl HeardBook {
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
         let damaged = |why: String| format!("{} is damaged ({why})", path.display());
-        let file: KeptFile = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
-        if file.version != VERSION {
+        let of_json = |why: serde_json::Error| damaged(why.to_string());
+        let AnyVersion { version } = serde_json::from_str(&text).map_err(of_json)?;
+        if version != VERSION {
             return Err(format!(
-                "{} has version {}, this build reads {VERSION}",
+                "{} has version {version}, this build reads {VERSION}",
                 path.display(),
-                file.version
             ));
         }
+        let file: KeptFile = serde_json::from_str(&text).map_err(of_json)?;
         let servers = file.servers.into_iter().map(|(server, kept)| {
             let heard = kept.heard().map_err(|why| damaged(why.to_string()))?;
             Ok((server, heard))
@@ -433,6 +439,13 @@ pub(crate) mod tests {
         fs::write(kept_in(dir.path()), "{").expect("written");
         let error = HeardBook::load(dir.path()).expect_err("damaged");
         assert!(error.contains("agent-book.json is damaged"), "{error}");
+        let former = r#"{"version":1,"servers":{"10.0.0.1":{"generation":0}}}"#;
+        fs::write(kept_in(dir.path()), former).expect("written");
+        let error = HeardBook::load(dir.path()).expect_err("another build's");
+        assert!(
+            error.contains("has version 1, this build reads 2"),
+            "{error}"
+        );
     }
 
     #[test]

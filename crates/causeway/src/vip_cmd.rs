@@ -180,6 +180,16 @@ struct VipSet {
     no_sources: bool,
 }
 
+impl VipSet {
+    fn change(&self) -> anyhow::Result<Value> {
+        let mut change = given(self)?;
+        if self.no_sources {
+            change["source"] = json!([]);
+        }
+        Ok(change)
+    }
+}
+
 /// Arguments of `causeway real`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RealArgs {
@@ -437,10 +447,7 @@ impl VipArgs {
                 println!("added vip {} {NOT_LASTING}", add.endpoint);
             }
             VipAction::Set(set) => {
-                let mut change = given(&set)?;
-                if set.no_sources {
-                    change["source"] = json!([]);
-                }
+                let change = set.change()?;
                 anyhow::ensure!(
                     change != json!({}),
                     "nothing to change; give for example --scheduler p2c"
@@ -604,10 +611,10 @@ mod tests {
     fn a_change_of_a_vip_has_what_is_given_and_the_daemon_takes_it() {
         let change = |options: &[&str]| {
             let words = ["set", "web"].iter().chain(options);
-            given(&Line::try_parse_from(words).unwrap().set).unwrap()
+            Line::try_parse_from(words).unwrap().set.change().unwrap()
         };
         assert_eq!(change(&[]), json!({}));
-        assert_eq!(change(&["--no-sources"]), json!({}));
+        assert_eq!(change(&["--no-sources"]), json!({ "source": [] }));
         let all = change(&[
             "--scheduler=p2c",
             "--load=cpu",

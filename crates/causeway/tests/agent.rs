@@ -287,7 +287,7 @@ fn has_program() -> bool {
 /// A book as an agent keeps it.
 fn kept_book(services: Value, cids: Value, tunnels: Value) -> Value {
     let key = "02".repeat(16);
-    json!({ "version": 1, "servers": { SERVER: {
+    json!({ "version": 2, "servers": { SERVER: {
         "agent": { "real": SERVER, "issued": 2, "issued_cids": { format!("{VIP}:443/udp"): 2 } },
         "keys": { "2": key }, "secrets": [null, null],
         "orders": {

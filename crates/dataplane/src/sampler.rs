@@ -99,7 +99,7 @@ impl Sampler {
         })
     }
 
-    /// Everything taken since the last call, in the order of time. Does not wait; the kernel
+    /// Everything taken since the last call, these in the order of time. Does not wait; the kernel
     /// keeps about 50,000 packets until then.
     ///
     /// # Errors

@@ -301,22 +301,30 @@ fn epochs_of_evicted_flows_are_counted() {
     Sandbox::run(|_| {
         let client = client();
         let mut meter = KernelMeter::start(&small()).expect("meter");
-        client.run(|| {
-            for i in 0..FLOWS {
-                // Ports that the kernel chooses come twice.
-                let port = 20_000 + i as u16;
-                let socket = UdpSocket::bind(("10.3.0.2", port)).expect("socket");
-                for _ in 0..3 {
-                    let _ = socket.send_to(&[7; 200], SERVER);
-                    sleep(Duration::from_millis(1));
-                }
+        let bind = |i| {
+            // Ports that the kernel chooses come twice.
+            UdpSocket::bind(("10.3.0.2", 20_000 + i as u16)).expect("socket")
+        };
+        let sockets: Vec<_> = client.run(|| (0..FLOWS).map(bind).collect());
+        let (mut sent, mut stalled) = (0, 0);
+        for socket in sockets {
+            let start = Instant::now();
+            for _ in 0..3 {
+                let _ = socket.send_to(&[7; 200], SERVER);
+                sent += 1;
+                // Those that arrive at once are one request.
+                wait_for("a packet", || measured(&meter) >= sent);
+                sleep(Duration::from_millis(1));
             }
-        });
-        wait_for("all packets", || measured(&meter) >= 3 * FLOWS as u64);
+            stalled += u64::from(start.elapsed() > Duration::from_millis(20));
+        }
         assert_eq!(meter.poll(Duration::ZERO).expect("poll"), []);
         let open = meter.open_epochs().expect("flows");
         assert!(open.samples.len() <= KEPT as usize, "{open:?}");
-        assert_eq!(open.samples.len() as u64 + open.evicted, FLOWS as u64);
+        // A flow that paused within its three packets may have no latency.
+        let all = open.samples.len() as u64 + open.evicted;
+        let flows = FLOWS as u64;
+        assert!((flows - stalled..=flows).contains(&all), "{all}, {stalled}");
     });
 }
 

@@ -16,6 +16,8 @@ pub(super) const READS: u16 = 1;
 /// Why a text is not taken for a book.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoBook {
+    /// It has the form of builds before the formats were counted anew.
+    Former,
     /// It is of a later format.
     Format(u16),
     /// It is damaged.
@@ -32,10 +34,11 @@ pub(super) struct StoredBook {
     pub book: Arc<FleetBook>,
 }
 
-/// What a book of any format has.
+/// What a book of any format has, and one of former builds.
 #[derive(Deserialize)]
 struct AnyBook {
-    book: AnyFormat,
+    format: Option<u16>,
+    book: Option<AnyFormat>,
 }
 
 #[derive(Deserialize)]
@@ -71,8 +74,9 @@ impl StoredBook {
     pub(super) fn of_text(text: &str) -> Result<Self, NoBook> {
         let damaged = |error: serde_json::Error| NoBook::Damaged(error.to_string());
         let any: AnyBook = serde_json::from_str(text).map_err(damaged)?;
-        match any.book.format {
-            format if format > READS => Err(NoBook::Format(format)),
+        match (any.format, any.book) {
+            (Some(_), _) => Err(NoBook::Former),
+            (_, Some(AnyFormat { format })) if format > READS => Err(NoBook::Format(format)),
             _ => serde_json::from_str(text).map_err(damaged),
         }
     }
@@ -235,6 +239,9 @@ mod tests {
         assert_eq!(StoredBook::of_text(&text), Ok(stored));
         let later = text.replace("\"format\":1", "\"format\":2,\"more\":0");
         assert_eq!(StoredBook::of_text(&later), Err(NoBook::Format(2)));
+        let former =
+            r#"{"format":3,"cluster":"f","position":{"generation":0,"by":1,"revision":7}}"#;
+        assert_eq!(StoredBook::of_text(former), Err(NoBook::Former));
         let more = text.replace("\"format\":1", "\"format\":1,\"more\":0");
         assert!(matches!(
             StoredBook::of_text(&more),

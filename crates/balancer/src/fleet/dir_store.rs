@@ -30,9 +30,9 @@ pub(crate) struct DirStore {
     seen: Option<Look>,
 }
 
-/// Another one after each change: the book's file, which a hand may have replaced, and the count
-/// of changes. Before Linux 6.13 two changes within a tick leave a directory the same time.
-type Look = (u64, Option<String>);
+/// Another one after each change: the count of changes, and the book's file, which a hand may have
+/// replaced. Before Linux 6.13 two changes within a tick leave a directory the same time.
+type Look = (Option<String>, (u64, i64, i64));
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,25 +76,27 @@ impl DirStore {
         locked().map_err(|error| self.failed(&error))
     }
 
-    /// The same for what changes the store.
-    fn change<T>(&self, work: impl FnOnce() -> io::Result<T>) -> Result<T, StoreError> {
+    /// The same for what changes the store where it says so.
+    fn change(&self, work: impl FnOnce() -> io::Result<bool>) -> Result<bool, StoreError> {
         self.locked(|| {
-            let done = work()?;
+            if !work()? {
+                return Ok(false);
+            }
             let path = self.dir.join(CHANGES);
             let changes = text_of(&path)?.and_then(|text| text.parse::<u64>().ok());
             let changes = changes.unwrap_or(0).wrapping_add(1);
             replace(&path, changes.to_string().as_bytes())?;
-            Ok(done)
+            Ok(true)
         })
     }
 
     fn look(&self) -> io::Result<Look> {
         let book = match fs::metadata(self.dir.join(BOOK)) {
-            Ok(about) => about.ino(),
-            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Ok(about) => (about.ino(), about.mtime(), about.mtime_nsec()),
+            Err(error) if error.kind() == ErrorKind::NotFound => (0, 0, 0),
             Err(error) => return Err(error),
         };
-        Ok((book, text_of(&self.dir.join(CHANGES))?))
+        Ok((text_of(&self.dir.join(CHANGES))?, book))
     }
 
     fn book(&self) -> io::Result<Option<BookFile>> {
@@ -162,7 +164,11 @@ impl Store for DirStore {
     }
 
     fn acknowledge(&mut self, member: &str, text: &str) -> Result<(), StoreError> {
-        self.change(|| replace(&self.dir.join(ACKS).join(member), text.as_bytes()))
+        self.change(|| {
+            replace(&self.dir.join(ACKS).join(member), text.as_bytes())?;
+            Ok(true)
+        })?;
+        Ok(())
     }
 
     fn renew(&mut self, member: &str, ttl: Duration) -> Result<(), StoreError> {
@@ -172,8 +178,10 @@ impl Store for DirStore {
         };
         self.change(|| {
             let text = serde_json::to_vec(&lease)?;
-            replace(&self.dir.join(ALIVE).join(member), &text)
-        })
+            replace(&self.dir.join(ALIVE).join(member), &text)?;
+            Ok(true)
+        })?;
+        Ok(())
     }
 
     fn wait(&mut self, at_most: Duration) -> Result<bool, StoreError> {

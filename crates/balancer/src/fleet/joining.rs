@@ -56,7 +56,9 @@ impl Fleet {
             reports.keys.clone()
         };
         if self.member.book().is_none() {
-            return Err(refused("the fleet has no book; found the fleet"));
+            return Err(refused(
+                "this balancer has no book of the fleet; `causeway fleet status` says why",
+            ));
         }
         let id = RandomState::new().hash_one(now.monotonic_ns);
         let token = JoinToken {

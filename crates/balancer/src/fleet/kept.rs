@@ -5,12 +5,13 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::book_text::StoredBook;
+use super::book_text::{READS, StoredBook};
 use super::following::Vips;
 use crate::config::FleetConfig;
 use crate::state_dir::StateDir;
 
 const FILE: &str = "fleet.json";
+const VERSION: u32 = 2;
 
 /// What one daemon leaves the next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,11 @@ pub(super) struct Kept {
     pub left: bool,
     /// What of the file's VIPs was written to the book.
     pub file: Option<Vips>,
+}
+
+#[derive(Deserialize)]
+struct AnyVersion {
+    version: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -57,12 +63,24 @@ impl Kept {
         let Some(text) = dir.read_file(FILE)? else {
             return Ok(Self::nothing());
         };
-        let file: KeptFile =
-            serde_json::from_str(&text).map_err(|error| format!("{FILE} is damaged ({error})"))?;
+        let damaged = |error: serde_json::Error| format!("{FILE} is damaged ({error})");
+        let AnyVersion { version } = serde_json::from_str(&text).map_err(damaged)?;
+        if version != VERSION {
+            return Err(format!(
+                "{FILE} has version {version}, this build reads {VERSION}"
+            ));
+        }
+        let file: KeptFile = serde_json::from_str(&text).map_err(damaged)?;
         if (&file.fleet, &file.member) != (&config.name, &config.member) {
             return Ok(Self::nothing());
         }
         let kept = file.kept.into_owned();
+        let format = kept.book.as_ref().map(|stored| stored.book.format);
+        if let Some(format) = format.filter(|format| *format > READS) {
+            return Err(format!(
+                "{FILE} has a book of format {format}, and this build reads {READS}"
+            ));
+        }
         Ok(Self {
             in_service: kept.in_service && file.boot == boot,
             ..kept
@@ -76,7 +94,7 @@ impl Kept {
         boot: &str,
     ) -> Result<(), String> {
         let file = KeptFile {
-            version: 1,
+            version: VERSION,
             fleet: config.name.clone(),
             member: config.member.clone(),
             boot: boot.to_owned(),

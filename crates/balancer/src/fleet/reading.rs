@@ -88,6 +88,11 @@ impl Reading {
                 self.names.extend(stored.names);
                 Ok(Some(stored.book))
             }
+            Err(NoBook::Former) => Err(
+                "the book in the store has the form of former builds, which this one does not read; \
+                 CHANGELOG.md says how to go on"
+                    .to_owned(),
+            ),
             Err(NoBook::Format(format)) => Err(format!(
                 "the book is of format {format}, and this build reads {READS}; upgrade this balancer"
             )),

@@ -1030,6 +1030,32 @@ fn a_fleet_that_is_founded_anew_beside_one_that_serves_is_not_taken() {
 }
 
 #[test]
+fn what_another_build_has_kept_is_not_gone_by() {
+    let world = World::new(1, &[1]);
+    let config = world.config(0, &[1]).fleet.unwrap();
+    let dir = world.members[0].dir.path();
+    let load = || Kept::load(&StateDir::new(dir, Path::new("/pins")), &config, &boot_id());
+    assert!(load().unwrap().book.is_some());
+    let kept = dir.join("fleet.json");
+    let text = fs::read_to_string(&kept).unwrap();
+    for (from, to, error) in [
+        (
+            "\"version\":2",
+            "\"version\":1",
+            "fleet.json has version 1, this build reads 2",
+        ),
+        (
+            "\"format\":1",
+            "\"format\":2",
+            "fleet.json has a book of format 2, and this build reads 1",
+        ),
+    ] {
+        fs::write(&kept, text.replace(from, to)).unwrap();
+        assert_eq!(load(), Err(error.to_owned()));
+    }
+}
+
+#[test]
 fn a_store_that_was_set_back_waits_for_an_operator_where_nobody_serves() {
     let mut world = World::new(2, &[1, 2]);
     let book = world.path().join("edge/book.json");

@@ -56,7 +56,7 @@ pub struct AgentFollows {
 }
 
 /// What a book and its fleet are to one server. As a text it lacks `keys` and `secrets`: who keeps
-/// them says where.
+/// them says where. The keys of connection ids are in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentOrders {

@@ -164,13 +164,19 @@ fn run_mode(context: &Context, bench: &Bench, keys: &SharedKeys, mode: Mode) -> 
     let opened = |stats: &causeway_api::balancer::Stats| {
         api::verdict(&stats.verdicts, "opened") - api::verdict(&calm.verdicts, "opened")
     };
-    let has_come = || {
+    let mut before = 0;
+    let have_come = || {
         let end = api::stats(&balancer.socket())?;
-        Ok((opened(&end) as f64 > 0.5 * sent as f64).then_some(end))
+        let all = before == opened(&end);
+        before = opened(&end);
+        Ok(all.then_some(end))
     };
-    let end = until(Duration::from_secs(10), has_come)?;
-    let end = end.with_context(|| format!("{mode}: of {sent} SYNs not half reached a real"))?;
+    let end = until(Duration::from_secs(60), have_come)?.context("SYNs do not end")?;
     let opened = opened(&end);
+    ensure!(
+        opened as f64 > 0.5 * sent as f64,
+        "{mode}: {sent} SYNs sent, but only {opened} reached a real"
+    );
     let log = running.finish()?;
     balancer.end()?;
     let from_ns = log.start_ns + 1_000_000_000;
@@ -179,7 +185,7 @@ fn run_mode(context: &Context, bench: &Bench, keys: &SharedKeys, mode: Mode) -> 
     let under = report::summary(&log, flood_ns, flood_ns + seconds * 1_000_000_000);
     let ratio = under.p99_ms / before.p99_ms;
     context.say(format!(
-        "{mode}: {sent} SYNs, p99 {:.2} ms before and {:.2} ms under the flood",
+        "{mode}: {sent} SYNs, of which {opened} reached a real, p99 {:.2} ms before and {:.2} ms under the flood",
         before.p99_ms, under.p99_ms
     ));
     ensure!(

@@ -32,6 +32,9 @@ impl Checks<'_> {
         // No host answers for the router's address: packets to it wait for that.
         router.netns.sysctl("net/ipv4/conf/all/arp_ignore", "8")?;
         for server in &servers {
+            // They wait for as long as it takes until all SYNs have come again.
+            let name = format!("net/ipv4/neigh/{DEVICE}/mcast_solicit");
+            server.netns.sysctl(&name, "100")?;
             server
                 .netns
                 .ip(&format!("neigh del {gateway} dev {DEVICE}"))?;
