@@ -322,6 +322,21 @@ CW_INLINE int wc_is_narrow(const struct wc_state *s)
 }
 
 /*
+ * What speaks against so many streams of QUIC: their requests share packets, and which response each
+ * follows is not seen. What small responses and short think times make of that is within a quarter
+ * for a few streams; for many nothing bounds it.
+ */
+#define WC_STREAMS_FEW 3u
+#define WC_STREAMS_MANY 8u
+
+CW_INLINE u32 wc_streams_doubt(const struct wc_state *s)
+{
+	if (s->flags & WC_TCP || s->window < WC_STREAMS_FEW)
+		return 0;
+	return s->window < WC_STREAMS_MANY ? EST_NARROW : EST_SYSTEMATIC;
+}
+
+/*
  * What speaks against the samples of the burst just closed, for wc_grade. What it said is a
  * bound where its request alone acknowledged the response and no echo dates that: the client
  * may have paused for as long as it delays ACKs. One that was prompt before, or never late, is taken to be so again. It is one, too,
@@ -347,7 +362,7 @@ CW_GLOBAL u32 wc_doubt(struct wc_state *s)
 	undated = s->flags & WC_TCP && s->cur_lead == 1 && pauses && !s->cur_idle &&
 		  s->cur_acked <= WC_ALONE;
 	if (!undated && !s->cur_undated)
-		return 0;
+		return wc_streams_doubt(s);
 	if (s->flags & WC_TS_SEEN)
 		return WC_LEFT_OUT;
 	return !s->cur_undated && wc_is_narrow(s) ? EST_NARROW : EST_SYSTEMATIC;
