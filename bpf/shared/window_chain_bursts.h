@@ -322,9 +322,8 @@ CW_INLINE int wc_is_narrow(const struct wc_state *s)
 }
 
 /*
- * What speaks against so many streams of QUIC: their requests share packets, and which response each
- * follows is not seen. What small responses and short think times make of that is within a quarter
- * for a few streams; for many nothing bounds it.
+ * What speaks against several requests out over QUIC: streams share packets, and which response a
+ * request follows is encrypted. With few streams that was mostly a quarter at most, with many more.
  */
 #define WC_STREAMS_FEW 3u
 #define WC_STREAMS_MANY 8u

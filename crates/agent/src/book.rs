@@ -21,7 +21,7 @@ use causeway_core::fleet::{FleetAgent, KeyNumber};
 use causeway_dataplane::{Protocol, Vip};
 use causeway_quic_lb::CidConfig;
 use causeway_quic_lb::file::{CidFile, CidService};
-use causeway_service::{FileRights, replace_beside};
+use causeway_service::{FileRights, parse_version, replace_beside};
 use serde::{Deserialize, Serialize};
 
 use crate::config::AgentConfig;
@@ -32,11 +32,6 @@ const VERSION: u32 = 2;
 /// By each address that balancers know this server by: how far its agent has come, and the orders.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct HeardBook(BTreeMap<IpAddr, (FleetAgent, AgentOrders)>);
-
-#[derive(Deserialize)]
-struct AnyVersion {
-    version: u32,
-}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,18 +59,11 @@ impl HeardBook {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
-        let damaged = |why: String| format!("{} is damaged ({why})", path.display());
-        let of_json = |why: serde_json::Error| damaged(why.to_string());
-        let AnyVersion { version } = serde_json::from_str(&text).map_err(of_json)?;
-        if version != VERSION {
-            return Err(format!(
-                "{} has version {version}, this build reads {VERSION}",
-                path.display(),
-            ));
-        }
-        let file: KeptFile = serde_json::from_str(&text).map_err(of_json)?;
+        let wrong = |fault: String| format!("{} {fault}", path.display());
+        let file: KeptFile = parse_version(&text, VERSION).map_err(wrong)?;
         let servers = file.servers.into_iter().map(|(server, kept)| {
-            let heard = kept.heard().map_err(|why| damaged(why.to_string()))?;
+            let heard = kept.heard();
+            let heard = heard.map_err(|why| wrong(format!("is damaged ({why})")))?;
             Ok((server, heard))
         });
         servers.collect::<Result<_, String>>().map(Self)

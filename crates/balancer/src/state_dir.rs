@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use causeway_api::balancer::RealChange;
-use causeway_service::{FileRights, replace_beside};
+use causeway_service::{FileRights, parse_version, replace_beside};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -107,22 +107,12 @@ impl StateDir {
     }
 
     fn read(&self) -> Result<KeptState, String> {
-        #[derive(Deserialize)]
-        struct Head {
-            version: u32,
-        }
         let text = match fs::read_to_string(self.dir.join(STATE)) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(KeptState::default()),
             Err(error) => return Err(format!("cannot be read ({error})")),
         };
-        let damaged = |error: serde_json::Error| format!("is damaged ({error})");
-        let head: Head = serde_json::from_str(&text).map_err(damaged)?;
-        if head.version != VERSION {
-            let version = head.version;
-            return Err(format!("has version {version}, this build reads {VERSION}"));
-        }
-        let file: StateFile = serde_json::from_str(&text).map_err(damaged)?;
+        let file: StateFile = parse_version(&text, VERSION)?;
         self.is_ours(&file.pin_dir)?;
         Ok(KeptState {
             by_hand: file.by_hand,

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that are replaced in one step.
+//! Files that are replaced in one step, and what daemons keep in them.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// Who may open a file.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +60,21 @@ pub fn replace_file(path: &Path, new: &Path, content: &[u8], rights: FileRights)
 /// The same by way of a file with `.new` behind its name.
 pub fn replace_beside(path: &Path, content: &[u8], rights: FileRights) -> io::Result<()> {
     replace_file(path, &beside(path, ".new"), content, rights)
+}
+
+/// What a file of JSON with a `version` holds, if that is the one which this build reads. The error
+/// goes behind the file's name.
+pub fn parse_version<T: DeserializeOwned>(text: &str, reads: u32) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let damaged = |error: serde_json::Error| format!("is damaged ({error})");
+    let Head { version } = serde_json::from_str(text).map_err(damaged)?;
+    if version != reads {
+        return Err(format!("has version {version}, this build reads {reads}"));
+    }
+    serde_json::from_str(text).map_err(damaged)
 }
 
 /// The name of a file with something behind it.

@@ -22,5 +22,5 @@ pub mod stop;
 pub mod tls;
 pub mod tokens;
 
-pub use files::{FileRights, beside, replace_beside, replace_file};
+pub use files::{FileRights, beside, parse_version, replace_beside, replace_file};
 pub use random::random;

@@ -76,18 +76,13 @@ impl DirStore {
         locked().map_err(|error| self.failed(&error))
     }
 
-    /// The same for what changes the store where it says so.
-    fn change(&self, work: impl FnOnce() -> io::Result<bool>) -> Result<bool, StoreError> {
-        self.locked(|| {
-            if !work()? {
-                return Ok(false);
-            }
-            let path = self.dir.join(CHANGES);
-            let changes = text_of(&path)?.and_then(|text| text.parse::<u64>().ok());
-            let changes = changes.unwrap_or(0).wrapping_add(1);
-            replace(&path, changes.to_string().as_bytes())?;
-            Ok(true)
-        })
+    /// Replaces one of its files under the lock, and counts that.
+    fn change(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        replace(path, content)?;
+        let path = self.dir.join(CHANGES);
+        let changes = text_of(&path)?.and_then(|text| text.parse::<u64>().ok());
+        let changes = changes.unwrap_or(0).wrapping_add(1);
+        replace(&path, changes.to_string().as_bytes())
     }
 
     fn look(&self) -> io::Result<Look> {
@@ -149,7 +144,7 @@ impl Store for DirStore {
     }
 
     fn replace(&mut self, expected: Option<u64>, text: &str) -> Result<bool, StoreError> {
-        self.change(|| {
+        self.locked(|| {
             let found = self.book()?.map(|file| file.version);
             if found != expected {
                 return Ok(false);
@@ -158,17 +153,13 @@ impl Store for DirStore {
                 version: found.unwrap_or(0) + 1,
                 book: text.to_owned(),
             };
-            replace(&self.dir.join(BOOK), &serde_json::to_vec(&file)?)?;
+            self.change(&self.dir.join(BOOK), &serde_json::to_vec(&file)?)?;
             Ok(true)
         })
     }
 
     fn acknowledge(&mut self, member: &str, text: &str) -> Result<(), StoreError> {
-        self.change(|| {
-            replace(&self.dir.join(ACKS).join(member), text.as_bytes())?;
-            Ok(true)
-        })?;
-        Ok(())
+        self.locked(|| self.change(&self.dir.join(ACKS).join(member), text.as_bytes()))
     }
 
     fn renew(&mut self, member: &str, ttl: Duration) -> Result<(), StoreError> {
@@ -176,12 +167,10 @@ impl Store for DirStore {
             boot: boot_id(),
             until_ns: Moment::now().monotonic_ns + ttl.as_nanos() as u64,
         };
-        self.change(|| {
+        self.locked(|| {
             let text = serde_json::to_vec(&lease)?;
-            replace(&self.dir.join(ALIVE).join(member), &text)?;
-            Ok(true)
-        })?;
-        Ok(())
+            self.change(&self.dir.join(ALIVE).join(member), &text)
+        })
     }
 
     fn wait(&mut self, at_most: Duration) -> Result<bool, StoreError> {

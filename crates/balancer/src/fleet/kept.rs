@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use causeway_service::parse_version;
 use serde::{Deserialize, Serialize};
 
 use super::book_text::{READS, StoredBook};
@@ -27,11 +28,6 @@ pub(super) struct Kept {
     pub left: bool,
     /// What of the file's VIPs was written to the book.
     pub file: Option<Vips>,
-}
-
-#[derive(Deserialize)]
-struct AnyVersion {
-    version: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -63,14 +59,8 @@ impl Kept {
         let Some(text) = dir.read_file(FILE)? else {
             return Ok(Self::nothing());
         };
-        let damaged = |error: serde_json::Error| format!("{FILE} is damaged ({error})");
-        let AnyVersion { version } = serde_json::from_str(&text).map_err(damaged)?;
-        if version != VERSION {
-            return Err(format!(
-                "{FILE} has version {version}, this build reads {VERSION}"
-            ));
-        }
-        let file: KeptFile = serde_json::from_str(&text).map_err(damaged)?;
+        let file = parse_version::<KeptFile>(&text, VERSION);
+        let file = file.map_err(|fault| format!("{FILE} {fault}"))?;
         if (&file.fleet, &file.member) != (&config.name, &config.member) {
             return Ok(Self::nothing());
         }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use causeway_core::estimate::{Estimator, Method, Packet, Tally};
+use causeway_core::estimate::{Estimator, Method, Packet, Quality, Tally};
 
 use super::clients::{datagram, tally};
 
@@ -87,6 +87,27 @@ fn requests_in_a_datagram_are_counted_up_to_sixteen() {
         let (tally, off) = client.measured();
         assert_eq!(usize::from(tally.window), window);
         assert!(off.abs() < 5.0, "W={window}: {off} %");
+    }
+}
+
+/// Which response a request follows is encrypted, so that with many streams a good estimate looks
+/// like a bad one.
+#[test]
+fn several_streams_are_graded_by_how_many_there_are() {
+    use Quality::{High, Low, Medium};
+    for (window, quality) in [
+        (1, High),
+        (2, High),
+        (3, Medium),
+        (7, Medium),
+        (8, Low),
+        (16, Low),
+    ] {
+        let mut client = Client::new(window);
+        (0..400).for_each(|_| client.page(4));
+        let (tally, _) = client.measured();
+        let found = (usize::from(tally.window), tally.confidence().quality);
+        assert_eq!(found, (window, quality));
     }
 }
 
