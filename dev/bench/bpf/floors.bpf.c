@@ -19,6 +19,7 @@
 #define FLOOR_FLOWS (1 << 20)
 #define FLOOR_REALS 128
 #define FLOOR_RING 65537
+#define FLOOR_GUE_PORT 6080
 #define CID_OCTETS 11
 
 /* A flow's key and real share a line. */
@@ -71,6 +72,9 @@ struct {
 	__type(value, struct floor_real);
 } floor_reals SEC(".maps");
 
+/* Of so many connections one is measured where not all are. */
+const volatile u32 cfg_one_in = 16;
+
 /* Not constant, so that the compiler computes no hash beforehand. */
 u64 floor_key[2] = { 0x0706050403020100ull, 0x0f0e0d0c0b0a0908ull };
 u32 floor_source_be;
@@ -99,10 +103,13 @@ static __always_inline MUST_USE bool floor_read(struct xdp_md *ctx, struct floor
 	return true;
 }
 
-/* In an outer header to the real of this number. */
-static __always_inline int floor_send(struct xdp_md *ctx, const struct floor_packet *packet, u32 number)
+/* In an outer header to the real of this number, with `udp_len` bytes of UDP behind it or none. */
+static __always_inline int
+floor_send_in(struct xdp_md *ctx, const struct floor_packet *packet, u32 number, const u32 udp_len)
 {
+	const u32 outer_len = sizeof(struct iphdr) + udp_len;
 	const struct floor_real *real;
+	struct udphdr *udp;
 	struct macs macs;
 	struct iphdr *ip;
 	u32 *words;
@@ -110,23 +117,35 @@ static __always_inline int floor_send(struct xdp_md *ctx, const struct floor_pac
 
 	number &= FLOOR_REALS - 1;
 	real = bpf_map_lookup_elem(&floor_reals, &number);
-	if (!real || !read_macs(ctx, &macs) || bpf_xdp_adjust_head(ctx, -(int)sizeof(*ip)))
+	if (!real || !read_macs(ctx, &macs) || bpf_xdp_adjust_head(ctx, -(int)outer_len))
 		return XDP_ABORTED;
 	data = (void *)(long)ctx->data;
 	ip = data + sizeof(struct ethhdr);
-	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+	if ((void *)ip + outer_len > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;
 	copy_mac(data, macs.source);
 	copy_mac(data + ETH_ALEN, macs.dest);
 	*(u16 *)(data + 2 * ETH_ALEN) = bpf_htons(ETH_P_IP);
 	words = (u32 *)ip;
-	words[0] = bpf_htonl(0x45000000u | (packet->ip_len + (u32)sizeof(*ip)));
+	words[0] = bpf_htonl(0x45000000u | (packet->ip_len + outer_len));
 	words[1] = bpf_htonl(IP_DONT_FRAGMENT);
-	words[2] = bpf_htonl(64u << 24 | IPPROTO_IPIP << 16);
+	words[2] = bpf_htonl(64u << 24 | (udp_len ? IPPROTO_UDP : IPPROTO_IPIP) << 16);
 	words[3] = floor_source_be;
 	words[4] = real->addr_be;
 	ip->check = csum_fold(csum_words(words, sizeof(*ip) / 4));
+	if (udp_len) {
+		udp = (void *)(ip + 1);
+		udp->source = (u16)packet->key[0];
+		udp->dest = bpf_htons(FLOOR_GUE_PORT);
+		udp->len = bpf_htons((u16)(packet->ip_len + udp_len));
+		udp->check = 0;
+	}
 	return XDP_TX;
+}
+
+static __always_inline int floor_send(struct xdp_md *ctx, const struct floor_packet *packet, u32 number)
+{
+	return floor_send_in(ctx, packet, number, 0);
 }
 
 /* The flow's place by a keyed hash. */
@@ -135,56 +154,127 @@ static __always_inline u32 floor_place(const struct floor_packet *packet)
 	return scale((u32)(mix_words(packet->key, 2, floor_key[0]) >> 32), FLOOR_FLOWS);
 }
 
+/* The time, and what an estimator has kept of the flow in this place. */
+static __always_inline void floor_measure(u32 place)
+{
+	struct floor_state *state = bpf_map_lookup_elem(&floor_states, &place);
+	u64 now_ns;
+
+	if (!state)
+		return;
+	now_ns = bpf_ktime_get_ns();
+	state->sum += now_ns - state->last_ns;
+	state->last_ns = now_ns;
+}
+
+/* The real of the flow's line in this place, which is aged. */
+static __always_inline u32 floor_flow(const struct floor_packet *packet, u32 place)
+{
+	struct floor_flow *flow = bpf_map_lookup_elem(&floor_flows, &place);
+
+	if (!flow)
+		return 0;
+	flow->age = packet->ip_len;
+	return flow->real;
+}
+
 /* An id that the packet carries, under a hash. */
+static __always_inline u32 floor_id(const struct floor_packet *packet)
+{
+	return packet->echo ^ (u32)siphash24(packet->key, 2, floor_key);
+}
+
 SEC("xdp")
 int floor_cookie(struct xdp_md *ctx)
 {
 	struct floor_packet packet;
 
-	if (!floor_read(ctx, &packet))
-		return XDP_ABORTED;
-	return floor_send(ctx, &packet, packet.echo ^ (u32)siphash24(packet.key, 2, floor_key));
+	return floor_read(ctx, &packet) ? floor_send(ctx, &packet, floor_id(&packet)) : XDP_ABORTED;
 }
 
-/* A flow's line, which is aged. */
+/* The same, of connections one of which in so many is measured: the question alone. */
+SEC("xdp")
+int floor_cookie_sampled(struct xdp_md *ctx)
+{
+	struct floor_packet packet;
+	u32 place;
+
+	if (!floor_read(ctx, &packet))
+		return XDP_ABORTED;
+	place = floor_place(&packet);
+	if (place % cfg_one_in == floor_free)
+		floor_measure(place);
+	return floor_send(ctx, &packet, floor_id(&packet));
+}
+
+/* The same of each. */
+SEC("xdp")
+int floor_cookie_measured(struct xdp_md *ctx)
+{
+	struct floor_packet packet;
+
+	if (!floor_read(ctx, &packet))
+		return XDP_ABORTED;
+	floor_measure(floor_place(&packet));
+	return floor_send(ctx, &packet, floor_id(&packet));
+}
+
+SEC("xdp")
+int floor_gue(struct xdp_md *ctx)
+{
+	struct floor_packet packet;
+
+	return floor_read(ctx, &packet)
+		       ? floor_send_in(ctx, &packet, floor_id(&packet), sizeof(struct udphdr))
+		       : XDP_ABORTED;
+}
+
+/* A flow's line. */
 SEC("xdp")
 int floor_table(struct xdp_md *ctx)
 {
 	struct floor_packet packet;
-	struct floor_flow *flow;
-	u32 place;
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	place = floor_place(&packet);
-	flow = bpf_map_lookup_elem(&floor_flows, &place);
-	if (!flow)
-		return XDP_ABORTED;
-	flow->age = packet.ip_len;
-	return floor_send(ctx, &packet, flow->real);
+	return floor_send(ctx, &packet, floor_flow(&packet, floor_place(&packet)));
 }
 
-/* The same, the time, and what an estimator has kept of the flow. */
 SEC("xdp")
 int floor_table_measured(struct xdp_md *ctx)
 {
 	struct floor_packet packet;
-	struct floor_state *state;
-	struct floor_flow *flow;
-	u64 now_ns;
 	u32 place;
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
 	place = floor_place(&packet);
-	flow = bpf_map_lookup_elem(&floor_flows, &place);
-	state = bpf_map_lookup_elem(&floor_states, &place);
-	if (!flow || !state)
+	floor_measure(place);
+	return floor_send(ctx, &packet, floor_flow(&packet, place));
+}
+
+/* A connection's slot, whose number the packet carries. */
+SEC("xdp")
+int floor_slot(struct xdp_md *ctx)
+{
+	struct floor_packet packet;
+
+	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	now_ns = bpf_ktime_get_ns();
-	state->sum += now_ns - state->last_ns;
-	state->last_ns = now_ns;
-	return floor_send(ctx, &packet, flow->real);
+	return floor_send(ctx, &packet, floor_flow(&packet, packet.echo % FLOOR_FLOWS));
+}
+
+SEC("xdp")
+int floor_slot_measured(struct xdp_md *ctx)
+{
+	struct floor_packet packet;
+	u32 place;
+
+	if (!floor_read(ctx, &packet))
+		return XDP_ABORTED;
+	place = packet.echo % FLOOR_FLOWS;
+	floor_measure(place);
+	return floor_send(ctx, &packet, floor_flow(&packet, place));
 }
 
 /* A new flow: a real of the ring, and a line that is claimed and written. */

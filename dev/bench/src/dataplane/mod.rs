@@ -439,8 +439,8 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
     let cid = Balancer::with_cids(cid)?;
     let baselines = Baselines::load(baselines, &cookie)?;
-    let floors = Floors::load(floors)?;
     let rate = controllers_rate();
+    let floors = Floors::load(floors, 1 << rate)?;
     let sampled = Balancer::load(sampled)?.measuring(rate)?;
     let syn_sampled = Balancer::load(syn_sampled)?.measuring(rate)?;
     let udp_sampled = Balancer::load(udp_sampled)?.measuring(rate)?;
