@@ -16,7 +16,8 @@
  *
  * No locks. A slot is claimed by an atomic exchange of its tag, written, and published
  * by another; a reader compares the whole key and then reads the tag again. What two
- * CPUs may do to each other is to lose an entry, never to give a flow another one's.
+ * CPUs may do to each other is to lose an entry; and where one claims a slot of a full
+ * bucket just behind that second look, the reader's packet goes to another flow's real.
  */
 #ifndef CAUSEWAY_LB_FLOW_TABLE_H
 #define CAUSEWAY_LB_FLOW_TABLE_H
