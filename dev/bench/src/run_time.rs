@@ -2,8 +2,7 @@
 //! What the kernel itself says that BPF programs cost while they run
 //! (BPF_ENABLE_STATS, Linux 5.8).
 
-use std::ffi::OsStr;
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::Link;
@@ -14,8 +13,6 @@ use crate::dataplane::{BenchError, failed};
 /// Totals of one loaded program since statistics were first enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunTime {
-    /// The kernel's number of the program.
-    pub program: u32,
     /// How often it ran.
     pub runs: u64,
     /// Time in it, nanoseconds; two clock reads of the kernel per run included.
@@ -25,7 +22,6 @@ pub struct RunTime {
 impl From<ProgramInfo> for RunTime {
     fn from(program: ProgramInfo) -> Self {
         Self {
-            program: program.id,
             runs: program.run_cnt,
             run_time_ns: program.run_time_ns,
         }
@@ -58,15 +54,26 @@ impl RunTimes {
         })
     }
 
-    /// All loaded programs called `name`, the oldest first; times stand still while the
-    /// statistics are off. The name is the C
-    /// function's, cut to 15 bytes by the kernel.
-    #[must_use]
-    pub fn of(name: &str) -> Vec<RunTime> {
-        ProgInfoIter::default()
-            .filter(|program| program.name == OsStr::new(name))
-            .map(RunTime::from)
-            .collect()
+    /// Of a loaded program; its times stand still while the statistics are off. There is no
+    /// finding it by name: whoever else runs this build has loaded one of that name.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub fn of(program: BorrowedFd<'_>) -> Result<RunTime, BenchError> {
+        let mut info = libbpf_sys::bpf_prog_info::default();
+        let mut len = size_of_val(&info) as u32;
+        // SAFETY: `info` is writable for `len` bytes, and asks for none behind it.
+        let ret = unsafe {
+            libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len)
+        };
+        if ret < 0 {
+            let cause = libbpf_rs::Error::from_raw_os_error(-ret);
+            return Err(failed("reading a program's run time")(cause));
+        }
+        Ok(RunTime {
+            runs: info.run_cnt,
+            run_time_ns: info.run_time_ns,
+        })
     }
 
     /// The program that the link pinned at `link` has attached; `None`: it is gone.

@@ -14,6 +14,7 @@ use libbpf_rs::{MapCore as _, MapFlags, OpenObject, ProgramInput};
 
 use super::fixture::{PORT, REALS, Size, failed, vip_address};
 use super::{BenchError, Place, Shot};
+use crate::run_time::{RunTime, RunTimes};
 use crate::skel::reference::{ReferenceSkel, ReferenceSkelBuilder};
 
 /// A frame at least as long as any that is written over it.
@@ -78,15 +79,17 @@ impl<'o> Instrument<'o> {
         self.skel.progs.bench_empty.as_fd().as_raw_fd()
     }
 
-    /// Runs the empty program this often.
-    pub(super) fn run_empty(&self, runs: u32) -> Result<(), BenchError> {
+    /// Runs the empty program this often; what it has cost since it was loaded.
+    pub(super) fn run_empty(&self, runs: u32) -> Result<RunTime, BenchError> {
         let input = ProgramInput {
             data_in: Some(&[0; FRAME_LEN]),
             repeat: runs,
             ..Default::default()
         };
-        let run = self.skel.progs.bench_empty.test_run(input);
-        run.map(|_| ()).map_err(failed("BPF_PROG_TEST_RUN"))
+        let program = &self.skel.progs.bench_empty;
+        let run = program.test_run(input);
+        run.map_err(failed("BPF_PROG_TEST_RUN"))?;
+        RunTimes::of(program.as_fd())
     }
 
     pub(super) fn macswap(&self) -> i32 {

@@ -17,10 +17,27 @@ pub fn statistics_floor() -> Result<f64, BenchError> {
         let mut storage = MaybeUninit::uninit();
         let instrument = Instrument::load(&mut storage)?;
         let _on = RunTimes::enable()?;
-        instrument.run_empty(RUNS)?;
-        // Others' benchmarks may have loaded theirs; this one is the newest that ran.
-        let mut ran = RunTimes::of("bench_empty").into_iter();
-        let own = ran.rfind(|time| time.runs >= u64::from(RUNS));
-        Ok(own.map_or(f64::NAN, |time| time.run_time_ns as f64 / time.runs as f64))
+        let ran = instrument.run_empty(RUNS)?;
+        Ok(ran.run_time_ns as f64 / ran.runs as f64)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_another_program_of_the_same_name_do_not_count() {
+        let ran = alone(|| {
+            let mut storage = MaybeUninit::uninit();
+            let others = Instrument::load(&mut storage)?;
+            let _on = RunTimes::enable()?;
+            others.run_empty(RUNS)?;
+            alone(|| {
+                let mut storage = MaybeUninit::uninit();
+                Instrument::load(&mut storage)?.run_empty(7)
+            })
+        });
+        assert_eq!(ran.expect("runs").runs, 7);
+    }
 }

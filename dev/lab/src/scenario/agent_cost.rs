@@ -8,12 +8,15 @@
 //! machine differ by more than an agent costs; so each has the agent once, and the ratio
 //! is the geometric mean of both.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result, ensure};
 use causeway_bench::dataplane::statistics_floor;
 use causeway_bench::run_time::{RunTime, RunTimes};
+use nix::net::if_::if_nametoindex;
 use serde_json::{Value, json};
 
-use super::bench::{Bench, decapsulate};
+use super::bench::{Bench, decapsulate, pin_dir};
 use super::connections::{SharedKeys, with_ids};
 use super::{Context, Scenario, param};
 use crate::api;
@@ -21,6 +24,7 @@ use crate::balancer::{BalancerSettings, ServerForwarding, VipEntry};
 use crate::cpu::Awake;
 use crate::load::wrk::{self, WrkReport};
 use crate::statistics::{median, standard_error};
+use crate::topology::{DEVICE, Node};
 
 /// What an agent does for a server.
 #[derive(Clone, Copy, PartialEq)]
@@ -32,14 +36,24 @@ enum Work {
 }
 
 impl Work {
-    /// Programs by what they see, and by the kernel's name: 15 octets. Programs of one
-    /// name are in the order of their source.
-    fn programs(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Cookies => &[("out", "causeway_cookie"), ("in", "causeway_cookie")],
-            Self::Clients => &[("out", "causeway_syn_ou"), ("in", "causeway_syn_in")],
-            Self::Nothing => &[],
-        }
+    /// Programs by what they see, and the pins of the links that an agent on `server` holds them by
+    /// (Linux 6.6): names are not its alone.
+    fn links(self, server: &Node) -> Result<Vec<(&'static str, PathBuf)>> {
+        let pins = pin_dir(server);
+        let (directory, name, end) = match self {
+            Self::Cookies => (pins, "hook_causeway_cookie_", String::new()),
+            Self::Clients => {
+                let index = server.netns.run(|| Ok(if_nametoindex(DEVICE)?))?;
+                let mut beside = pins.into_os_string();
+                beside.push("-clients");
+                (beside.into(), "link_causeway_syn_", format!("_{index}"))
+            }
+            Self::Nothing => return Ok(Vec::new()),
+        };
+        let ways = ["out", "in"].into_iter();
+        Ok(ways
+            .map(|way| (way, directory.join(format!("{name}{way}{end}"))))
+            .collect())
     }
 }
 
@@ -149,7 +163,6 @@ fn side(
         Work::Clients | Work::Nothing => plain(server),
     };
     let without = plain(1 - server);
-    let others = programs_now(work);
     let agent = match work {
         Work::Cookies => {
             let lines = keys.cookies_for(server, &[(with.address, with.port).into()]);
@@ -186,7 +199,8 @@ fn side(
         true => Some(Awake::keep()?),
         false => None,
     };
-    let programs = program_costs(work, &others, || load(&with))?;
+    let links = work.links(&bench.topology.servers[server])?;
+    let programs = program_costs(&links, || load(&with))?;
     drop(kept);
     let stats = api::stats(&balancer.socket())?;
     let cookies = |vip: &VipEntry| {
@@ -239,58 +253,31 @@ fn load(context: &Context, bench: &Bench, vip: &VipEntry) -> Result<WrkReport> {
     Ok(report)
 }
 
-/// Ids of loaded programs of these names, which are not this scenario's.
-fn programs_now(work: Work) -> Vec<u32> {
-    let names = work.programs();
-    let all = names.iter().flat_map(|&(_, name)| RunTimes::of(name));
-    all.map(|program| program.program).collect()
-}
-
 /// Nanoseconds a segment in each program while `load` runs, the statistics' own
 /// included.
 fn program_costs(
-    work: Work,
-    others: &[u32],
+    links: &[(&str, PathBuf)],
     load: impl FnOnce() -> Result<WrkReport>,
 ) -> Result<Value> {
     let _statistics = RunTimes::enable()?;
-    let own = |name: &str| -> Vec<RunTime> {
-        let all = RunTimes::of(name).into_iter();
-        all.filter(|p| !others.contains(&p.program)).collect()
-    };
     let now = || -> Result<Vec<RunTime>> {
-        let mut taken: Vec<u32> = Vec::new();
-        let mut found = Vec::new();
-        for &(_, name) in work.programs() {
-            let program = own(name).into_iter().find(|p| !taken.contains(&p.program));
-            let program = program.with_context(|| format!("there is no program {name}"))?;
-            taken.push(program.program);
-            found.push(program);
-        }
-        Ok(found)
+        let ran = links.iter().map(|(_, link)| {
+            RunTimes::attached(link)?.with_context(|| format!("{} holds nothing", link.display()))
+        });
+        ran.collect()
     };
     let before = now()?;
     let requests = load()?.requests;
     let after = now()?;
-    let cost = |(((side, _), before), after): (((&str, &str), &RunTime), &RunTime)| {
-        let runs = after.runs - before.runs;
-        let ns = (after.run_time_ns - before.run_time_ns) as f64 / runs.max(1) as f64;
-        (side.to_owned(), json!({ "ns": ns, "segments": runs }))
-    };
-    let costs = work
-        .programs()
-        .iter()
-        .copied()
-        .zip(&before)
-        .zip(&after)
-        .map(cost);
-    let costs: serde_json::Map<String, Value> = costs.collect();
-    for (way, cost) in &costs {
-        let segments = cost["segments"].as_u64().unwrap_or(0);
+    let mut costs = serde_json::Map::new();
+    for (((way, _), before), after) in links.iter().zip(&before).zip(&after) {
+        let segments = after.runs - before.runs;
         ensure!(
             segments >= requests,
             "{segments} segments {way} cannot carry {requests} requests and answers"
         );
+        let ns = (after.run_time_ns - before.run_time_ns) as f64 / segments.max(1) as f64;
+        costs.insert((*way).to_owned(), json!({ "ns": ns, "segments": segments }));
     }
     Ok(Value::Object(costs))
 }
