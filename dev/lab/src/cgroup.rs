@@ -41,17 +41,21 @@ impl Cgroup {
     /// Makes a group with a random name and no limit yet.
     pub fn create(_proof: Sandbox) -> Result<Self> {
         let (version, root) = hierarchy()?;
-        let path = root.join(format!("{PREFIX}{:016x}", rand::rng().random::<u64>()));
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        let lock = Flock::lock(File::open(&path)?, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, e)| e)
-            .context("cannot lock the new cgroup")?;
-        Ok(Self {
-            version,
-            root,
-            path,
-            lock: Some(lock),
-        })
+        for _ in 0..100 {
+            let path = root.join(format!("{PREFIX}{:016x}", rand::rng().random::<u64>()));
+            fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+            // Until it is locked another run may take it for one that is left behind.
+            let lock = locked(&path);
+            if lock.is_some() && path.exists() {
+                return Ok(Self {
+                    version,
+                    root,
+                    path,
+                    lock,
+                });
+            }
+        }
+        bail!("cannot lock a new cgroup in {}", root.display())
     }
 
     /// Moves a process (all its threads) into the group.
@@ -129,13 +133,17 @@ pub fn sweep() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        let Ok(directory) = File::open(entry.path()) else {
-            continue;
-        };
-        if Flock::lock(directory, FlockArg::LockExclusiveNonblock).is_ok() {
+        let lock = locked(&entry.path());
+        if lock.is_some() {
             let _ = fs::remove_dir(entry.path());
         }
     }
+}
+
+/// The lock of a group; `None`: another has it, or there is no such group.
+fn locked(path: &Path) -> Option<Flock<File>> {
+    let directory = File::open(path).ok()?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).ok()
 }
 
 /// The CPU controller's root: v1 where it is mounted, else v2, else a v2 or v1

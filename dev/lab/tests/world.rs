@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use causeway_lab::cgroup::Cgroup;
+use causeway_lab::cgroup::{self, Cgroup};
 use causeway_lab::clock::until;
 use causeway_lab::nginx::Nginx;
 use causeway_lab::sandbox::{self, Sandbox};
@@ -102,6 +103,27 @@ fn nginx_answers(sandbox: Sandbox) -> Result<()> {
         "ten times 20 ms of service took {slow} s"
     );
     Ok(())
+}
+
+#[test]
+fn a_new_cgroup_stays_while_others_sweep() {
+    sandbox::run_test("a_new_cgroup_stays_while_others_sweep", |sandbox| {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    cgroup::sweep();
+                }
+            });
+            let mut groups = (0..500).map(|_| {
+                let group = Cgroup::create(sandbox)?;
+                group.set_cpu(Some(0.5), Duration::from_millis(10))
+            });
+            let all = groups.try_for_each(|group| group);
+            done.store(true, Ordering::Relaxed);
+            all
+        })
+    });
 }
 
 #[test]
