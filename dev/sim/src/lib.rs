@@ -11,4 +11,5 @@ pub mod fleet;
 pub mod queue;
 pub mod races;
 pub mod rules;
+pub mod silence;
 pub mod weeks;

@@ -10,6 +10,7 @@ mod page;
 mod planted;
 mod races;
 mod rules;
+mod silence;
 mod weeks;
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum SimCommand {
     Races(races::RacesArgs),
     /// The rules of a fleet in every order of events
     Rules(rules::RulesArgs),
+    /// Which silences a connection survives, by the encoding of its cookie
+    Silence(silence::SilenceArgs),
     /// Weeks of each state machine that has a time or a counter that wraps in it
     Weeks(weeks::WeeksArgs),
 }
@@ -49,6 +52,7 @@ impl SimArgs {
             SimCommand::Fleet(args) => args.run(),
             SimCommand::Races(args) => args.run(),
             SimCommand::Rules(args) => args.run(),
+            SimCommand::Silence(args) => args.run(),
             SimCommand::Weeks(args) => args.run(),
         }
     }

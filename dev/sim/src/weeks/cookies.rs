@@ -13,6 +13,7 @@ use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Issuer};
 use rand::Rng as _;
 
 use super::{BrokenProperty, DAY, HOUR, Life, MINUTE, MS, Machine, SECOND, US};
+use crate::silence::Recent;
 
 pub(super) const CLOCK_MS: Machine = Machine {
     name: "cookie-clock-ms",
@@ -50,28 +51,6 @@ pub(super) const QUIC_IDS: Machine = Machine {
     planted: "a number is used again while ids of it live",
     run: quic_ids,
 };
-
-/// For so long a client keeps a timestamp (RFC 7323, section 5.5).
-const RECENT_NS: u64 = 24 * DAY;
-
-/// A client's half of PAWS.
-#[derive(Default)]
-struct Recent {
-    tsval: u32,
-    at_ns: Option<u64>,
-}
-
-impl Recent {
-    /// Whether a segment is taken.
-    fn takes(&mut self, now_ns: u64, tsval: u32) -> bool {
-        let holds = self.at_ns.is_some_and(|at| now_ns - at < RECENT_NS);
-        if holds && (tsval.wrapping_sub(self.tsval) as i32) < 0 {
-            return false;
-        }
-        (self.tsval, self.at_ns) = (tsval, Some(now_ns));
-        true
-    }
-}
 
 /// The time to a server's next segment: most come in bursts, some after minutes, hours, and
 /// just when a clock of `round_ns` has gone round.
@@ -129,7 +108,7 @@ fn one_clock(life: &mut Life, tick_ns: u64, unit: u16, bits: u8) -> Result<(), B
             false => clock.stamp_kind(o, kind),
         };
         let since_ns = (ticks - newest.1) * tick_ns;
-        let taken = recent.takes(life.now_ns, t << bits | cookie);
+        let taken = recent.takes(life.now_ns / MS, t << bits | cookie);
         // A clock that has gone round but for a second, and nothing that would distinguish it from
         // one that was read a second earlier than the last time.
         let is_round = (round_ns - 1100 * MS..round_ns + MS).contains(&since_ns) && !is_echoed;
@@ -193,7 +172,7 @@ fn lease(life: &mut Life) -> Result<(), BrokenProperty> {
             }
             let clock = if is_lent { &mut line } else { &mut storage };
             t = clock.stamp_kind(o, Kind::Moves);
-            let taken = recent.takes(life.now_ns, t << BITS);
+            let taken = recent.takes(life.now_ns / MS, t << BITS);
             life.holds(taken, || format!("PAWS rejects T = {t}"))?;
             life.holds(!is_lent || ahead(lease, t) >= 0, || {
                 format!("T = {t} is beyond its lease of {lease}")
@@ -209,7 +188,7 @@ fn lease(life: &mut Life) -> Result<(), BrokenProperty> {
             0 if is_lent => {
                 storage.resume(o, lease);
                 stored_t = storage.stamp(o);
-                let taken = recent.takes(life.now_ns, stored_t << BITS);
+                let taken = recent.takes(life.now_ns / MS, stored_t << BITS);
                 life.holds(taken, || {
                     format!("PAWS rejects T = {stored_t} behind a lease")
                 })?;
