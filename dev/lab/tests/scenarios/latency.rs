@@ -251,3 +251,35 @@ fn peers_of_rtt_are_run_and_read() {
         assert!(number(result, "/sampler/not_sampled_ns") > 0.0);
     }
 }
+
+/// How the curves lie is for a quiet machine to say: here, that every method measures at each
+/// interval, that packets are lost where they are to be, and that each curve is judged.
+#[test]
+fn the_study_measures_by_every_method_and_judges_each_curve() {
+    let parts = "parts=intervals,sizes,loss";
+    let report = run("rtt-study", &["seconds=1", "rounds=1", parts]);
+    let rows = |part: &str| {
+        let rows = report["result"][part].as_array();
+        rows.unwrap_or_else(|| panic!("no {part}: {report}"))
+            .clone()
+    };
+    let intervals = rows("intervals");
+    assert_eq!(intervals.len(), 10, "{report}");
+    for row in &intervals {
+        for method in ["rr_p50", "client_tcp_rtt", "server_tcp_rtt", "ping_p50"] {
+            assert!(number(row, &format!("/{method}_us")) > 0.0, "{row}");
+        }
+    }
+    let bytes = rows("sizes").into_iter();
+    let bytes: Vec<f64> = bytes.map(|row| number(&row, "/request_bytes")).collect();
+    assert_eq!(bytes, [1.0, 1409.0, 2818.0]);
+    let lossy = rows("loss");
+    let lost: Vec<&Value> = lossy.iter().map(|row| &row["lost"]).collect();
+    assert_eq!(lost, ["requests", "requests", "responses"]);
+    for row in &lossy {
+        assert!(number(row, "/retransmitted") > 0.0, "{row}");
+    }
+    let verdicts = rows("verdicts");
+    assert_eq!(verdicts.len(), 15, "{report}");
+    assert!(verdicts.iter().all(|of| of["agree"].is_boolean()));
+}

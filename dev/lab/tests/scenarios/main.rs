@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The product on real traffic: each scenario of the lab, kept short. Needs
 //! root, nginx and BPF; without them these tests fail.
+//!
+//! Not here: `accuracy` has a test of its own (`dev/lab/tests/accuracy.rs`); `page` needs a
+//! browser (`scripts/page test`, which `make test` runs); and the shortest `shadow` takes more than a
+//! minute, most of which it waits for clients to see that a change has broken their connection
+//! (`make test-long`).
 
 mod balancer;
 mod clients;
