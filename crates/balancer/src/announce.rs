@@ -182,7 +182,7 @@ fn note(by: &mut Vec<Announce>, announce: &Announce) {
 fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
     let service = engine.service_at(Moment::now().monotonic_ns);
     let standing = |pool: &Pool| {
-        if service == Service::Out || engine.has_lost_program() {
+        if service == Service::Out || engine.attachment().has_lost_program() {
             return Readiness::Unready;
         }
         let (up, need) = (engine.reals_up(pool), pool.vip().min_healthy);
@@ -434,7 +434,12 @@ mod tests {
             [(); 3].map(|()| {
                 stage.shared.engine().mend();
                 stage.look();
-                let told = stage.shared.engine().hold_error().map(str::to_owned);
+                let told = stage
+                    .shared
+                    .engine()
+                    .attachment()
+                    .error()
+                    .map(str::to_owned);
                 (stage.offers("bird.conf"), told)
             })
         };

@@ -289,7 +289,7 @@ fn explain_says_who_drained_a_real() {
     change("10.0.0.1", r#"{ "drain": true }"#);
     change("10.0.0.3", r#"{ "maintenance": true }"#);
     let state = |real| {
-        let explained = super::decisions::explain(&bench.engine, "web", real);
+        let explained = super::explain::explain(&bench.engine, "web", real);
         explained.unwrap().state
     };
     let none = "takes no new connections: ";
@@ -325,7 +325,7 @@ fn addressed(text: &str) -> Bench {
 
 /// Family and state of each next hop.
 fn next_hops(bench: &Bench) -> Vec<String> {
-    let views = bench.engine.next_hops().iter();
+    let views = bench.engine.next_hops().views().iter();
     views
         .map(|view| format!("{} {}", view.family, view.state))
         .collect()
@@ -345,7 +345,10 @@ fn the_gateway_is_followed_and_its_silence_borne_and_told() {
         (mac(&bench), next_hops(&bench)),
         (1, vec!["ipv4 silent".to_owned()])
     );
-    assert_eq!(bench.engine.next_hops()[0].since_monotonic_ns, since);
+    assert_eq!(
+        bench.engine.next_hops().views()[0].since_monotonic_ns,
+        since
+    );
     let page = super::metrics::page(&bench.engine, true, bench.now).unwrap();
     assert!(
         page.contains("causeway_next_hop_up{family=\"ipv4\"} 0.0"),
@@ -369,7 +372,7 @@ fn reals_on_the_link_are_told_to_go_by_the_gateway() {
     let mut bench = Bench::new(WEB);
     bench.plane.state().on_link = vec![[10, 0, 0, 2].into()];
     look(&mut bench);
-    assert_eq!(bench.engine.next_hops()[0].on_link, 1);
+    assert_eq!(bench.engine.next_hops().views()[0].on_link, 1);
     let views = super::report::vips_of(&bench.engine, 0..1, super::report::Listed::All).unwrap();
     let on_link = views[0].reals.iter().filter(|real| real.on_link);
     let on_link: Vec<&str> = on_link.map(|real| real.address.as_str()).collect();

@@ -3,95 +3,16 @@
 //! which id. The data plane's maps are the truth about ids; this reads them, has
 //! `core` decide, and writes what is new.
 
-use anyhow::{Context, bail};
+use anyhow::{Context as _, bail};
 use causeway_api::balancer::{CookieResultView, CookieView};
+use causeway_core::cookie::CookieLayout;
 use causeway_core::cookie::ids::{self, Held, Wanted};
-use causeway_core::cookie::quic::CidRoute;
-use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_dataplane::{CookieTotals, RealId, VipId};
 
 use super::engine::Engine;
-use super::kernel::KernelPlane;
+use super::plane::Ids;
 use super::pool::Pool;
-use crate::config::{BalancerConfig, HashKey, SharedVip, VipConfig, cookie, quic};
-
-/// The ids of one VIP in the data plane.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ids {
-    /// When they were read, CLOCK_MONOTONIC in seconds.
-    pub now_s: u64,
-    /// Each id with the real that has it, if it has not been taken away.
-    pub held: Vec<(Held, Option<RealId>)>,
-}
-
-/// What a data plane can do with cookies.
-pub trait CookiePlane {
-    /// Sets the keys; without any, no cookie is valid.
-    fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()>;
-    /// Sets how a VIP's cookies are made; `None`: it has none.
-    fn set_cookie_format(
-        &mut self,
-        vip: VipId,
-        format: Option<&CookieLayout>,
-    ) -> anyhow::Result<()>;
-    /// Has a VIP's packets routed by their QUIC connection ids.
-    fn set_quic_ids(&mut self, vip: VipId, routes: &[CidRoute]) -> anyhow::Result<()>;
-    /// The ids that reals of a VIP have or had.
-    fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids>;
-    /// Gives a real an id; it keeps those that it has.
-    fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()>;
-    /// The key of the hash that picks reals.
-    fn hash_key(&self) -> anyhow::Result<HashKey>;
-    /// What became of cookies, by VIP.
-    fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>>;
-}
-
-impl CookiePlane for KernelPlane {
-    fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()> {
-        Ok(self.balancer.set_cookie_keys(keys)?)
-    }
-
-    fn set_cookie_format(
-        &mut self,
-        vip: VipId,
-        format: Option<&CookieLayout>,
-    ) -> anyhow::Result<()> {
-        Ok(self.balancer.set_cookies(vip, format)?)
-    }
-
-    fn set_quic_ids(&mut self, vip: VipId, routes: &[CidRoute]) -> anyhow::Result<()> {
-        Ok(self.balancer.set_quic_ids(vip, routes)?)
-    }
-
-    fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids> {
-        let ids = self.balancer.cookie_ids(vip)?.into_iter();
-        Ok(Ids {
-            now_s: causeway_netio::monotonic_ns() / 1_000_000_000,
-            held: ids
-                .map(|id| {
-                    let held = Held {
-                        id: id.id,
-                        address: id.address,
-                        freed_s: (id.freed_s != 0).then_some(id.freed_s.into()),
-                    };
-                    (held, id.real)
-                })
-                .collect(),
-        })
-    }
-
-    fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()> {
-        Ok(self.balancer.set_cookie_id(vip, id, real)?)
-    }
-
-    fn hash_key(&self) -> anyhow::Result<HashKey> {
-        Ok(HashKey(self.balancer.hash_key()?))
-    }
-
-    fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>> {
-        Ok(self.balancer.cookie_counts()?)
-    }
-}
+use crate::config::{BalancerConfig, SharedVip, VipConfig, cookie, quic};
 
 impl Engine {
     /// Gives the data plane the keys of `config`.
@@ -259,10 +180,4 @@ pub(crate) fn view(vip: &VipConfig, totals: Option<&CookieTotals>) -> CookieView
             })
             .collect(),
     }
-}
-
-/// The ids that a real has, in their order.
-pub(crate) fn ids_of(ids: &Ids, real: RealId) -> Vec<u16> {
-    let held = ids.held.iter().filter(|(_, owner)| *owner == Some(real));
-    held.map(|(held, _)| held.id).collect()
 }

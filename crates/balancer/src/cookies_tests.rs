@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::fake::FakePlane;
 use super::tests::Bench;
-use super::{agreement, cookies, report};
+use super::{agreement, report};
 use crate::config::{BalancerConfig, Beside, vip_from_json};
 
 /// A configuration whose VIP has these reals, written as in a file.
@@ -48,7 +48,12 @@ impl World {
     /// The ids of the real with this address.
     fn ids(&self, address: &str) -> Vec<u16> {
         let real = self.bench.plane.state().real(address);
-        cookies::ids_of(&self.bench.engine.plane().cookie_ids(0).unwrap(), real)
+        self.bench
+            .engine
+            .plane()
+            .cookie_ids(0)
+            .unwrap()
+            .of_real(real)
     }
 }
 
@@ -195,7 +200,7 @@ fn a_vip_that_is_added_at_run_time_has_cookies_where_the_others_have() {
     assert_eq!(world.bench.plane.state().cookie_formats.len(), 2);
     let real = world.bench.plane.state().real("10.0.0.7");
     let ids = world.bench.engine.plane().cookie_ids(1).unwrap();
-    assert_eq!(cookies::ids_of(&ids, real).len(), 1);
+    assert_eq!(ids.of_real(real).len(), 1);
     assert!(
         vip_from_json(request(), Beside::NOTHING)
             .unwrap()
@@ -225,7 +230,7 @@ fn a_second_tier_balancer_s_number_passes_to_its_successor_at_once() {
     let mut bench = Bench::on(plane, &tier_file(&one(2)));
     let ids = |bench: &Bench, host: u8| {
         let real = bench.plane.state().real(&format!("10.0.0.{host}"));
-        cookies::ids_of(&bench.engine.plane().cookie_ids(0).unwrap(), real)
+        bench.engine.plane().cookie_ids(0).unwrap().of_real(real)
     };
     assert_eq!((ids(&bench, 1), ids(&bench, 2)), (vec![0], vec![1]));
     bench.engine.reload(tier(&one(3))).unwrap();

@@ -7,12 +7,10 @@
 use std::collections::VecDeque;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{DecisionView, Explanation, LatencyView};
+use causeway_api::balancer::DecisionView;
 use causeway_core::control::{Decision, RealDecision};
 
-use super::engine::{Engine, EngineError};
-use super::real_counters::RealCounters;
-use crate::config::{Control, LatencySource, RealConfig, VipConfig};
+use crate::config::LatencySource;
 
 /// Decisions that are remembered for each real.
 const KEPT: usize = 32;
@@ -72,99 +70,9 @@ impl Decisions {
             }
         }
     }
-}
 
-/// Who wants a real to get no new connections, and since when, as far as that is known.
-fn why_unwanted(engine: &Engine, vip: &VipConfig, real: &RealConfig) -> String {
-    let what = match real.maintenance {
-        true => "is under maintenance",
-        false => "drains",
-    };
-    let in_file = engine.file.vips.iter().find(|own| own.key() == vip.key());
-    let in_file = in_file.and_then(|own| {
-        let mut reals = own.reals.iter();
-        reals.find(|own| own.address == real.address)
-    });
-    let by_file = in_file.is_some_and(|own| match real.maintenance {
-        true => own.maintenance,
-        false => own.drain,
-    });
-    let who = match (by_file, real.found) {
-        _ if real.gone && !real.maintenance => {
-            "because its discovery no longer finds it".to_owned()
-        }
-        (true, true) => "by the answer that it is discovered from".to_owned(),
-        (true, false) => "by the file".to_owned(),
-        (false, _) => {
-            let mut sets = engine.by_hand.iter();
-            let set = sets.find(|set| set.vip == vip.endpoint() && set.real == real.address);
-            let now_ns = Moment::now().realtime_ns;
-            let since = set.map_or_else(String::new, |set| {
-                let s = now_ns.saturating_sub(set.since_ns) / 1_000_000_000;
-                match s {
-                    0..120 => format!(" {s} s ago"),
-                    120..7200 => format!(" {} min ago", s / 60),
-                    _ => format!(" {} h ago", s / 3600),
-                }
-            });
-            format!("by hand (a command, or the API){since}")
-        }
-    };
-    format!("takes no new connections: {what} {who}")
-}
-
-/// Why a real has the weight that it has.
-pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, EngineError> {
-    let pool = engine.pool(vip)?;
-    let name = pool.vip().name.clone();
-    let address = real.parse().ok();
-    let found = pool.members().find(|(own, _)| Some(own.address) == address);
-    let (own, member) = found.ok_or_else(|| {
-        let known: Vec<String> = pool
-            .members()
-            .map(|(real, _)| real.address.to_string())
-            .collect();
-        EngineError::NotFound(format!(
-            "vip {name} has no real `{real}`; it has {}",
-            known.join(", ")
-        ))
-    })?;
-    let control = pool.vip().control;
-    Ok(Explanation {
-        vip: name,
-        real: own.address.to_string(),
-        scheduler: pool.vip().scheduler.to_string(),
-        control: control.to_string(),
-        law: match control {
-            Control::Off => None,
-            _ => pool
-                .decision()
-                .map(|decision| decision.law.word().to_owned()),
-        },
-        weight: own.weight,
-        effective_weight: member.weight,
-        state: match (own.is_wanted(), member.fit) {
-            (false, _) => why_unwanted(engine, pool.vip(), own),
-            (true, false) => "down by its health".to_owned(),
-            (true, true) if member.is_held_back() => "waits for its first probe".to_owned(),
-            (true, true) if member.standby => "waits for others to fail".to_owned(),
-            (true, true) => "active".to_owned(),
-        },
-        connections_active: engine.active(member.id),
-        latency: pool.vip().latency.to_string(),
-        latency_fallbacks: pool.in_force().fallbacks,
-        takes_low: pool.in_force().takes_low,
-        measured: engine
-            .counters(member.id)
-            .map_or_else(LatencyView::default, RealCounters::latency),
-        report_age_s: engine
-            .last_tick()
-            .and_then(|now| {
-                engine
-                    .reports()
-                    .latency_age_ns(own.address, now.monotonic_ns)
-            })
-            .map(|ns| ns as f64 / 1e9),
-        decisions: member.past().decisions.0.iter().cloned().collect(),
-    })
+    /// They, oldest first.
+    pub(crate) fn views(&self) -> Vec<DecisionView> {
+        self.0.iter().cloned().collect()
+    }
 }

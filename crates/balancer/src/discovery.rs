@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reals that the file does not name: where they are asked for, and how they come into force.
-//!
-//! They are applied like changes by the API: settings made by hand stay, and reals that are no
-//! longer in the answers drain first. The last answers are kept for the next daemon, which could
-//! not distinguish an empty pool from one that it has not asked for yet.
+//! Asks for the reals that the file does not name, and brings the answers to the engine.
 
 mod dns;
-mod found;
 mod http;
 #[cfg(test)]
 mod tests;
@@ -17,22 +12,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use causeway_api::Moment;
-use causeway_api::balancer::DiscoveryView;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::config::{
-    self, BalancerConfig, Discover, RealConfig, RealsOrigin, SharedVip, VipConfig,
-};
-use crate::engine::{Engine, EngineError};
+use crate::config::{self, Discover, RealConfig, RealsOrigin, VipConfig};
+use crate::found::origin;
 use crate::plane::Route;
 use crate::shared::Shared;
-use crate::state_dir::{KeptReal, SetByHand};
-
-pub(crate) use found::{FoundReal, FoundReals};
 
 /// How late a new configuration, an answer or the end of a drain is noticed.
 const NAP: Duration = Duration::from_millis(250);
@@ -45,266 +34,6 @@ const TEXT_MAX: usize = 1 << 20;
 
 /// What was answered, and after what time to ask again, if the answer says.
 type Told = (Vec<Value>, Option<Duration>);
-
-/// Puts what has been found into a file's configuration.
-pub(super) fn over(
-    mut file: BalancerConfig,
-    found: &HashMap<String, FoundReals>,
-) -> BalancerConfig {
-    for vip in file.vips.iter_mut().filter(|vip| vip.discover.is_some()) {
-        let found = found.get(&vip.endpoint());
-        put(vip, found);
-    }
-    file
-}
-
-/// Gives a VIP the reals that were found in the place of those it had.
-fn put(vip: &mut VipConfig, found: Option<&FoundReals>) {
-    vip.reals.retain(|real| !real.found);
-    let found = found.map(|found| found.configs(&vip.reals));
-    vip.reals.extend(found.unwrap_or_default());
-}
-
-/// What a former daemon knew, of the VIPs that the file still has asked for.
-pub(super) fn resume(
-    file: &BalancerConfig,
-    kept: Vec<KeptReal>,
-    now: Moment,
-) -> HashMap<String, FoundReals> {
-    let mut by_vip: HashMap<String, Vec<FoundReal>> = HashMap::new();
-    for kept in kept {
-        let mut vips = file.vips.iter();
-        let is_it = |vip: &&SharedVip| vip.endpoint() == kept.vip;
-        let Some(vip) = vips.find(is_it) else {
-            continue;
-        };
-        let Some(rules) = &vip.discover else {
-            continue;
-        };
-        let drain_ns = u64::try_from(rules.drain.as_nanos()).unwrap_or(u64::MAX);
-        // The clock may have been set since: a drain began neither in time to come nor longer ago
-        // than it lasts.
-        let gone =
-            |since_ns: u64| now.before(now.realtime_ns.saturating_sub(since_ns).min(drain_ns));
-        match config::reals_from_json(vip, vec![kept.real]) {
-            Ok(reals) => by_vip
-                .entry(kept.vip)
-                .or_default()
-                .extend(reals.into_iter().map(|real| FoundReal {
-                    real,
-                    gone: kept.gone_ns.map(gone),
-                })),
-            Err(error) => warn!(
-                "{}: a real that was found before is left out: {error}",
-                vip.name
-            ),
-        }
-    }
-    let found = by_vip.into_iter();
-    found
-        .map(|(vip, reals)| (vip, FoundReals::kept(reals)))
-        .collect()
-}
-
-/// What is known of the VIPs of a new file: reals that the file before had of a VIP which asks for them
-/// from now on stay until the first answer.
-pub(super) fn with_former(
-    file: &BalancerConfig,
-    former: &BalancerConfig,
-    found: &HashMap<String, FoundReals>,
-) -> HashMap<String, FoundReals> {
-    let mut all = found.clone();
-    let asks = |vip: &&SharedVip| vip.discover.is_some() && file.fleet.is_none();
-    for vip in file.vips.iter().filter(asks) {
-        let endpoint = vip.endpoint();
-        let before = former.vips.iter().find(|of| of.endpoint() == endpoint);
-        let Some(before) = before.filter(|of| of.discover.is_none()) else {
-            continue;
-        };
-        let reals = before.reals.iter().map(|real| FoundReal {
-            real: RealConfig {
-                found: true,
-                ..real.clone()
-            },
-            gone: None,
-        });
-        all.entry(endpoint)
-            .or_insert_with(|| FoundReals::kept(reals.collect()));
-    }
-    all
-}
-
-impl Engine {
-    /// The VIPs whose reals are asked for, as the file has them.
-    pub fn asked_for(&self) -> Vec<SharedVip> {
-        let vips = self.file.vips.iter();
-        vips.filter(|vip| vip.discover.is_some()).cloned().collect()
-    }
-
-    /// Takes an answer about the reals of a VIP, by its address, port and protocol.
-    pub fn handle_found(
-        &mut self,
-        now: Moment,
-        vip: &str,
-        answer: Result<Vec<RealConfig>, String>,
-    ) -> Result<(), EngineError> {
-        let before = self.found.get(vip).cloned().unwrap_or_default();
-        let outcome = self.change_found(vip, |found, rules, named| {
-            found.handle_answer(now, answer, rules, named)
-        });
-        let mut vips = self.file.vips.iter();
-        let name = vips.find(|of| of.endpoint() == vip).map(|of| &of.name);
-        let (Some(name), Some(found)) = (name, self.found.get_mut(vip)) else {
-            return outcome;
-        };
-        if let Err(error) = &outcome {
-            found.refuse(format!("the answer cannot be put in force: {error}"));
-        }
-        if found.error() != before.error() {
-            match found.error() {
-                Some(error) => warn!("{name}: its reals stay as they are: {error}"),
-                None => info!("{name}: there are answers about its reals again"),
-            }
-        }
-        if let Some(removed) = found.held().filter(|_| before.held() != found.held()) {
-            warn!(
-                "{name}: an answer that takes away {removed} reals is held: `causeway vip accept` takes it"
-            );
-        }
-        outcome
-    }
-
-    /// Takes the answer that is held for a VIP.
-    pub fn accept_found(&mut self, now: Moment, vip: &str) -> Result<(), EngineError> {
-        let vip = &self.config.vips[self.find_vip(vip)?];
-        let (name, endpoint) = (vip.name.clone(), vip.endpoint());
-        let held = self.found.get(&endpoint).and_then(FoundReals::held);
-        if held.is_none() {
-            return Err(EngineError::Conflict(format!(
-                "no answer is held for vip {name}"
-            )));
-        }
-        self.change_found(&endpoint, |found, _, _| found.accept(now) == Some(true))
-    }
-
-    /// Lets reals go whose time is over at `now_ns`, CLOCK_MONOTONIC; and why those of some VIPs
-    /// stay.
-    pub fn expire_found(&mut self, now_ns: u64) -> Vec<String> {
-        let vips: Vec<String> = self.found.keys().cloned().collect();
-        let expire = |vip: String| {
-            let expired =
-                self.change_found(&vip, |found, rules, _| found.handle_timeout(now_ns, rules));
-            expired.err().map(|error| format!("{vip}: {error}"))
-        };
-        vips.into_iter().filter_map(expire).collect()
-    }
-
-    /// Changes what was found of a VIP, and brings it into force; or leaves all as it was.
-    fn change_found(
-        &mut self,
-        vip: &str,
-        change: impl FnOnce(&mut FoundReals, &Discover, usize) -> bool,
-    ) -> Result<(), EngineError> {
-        let is_it = |of: &SharedVip| of.endpoint() == vip;
-        let Some(at) = self.file.vips.iter().position(is_it) else {
-            return Ok(());
-        };
-        let of_file = &self.file.vips[at];
-        let Some(rules) = &of_file.discover else {
-            return Ok(());
-        };
-        let named = of_file.reals.iter().filter(|real| !real.found).count();
-        let before = self.found.get(vip).cloned().unwrap_or_default();
-        let mut found = before.clone();
-        let changed = change(&mut found, rules, named);
-        self.found.insert(vip.to_owned(), found);
-        if !changed {
-            return Ok(());
-        }
-        let mut file = self.file.clone();
-        put(&mut file.vips[at], self.found.get(vip));
-        let (config, by_hand) = match self.config_with_found(&file, at) {
-            Ok(of) => of,
-            Err(error) => {
-                self.found.insert(vip.to_owned(), before);
-                return Err(error);
-            }
-        };
-        if let Err(error) = self.replace(config) {
-            self.found.insert(vip.to_owned(), before);
-            return Err(error);
-        }
-        (self.file, self.by_hand) = (file, by_hand);
-        self.tell_fleet();
-        Ok(())
-    }
-
-    /// What is to be in force with a file whose VIP number `at` has other reals.
-    fn config_with_found(
-        &self,
-        file: &BalancerConfig,
-        at: usize,
-    ) -> Result<(BalancerConfig, Vec<SetByHand>), EngineError> {
-        let (over, by_hand) = self.in_force(file, &self.by_hand)?;
-        if self.fleet.is_some() {
-            // A fleet's API adds and removes nothing.
-            return Ok((over, by_hand));
-        }
-        let mut config = self.config.clone();
-        let endpoint = file.vips[at].endpoint();
-        // What the API has added to the file's, or removed of them, stays so.
-        let mut vips = config.vips.iter_mut();
-        if let Some(in_force) = vips.find(|of| of.endpoint() == endpoint) {
-            in_force.reals.retain(|real| !real.found);
-            let known: Vec<_> = in_force.reals.iter().map(|real| real.address).collect();
-            let found = over.vips[at].reals.iter();
-            let found = found.filter(|real| real.found && !known.contains(&real.address));
-            in_force.reals.extend(found.cloned());
-        }
-        Ok((config, by_hand))
-    }
-
-    /// What was found, for the next daemon.
-    pub(super) fn kept_found(&self) -> Vec<KeptReal> {
-        let mut kept: Vec<KeptReal> = self
-            .found
-            .iter()
-            .flat_map(|(vip, found)| {
-                found.reals().iter().map(move |found| KeptReal {
-                    vip: vip.clone(),
-                    real: config::real_to_json(&found.real),
-                    gone_ns: found.gone.map(|gone| gone.realtime_ns),
-                })
-            })
-            .collect();
-        kept.sort_by(|a, b| a.vip.cmp(&b.vip));
-        kept
-    }
-
-    /// The state of the reals that are discovered.
-    pub(super) fn discovery(&self, vip: &VipConfig) -> Option<DiscoveryView> {
-        let discover = vip.discover.as_ref()?;
-        let found = self.found.get(&vip.endpoint()).cloned().unwrap_or_default();
-        let gone = found.reals().iter().filter(|found| found.gone.is_some());
-        let draining = gone.count();
-        Some(DiscoveryView {
-            origin: origin(discover),
-            found: found.reals().len() - draining,
-            draining,
-            last_answer_ns: found.last_ns(),
-            error: found.error().map(str::to_owned),
-            held: found.held(),
-        })
-    }
-}
-
-fn origin(discover: &Discover) -> String {
-    match &discover.origin {
-        RealsOrigin::Dns { name, record, .. } => format!("dns {record} {name}"),
-        RealsOrigin::File(path) => format!("file {}", path.display()),
-        RealsOrigin::Http { url, .. } => url.clone(),
-    }
-}
 
 /// When a VIP's reals are asked for next.
 struct Asking {

@@ -4,75 +4,47 @@
 //! One `Engine` sits behind a mutex. The control loop calls [`Engine::tick`]
 //! once per interval; the API and signals call the rest. It does no I/O of its
 //! own but through the [`DataPlane`], and takes the time as an argument.
+//!
+//! What has a state of its own is a type of its own, in a file that does not know the engine: the
+//! way and its next hops, the attachment, what was found, what is set by hand, turns and rounds,
+//! peers. What changes several of them at once, or the data plane with them, is the engine's.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Change, Difference, DropStep, HeldVip, Move, NextHopView};
-use causeway_core::health::{Check, Silence};
+use causeway_api::balancer::{Change, Difference, DropStep, Move, Override, RealChange};
+use causeway_api::fleet::PeersView;
+use causeway_core::health::{Check, HealthState, Silence};
 use causeway_dataplane::{RealId, Vip};
+use causeway_netio::OwnAddress;
 use causeway_service::config::plural;
 use tracing::info;
 
 use super::agent_reports::AgentReports;
-use super::discovery::FoundReals;
+use super::attachment::Attachment;
+use super::by_hand::{ByHand, find_real, put};
+pub use super::error::EngineError;
 use super::fleet::{self, Membership};
-use super::interval::Round;
+use super::found::{FoundByVip, FoundChange, FoundReals};
+use super::next_hop::{NextHops, Way};
 use super::peers::PeerSteering;
-use super::plane::{DataPlane, Route};
+use super::plane::{DataPlane, Found, Route};
 use super::pool::Pool;
 use super::real_counters::{CountersOfReals, RealCounters};
 use super::state_dir::{Down, KeptState, SetByHand};
-use super::sync::Way;
 use super::timeline::DropSteps;
-use super::visits::{FEW, Turns};
-use super::{by_hand, discovery};
-use crate::config::{BalancerConfig, Control, Fragments, SharedVip, VipConfig};
+use super::vips_on_host::VipsOnHost;
+use super::visits::{Round, Turns};
+use crate::config::{
+    BalancerConfig, Control, Discover, Fragments, RealConfig, SharedVip, VipConfig, WEIGHT_MAX,
+};
 
-/// How long the default route's neighbour may take to answer when it is new.
-pub const GATEWAY_TIMEOUT: Duration = Duration::from_secs(3);
 /// VIPs that an error names.
 const NAMED_MAX: usize = 20;
 /// The most lines in the log of what one reload has changed.
 const CHANGES_LOGGED: usize = 1000;
-
-/// Why a request was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// No such VIP or real.
-    #[error("{0}")]
-    NotFound(String),
-    /// The state does not allow it.
-    #[error("{0}")]
-    Conflict(String),
-    /// The request makes no sense.
-    #[error("{0}")]
-    Invalid(String),
-    /// The data plane failed. The message has all causes, so that they are no `source`.
-    #[error("{0:#}")]
-    Plane(anyhow::Error),
-}
-
-impl EngineError {
-    /// With what was done all the same.
-    pub(super) fn with_note(self, note: &str) -> Self {
-        let with = |text: String| format!("{text}; {note}");
-        match self {
-            Self::NotFound(text) => Self::NotFound(with(text)),
-            Self::Conflict(text) => Self::Conflict(with(text)),
-            Self::Invalid(text) => Self::Invalid(with(text)),
-            Self::Plane(error) => Self::Plane(error),
-        }
-    }
-}
-
-impl From<anyhow::Error> for EngineError {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Plane(error)
-    }
-}
 
 /// The balancer's state.
 pub struct Engine {
@@ -81,11 +53,11 @@ pub struct Engine {
     /// What the file said when it was read last.
     pub(super) file: BalancerConfig,
     /// What operators have set in the place of that.
-    pub(super) by_hand: Vec<SetByHand>,
+    pub(super) by_hand: ByHand,
     /// Its fleet, if it is a member of one.
     pub(super) fleet: Option<Membership>,
-    /// Reals that discovery found, by the VIP's address, port and protocol.
-    pub(super) found: HashMap<String, FoundReals>,
+    /// Reals that discovery found.
+    pub(super) found: FoundByVip,
     /// Reals that a former daemon found to be down.
     pub(super) former_down: HashSet<Down>,
     pub(super) pools: Vec<Pool>,
@@ -96,20 +68,9 @@ pub struct Engine {
     pub(super) begin_down: HashSet<RealId>,
     /// What clients of probed reals say, where it is asked for.
     pub(super) silences: HashMap<RealId, Silence>,
-    /// `None` before the first configuration.
-    pub(super) way: Option<Way>,
-    /// How the next hops stood at the last look.
-    pub(super) next_hops: Vec<NextHopView>,
-    /// Reals on the link itself, by the last look.
-    pub(super) on_link: HashSet<IpAddr>,
-    /// VIPs that this host holds, where that does harm.
-    pub(super) held_vips: Vec<HeldVip>,
-    /// What is wrong with the data plane's hold in the kernel.
-    pub(super) hold_error: Option<String>,
-    /// Looks in succession that have found its program on no interface.
-    pub(super) looks_lost: u32,
-    /// A way that the next change may want.
-    pub(super) offered: Option<Way>,
+    pub(super) next_hops: NextHops,
+    vips_on_host: VipsOnHost,
+    attachment: Attachment,
     /// What the last change has left to do, and why it is not done.
     pub(super) unfinished: Option<String>,
     /// VIPs and reals that are to be removed from the data plane.
@@ -117,9 +78,8 @@ pub struct Engine {
     pub(super) gone_reals: HashSet<RealId>,
     /// Whether there may be others in it that are to be removed.
     pub(super) may_hold_others: bool,
-    /// How many reals there are, and up to how many all are looked at in each interval.
+    /// How many reals there are.
     pub(super) reals: usize,
-    pub(crate) few: usize,
     pub(super) turns: Turns,
     /// What agents have reported.
     pub(super) reports: AgentReports,
@@ -142,12 +102,7 @@ pub struct Engine {
     /// How many looks at the flow table have ended, and the connections that the last one has found
     /// open, by real.
     pub(super) held_flows: (u64, HashMap<RealId, u64>),
-    pub(super) last_histograms_ns: u64,
-    pub(super) last_window_ns: u64,
-    /// What each turn of this round does beside its looks.
     pub(super) round: Round,
-    /// When a step of the timelines ended; `None` before the first began.
-    pub(super) last_step_ns: Option<u64>,
 }
 
 /// What became of the file when it was read.
@@ -182,13 +137,13 @@ impl Engine {
             Some(fleet) => fleet.with_told(kept.found),
             None => kept.found,
         };
-        let found = discovery::resume(&file, found, now);
-        let file = discovery::over(file, &found);
+        let found = FoundByVip::resume(&file, found, now);
+        let file = found.over(file);
         let mut engine = Self {
             plane,
             config: file.clone(),
             file,
-            by_hand: kept.by_hand,
+            by_hand: ByHand::new(kept.by_hand),
             fleet,
             found,
             former_down: kept.down.into_iter().collect(),
@@ -207,33 +162,25 @@ impl Engine {
             moves: VecDeque::new(),
             drops: DropSteps::default(),
             rings_set: (0, 0),
-            way: None,
-            next_hops: Vec::new(),
-            on_link: HashSet::new(),
-            held_vips: Vec::new(),
-            hold_error: None,
-            looks_lost: 0,
-            offered: None,
+            next_hops: NextHops::default(),
+            vips_on_host: VipsOnHost::default(),
+            attachment: Attachment::default(),
             gone: HashSet::new(),
             gone_reals: HashSet::new(),
             may_hold_others: true,
             reals: 0,
-            few: FEW,
             turns: Turns::default(),
             unfinished: None,
             reports: AgentReports::default(),
             peers: PeerSteering::default(),
             last_tick: None,
             held_flows: (0, HashMap::new()),
-            last_histograms_ns: 0,
-            last_window_ns: 0,
             round: Round::default(),
-            last_step_ns: None,
         };
         // A member's are in the book, and what has still to be written there.
         engine.by_hand = engine.by_hand_of_fleet();
         let (config, by_hand) = engine.in_force(&engine.file, &engine.by_hand)?;
-        by_hand::tell_gone(&engine.file, &engine.by_hand, &by_hand);
+        engine.by_hand.tell_gone(&engine.file, &by_hand);
         (engine.config, engine.by_hand) = (config.clone(), by_hand);
         engine.sync(config, Some(now.monotonic_ns))?;
         engine.former_down.clear();
@@ -273,14 +220,47 @@ impl Engine {
         &self.pools
     }
 
-    /// Whether the way for `route` is in force.
-    pub fn has_way(&self, route: &Route) -> bool {
-        self.way.as_ref().is_some_and(|way| way.route == *route)
+    /// The way to the reals, and its next hops by the last look.
+    pub fn next_hops(&self) -> &NextHops {
+        &self.next_hops
     }
 
     /// Takes a way that was found while the engine was not locked.
     pub fn offer(&mut self, way: Way) {
-        self.offered = Some(way);
+        self.next_hops.offer(way);
+    }
+
+    /// Takes what a look for `route` has found, unless the way is another by now.
+    pub(super) fn take_look(
+        &mut self,
+        route: &Route,
+        reals: &[IpAddr],
+        found: anyhow::Result<Found>,
+        now: Moment,
+    ) {
+        let plane = self.plane.as_mut();
+        self.next_hops.take_look(plane, route, reals, found, now);
+    }
+
+    /// The VIPs that are addresses of this host, by the last look.
+    pub fn vips_on_host(&self) -> &VipsOnHost {
+        &self.vips_on_host
+    }
+
+    /// Takes the addresses that this host has.
+    pub(super) fn take_own_addresses(&mut self, own: &[OwnAddress]) {
+        self.vips_on_host.take_addresses(&self.config, own);
+    }
+
+    /// How the data plane was attached at the last look.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// Looks how it is attached, and has it repair what it can.
+    pub(super) fn mend(&mut self) {
+        let announces = self.config.announce.is_some();
+        self.attachment.mend(self.plane.as_mut(), announces);
     }
 
     /// Whether this VIP address is announced to routers.
@@ -328,6 +308,17 @@ impl Engine {
             .map_or(0, |counters| counters.active(now_ns))
     }
 
+    /// Has a turn look at as many reals as half an interval is enough for, after one that `took` so
+    /// long.
+    pub(super) fn bound_turns(&mut self, took: Duration) {
+        self.turns.bound(self.config.control.interval_ns, took);
+    }
+
+    /// In how many intervals all VIPs that are looked at are, each once.
+    pub fn control_turns(&self) -> usize {
+        self.turns.of_round()
+    }
+
     /// Rings set at the end of intervals since the start, and the slots written for them.
     pub fn rings_set(&self) -> (u64, u64) {
         self.rings_set
@@ -346,6 +337,11 @@ impl Engine {
     /// What the balancers of the same VIPs report.
     pub fn peers(&self) -> &PeerSteering {
         &self.peers
+    }
+
+    /// How the exchange with them stands.
+    pub fn peers_view(&self, now_ns: u64) -> PeersView {
+        self.peers.view(&self.pools, now_ns)
     }
 
     /// What was dropped in the steps that ended after `since_ns`.
@@ -375,17 +371,16 @@ impl Engine {
     /// The same, whatever it takes away from a fleet: an operator has seen that.
     pub fn reload_confirmed(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         self.check_file(&config)?;
-        let found = discovery::with_former(&config, &self.file, &self.found);
-        let mut config = discovery::over(config, &found);
+        let found = self.found.with_former(&config, &self.file);
+        let mut config = found.over(config);
         SharedVip::share(&mut config.vips, &self.file.vips);
         let (in_force, by_hand) = self.in_force(&config, &self.by_hand)?;
         let changes = in_force.changes(&self.config);
         self.replace(in_force)?;
         log_changes(&changes);
-        by_hand::tell_gone(&config, &self.by_hand, &by_hand);
+        self.by_hand.tell_gone(&config, &by_hand);
         (self.file, self.by_hand, self.found) = (config, by_hand, found);
-        let asked: HashSet<String> = self.asked_for().iter().map(|vip| vip.endpoint()).collect();
-        self.found.retain(|vip, _| asked.contains(vip));
+        self.found.keep_asked_for(&self.file);
         self.set_held(Vec::new());
         Ok(())
     }
@@ -425,8 +420,8 @@ impl Engine {
 
     /// What a reload would change in what is in force.
     pub fn difference(&self, config: &BalancerConfig) -> Difference {
-        let found = discovery::with_former(config, &self.file, &self.found);
-        let with_found = discovery::over(config.clone(), &found);
+        let found = self.found.with_former(config, &self.file);
+        let with_found = found.over(config.clone());
         let in_force = self.in_force(&with_found, &self.by_hand);
         Difference {
             changes: in_force.map_or_else(|_| Vec::new(), |(of, _)| of.changes(&self.config)),
@@ -510,6 +505,223 @@ impl Engine {
         self.replace(config)
     }
 
+    /// Changes a real, for as long as it differs from the file.
+    pub fn change_real(
+        &mut self,
+        vip: &str,
+        real: &str,
+        change: &RealChange,
+        now_ns: u64,
+    ) -> Result<(), EngineError> {
+        let vip = self.find_vip(vip)?;
+        let real = find_real(&self.config.vips[vip], real)?;
+        self.change_reals(&[(vip, real)], change, now_ns)
+    }
+
+    /// Where a server is: the index of each VIP that has it, and that of its real there.
+    pub(super) fn places_of(&self, server: &str) -> Result<Vec<(usize, usize)>, EngineError> {
+        let address: Option<IpAddr> = server.parse().ok();
+        let vips = self.config.vips.iter().enumerate();
+        let places = vips.filter_map(|(at, vip)| {
+            let mut reals = vip.reals.iter();
+            Some((at, reals.position(|real| Some(real.address) == address)?))
+        });
+        let places: Vec<_> = places.collect();
+        match places.is_empty() {
+            true => Err(EngineError::NotFound(format!(
+                "no vip has a real `{server}`"
+            ))),
+            false => Ok(places),
+        }
+    }
+
+    /// The same for all these reals, or for none.
+    pub(super) fn change_reals(
+        &mut self,
+        places: &[(usize, usize)],
+        change: &RealChange,
+        now_ns: u64,
+    ) -> Result<(), EngineError> {
+        if let Some(weight) = change.weight.filter(|weight| *weight > WEIGHT_MAX) {
+            return Err(EngineError::Invalid(format!(
+                "weight {weight} is out of range; use 0 (no new connections) to {WEIGHT_MAX}"
+            )));
+        }
+        let changed = places.iter().map(|(vip, real)| {
+            let vip = &self.config.vips[*vip];
+            (vip.endpoint(), vip.reals[*real].address)
+        });
+        let changed: Vec<(String, IpAddr)> = changed.collect();
+        if self.follows_book() {
+            let states = changed.into_iter().map(|(vip, real)| {
+                let set = self.by_hand.with(&vip, real, change);
+                ((vip.as_str().into(), real), set)
+            });
+            let states: Vec<_> = states.collect();
+            return self.want_by_hand(states);
+        }
+        let mut config = self.config.clone();
+        for (vip, real) in places {
+            put(&mut config.vips[*vip].reals[*real], change);
+        }
+        self.replace(config)?;
+        for (vip, real) in changed {
+            self.by_hand.set(vip, real, change, now_ns);
+        }
+        (_, self.by_hand) = self.by_hand.over(&self.file);
+        Ok(())
+    }
+
+    /// What is set by hand and differs from the file.
+    pub fn overrides(&self) -> Vec<Override> {
+        self.by_hand.overrides(&self.file)
+    }
+
+    /// Has the file's settings hold again: for one real, for the reals of one VIP, or for
+    /// all. Gives what was dropped.
+    pub fn drop_overrides(
+        &mut self,
+        vip: Option<&str>,
+        real: Option<&str>,
+    ) -> Result<Vec<Override>, EngineError> {
+        let vip = vip.map(|vip| self.find_vip(vip)).transpose()?;
+        let vip = vip.map(|index| &self.config.vips[index]);
+        let real = match (vip, real) {
+            (Some(vip), Some(real)) => {
+                let address = real.parse().ok();
+                let set = address.and_then(|address| self.by_hand.of(&vip.endpoint(), address));
+                Some(match set {
+                    Some(set) => set.real,
+                    None => vip.reals[find_real(vip, real)?].address,
+                })
+            }
+            (None, Some(_)) => {
+                return Err(EngineError::Invalid(
+                    "a real is named without its vip".to_owned(),
+                ));
+            }
+            (_, None) => None,
+        };
+        let vip = vip.map(|vip| vip.endpoint());
+        let is_meant = |set: &SetByHand| {
+            vip.as_ref().is_none_or(|vip| *vip == set.vip)
+                && real.is_none_or(|real| real == set.real)
+        };
+        let (dropped, left) = self.by_hand.part(is_meant);
+        if self.follows_book() {
+            let before = self.overrides();
+            let of = |set: &SetByHand| ((set.vip.as_str().into(), set.real), RealChange::default());
+            self.want_by_hand(dropped.sets().iter().map(of))?;
+            let after = self.overrides();
+            let gone = |set: &Override| !after.contains(set);
+            return Ok(before.into_iter().filter(gone).collect());
+        }
+        let mut config = self.config.clone();
+        dropped.undo(&self.file, &mut config);
+        let before = self.overrides();
+        self.replace(config)?;
+        self.by_hand = left;
+        let after = self.overrides();
+        Ok(before
+            .into_iter()
+            .filter(|set| !after.contains(set))
+            .collect())
+    }
+
+    /// What the next daemon is to know.
+    pub fn kept(&self) -> KeptState {
+        KeptState {
+            by_hand: [self.by_hand.sets(), &self.dropped_by_hand()].concat(),
+            down: down_reals(&self.pools, &self.checks),
+            found: self.found.kept(),
+        }
+    }
+
+    /// The VIPs whose reals are asked for, as the file has them.
+    pub fn asked_for(&self) -> Vec<SharedVip> {
+        let vips = self.file.vips.iter();
+        vips.filter(|vip| vip.discover.is_some()).cloned().collect()
+    }
+
+    /// Takes an answer about the reals of a VIP, by its address, port and protocol. Like changes by
+    /// the API it leaves what is set by hand as it is.
+    pub fn handle_found(
+        &mut self,
+        now: Moment,
+        vip: &str,
+        answer: Result<Vec<RealConfig>, String>,
+    ) -> Result<(), EngineError> {
+        let before = self.found.of(vip).cloned().unwrap_or_default();
+        let outcome = self.change_found(vip, |found, rules, named| {
+            found.handle_answer(now, answer, rules, named)
+        });
+        let mut vips = self.file.vips.iter();
+        if let Some(of) = vips.find(|of| of.endpoint() == vip) {
+            let refused = outcome.as_ref().err().map(ToString::to_string);
+            self.found.tell(&of.name, vip, &before, refused);
+        }
+        outcome
+    }
+
+    /// Takes the answer that is held for a VIP.
+    pub fn accept_found(&mut self, now: Moment, vip: &str) -> Result<(), EngineError> {
+        let vip = &self.config.vips[self.find_vip(vip)?];
+        let (name, endpoint) = (vip.name.clone(), vip.endpoint());
+        let held = self.found.of(&endpoint).and_then(FoundReals::held);
+        if held.is_none() {
+            return Err(EngineError::Conflict(format!(
+                "no answer is held for vip {name}"
+            )));
+        }
+        self.change_found(&endpoint, |found, _, _| found.accept(now) == Some(true))
+    }
+
+    /// Lets reals go whose time is over at `now_ns`, CLOCK_MONOTONIC; and why those of some VIPs
+    /// stay.
+    pub fn expire_found(&mut self, now_ns: u64) -> Vec<String> {
+        let vips = self.found.vips().into_iter();
+        let expire = |vip: String| {
+            let expired =
+                self.change_found(&vip, |found, rules, _| found.handle_timeout(now_ns, rules));
+            expired.err().map(|error| format!("{vip}: {error}"))
+        };
+        vips.filter_map(expire).collect()
+    }
+
+    /// Changes what was found of a VIP, and brings it into force; or leaves all as it was.
+    fn change_found(
+        &mut self,
+        vip: &str,
+        change: impl FnOnce(&mut FoundReals, &Discover, usize) -> bool,
+    ) -> Result<(), EngineError> {
+        let Some(change) = self.found.change(&self.file, vip, change) else {
+            return Ok(());
+        };
+        match self.take_found(&change) {
+            Ok(by_hand) => {
+                (self.file, self.by_hand) = (change.file, by_hand);
+                self.tell_fleet();
+                Ok(())
+            }
+            Err(error) => {
+                self.found.take_back(change);
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts such a change in force; what is set by hand then.
+    fn take_found(&mut self, change: &FoundChange) -> Result<ByHand, EngineError> {
+        let (over, by_hand) = self.in_force(&change.file, &self.by_hand)?;
+        // A fleet's API adds and removes nothing.
+        let config = match self.fleet {
+            Some(_) => over,
+            None => change.within(self.config.clone(), &over),
+        };
+        self.replace(config)?;
+        Ok(by_hand)
+    }
+
     /// The VIP at work of this name, or of this `address:port[/protocol]`.
     pub fn pool(&self, vip: &str) -> Result<&Pool, EngineError> {
         let at = self.find_vip(vip)?;
@@ -556,4 +768,25 @@ fn log_changes(changes: &[Change]) {
     if rest > 0 {
         info!("and {} more", plural(rest, "change"));
     }
+}
+
+/// The reals that their checks find to be down.
+fn down_reals(pools: &[Pool], checks: &HashMap<RealId, Check>) -> Vec<Down> {
+    let is_down = |id| {
+        let check: Option<&Check> = checks.get(&id);
+        check.is_some_and(|check| check.state() == HealthState::Down)
+    };
+    let probed = pools.iter().filter(|pool| pool.vip().health.is_some());
+    let members = probed.flat_map(|pool| {
+        let vip = pool.vip();
+        pool.members()
+            .map(move |(real, member)| (vip, real, member))
+    });
+    members
+        .filter(|(_, _, member)| is_down(member.id))
+        .map(|(vip, real, _)| Down {
+            vip: vip.endpoint(),
+            real: real.address,
+        })
+        .collect()
 }

@@ -20,8 +20,7 @@ use causeway_dataplane::{
 };
 use causeway_netio::{Gateway, Gateways, NextHop, OuterSource};
 
-use super::cookies::{CookiePlane, Ids};
-use super::plane::{DataPlane, Draining, Found, Resolve, Route, SweptFlows};
+use super::plane::{CookiePlane, DataPlane, Draining, Found, Ids, Resolve, Route, SweptFlows};
 use crate::config::{HashKey, MacAddress};
 
 /// What the fake holds; tests read and write it while the engine runs.

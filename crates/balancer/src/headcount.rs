@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How many members of a pool are not as most are.
 
-use super::health::is_counted;
-use super::pool::configured;
 use super::pool_member::PoolMember;
 use crate::config::{RealConfig, VipConfig};
 
@@ -30,14 +28,14 @@ impl Headcount {
         };
         let takes = |real: &RealConfig, member: &PoolMember| {
             let fit = member.fit && !member.waits;
-            fit && configured(real) > 0.0 && !vip.is_reserved(real)
+            fit && real.configured_weight() > 0.0 && !vip.is_reserved(real)
         };
         Self {
             others_take: members().any(|(real, member)| takes(real, member)),
             unfit: count(&|_, member| !member.fit || member.waits),
             warming: count(&|_, member| member.warms_ns > 0),
             draining: count(&|real, _| !real.is_wanted()),
-            counted: count(&|real, _| is_counted(real)),
+            counted: count(&|real, _| real.is_counted()),
         }
     }
 }

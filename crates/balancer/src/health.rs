@@ -13,9 +13,8 @@ use tracing::{info, warn};
 
 use super::engine::Engine;
 use super::loads;
-use super::pool::{Pool, configured};
-use super::state_dir::Down;
-use crate::config::{Health, ProbeConfig, ProbeTo, Protocol, RealConfig, RealRole};
+use super::pool::Pool;
+use crate::config::{Health, ProbeConfig, ProbeTo, Protocol, RealConfig};
 
 /// Clients have at least so long to send something.
 const WINDOW_MIN_NS: u64 = 2_000_000_000;
@@ -172,7 +171,7 @@ impl Engine {
             return pool.counted();
         }
         let is_up = |id| self.health(id) == Some(HealthState::Up);
-        let members = pool.members().filter(|(real, _)| is_counted(real));
+        let members = pool.members().filter(|(real, _)| real.is_counted());
         members.filter(|(_, member)| is_up(member.id)).count()
     }
 
@@ -185,7 +184,7 @@ impl Engine {
             let state = self.health(id);
             state.is_none_or(|state| state == HealthState::Unknown)
         };
-        let members = pool.members().filter(|(real, _)| is_counted(real));
+        let members = pool.members().filter(|(real, _)| real.is_counted());
         members.filter(|(_, member)| is_unknown(member.id)).count()
     }
 
@@ -206,7 +205,7 @@ impl Engine {
         let mut waiting = HashSet::new();
         for pool in &self.pools {
             if let Some(health) = &pool.vip().health {
-                let members = pool.members().filter(|(real, _)| is_probed(real));
+                let members = pool.members().filter(|(real, _)| real.is_probed());
                 for (_, member) in members {
                     wanted.insert(member.id, health);
                     waiting.extend(member.waits.then_some(member.id));
@@ -248,7 +247,8 @@ impl Engine {
     /// The first step of that, for some pools: with many reals it takes long. Whether members are fit now
     /// that were not, or the other way round.
     fn judge_members(&mut self, pools: Range<usize>) -> bool {
-        self.tell_votes(pools.clone());
+        self.peers
+            .tell_votes(&self.pools[pools.clone()], &self.checks);
         let mut changed = false;
         for pool in &mut self.pools[pools] {
             if pool.vip().health.is_none() && pool.all_fit() {
@@ -310,11 +310,6 @@ impl Engine {
     }
 }
 
-/// One that serves when all others are down is asked nothing: it is there or not.
-pub(super) fn is_probed(real: &RealConfig) -> bool {
-    !real.maintenance && real.role != RealRole::Sorry
-}
-
 /// What is known of a real before it is probed.
 fn first_check(health: &Health, now_ns: u64, id: RealId, begins_down: bool) -> Check {
     let check = Check::new(health.params, now_ns, u64::from(id));
@@ -324,15 +319,10 @@ fn first_check(health: &Health, now_ns: u64, id: RealId, begins_down: bool) -> C
     }
 }
 
-/// Whether a real counts for what its VIP needs, when it is up.
-pub(super) fn is_counted(real: &RealConfig) -> bool {
-    real.is_wanted() && real.weight > 0 && real.role != RealRole::Sorry
-}
-
 /// Whether a pool has a real that is not down and takes what those leave that are. Where none does,
 /// all are tried.
 pub(super) fn serves(pool: &Pool) -> bool {
-    let takes = |real: &RealConfig| configured(real) > 0.0 && !pool.vip().is_reserved(real);
+    let takes = |real: &RealConfig| real.configured_weight() > 0.0 && !pool.vip().is_reserved(real);
     let mut members = pool.members();
     members.any(|(real, member)| member.fit && takes(real))
 }
@@ -343,25 +333,4 @@ fn down_beside_others(pools: &[Pool]) -> HashSet<RealId> {
     let pools = pools.filter(|pool| !pool.all_fit() && serves(pool));
     let down = pools.flat_map(Pool::members).filter(|(_, of)| !of.fit);
     down.map(|(_, member)| member.id).collect()
-}
-
-/// The reals that their checks find to be down.
-pub(super) fn down_reals(pools: &[Pool], checks: &HashMap<RealId, Check>) -> Vec<Down> {
-    let is_down = |id| {
-        let check: Option<&Check> = checks.get(&id);
-        check.is_some_and(|check| check.state() == HealthState::Down)
-    };
-    let probed = pools.iter().filter(|pool| pool.vip().health.is_some());
-    let members = probed.flat_map(|pool| {
-        let vip = pool.vip();
-        pool.members()
-            .map(move |(real, member)| (vip, real, member))
-    });
-    members
-        .filter(|(_, _, member)| is_down(member.id))
-        .map(|(vip, real, _)| Down {
-            vip: vip.endpoint(),
-            real: real.address,
-        })
-        .collect()
 }

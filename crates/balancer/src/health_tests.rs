@@ -842,8 +842,7 @@ fn a_real_that_is_added_waits_for_its_first_probe() {
         // Whatever comes before its first probe is sent.
         bench.engine.apply_health();
         assert_eq!(share_of(&bench, 4), 0.0);
-        let explained =
-            super::decisions::explain(&bench.engine, "web", "10.0.0.5").expect("a real");
+        let explained = super::explain::explain(&bench.engine, "web", "10.0.0.5").expect("a real");
         assert_eq!(explained.state, "waits for its first probe");
         // At once, and one that succeeds is enough.
         bench.now.monotonic_ns += 50 * MS;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::balancer::Move;
-use causeway_core::control::Sampling;
+use causeway_core::control::{MeasuredInterval, Sampling};
 use causeway_core::hist::Histogram;
+use causeway_core::peer::{DRAW, RealOfAll};
 use causeway_dataplane::{RealId, RealStats};
 use tracing::{debug, info};
 
@@ -14,10 +15,10 @@ use super::engine::Engine;
 use super::plane::Draining;
 use super::pool::{self, Pool};
 use super::pool_member::Epoch;
-use super::real_counters::{self, RealCounters};
-use super::timeline::{STEP_NS, Standing};
+use super::real_counters::RealCounters;
+use super::timeline::Standing;
 use super::visits::Looks;
-use super::{health, latency_source, loads, rings, timeline};
+use super::{health, latency_source, loads, samples, timeline};
 use crate::config::Control;
 
 /// How long a UDP flow stays on a real that is down while others are not, at most.
@@ -27,19 +28,8 @@ pub(super) const UDP_DOWN: Duration = Duration::from_secs(10);
 const MOVES_MAX: usize = 1000;
 /// Epochs that are remembered over all reals: about 300 MB.
 const EPOCHS_MAX: usize = 4 << 20;
-/// How often histograms are read, and how long a window of percentiles is.
-const HISTOGRAM_NS: u64 = 1_000_000_000;
-const WINDOW_NS: u64 = 10_000_000_000;
 /// Changes of weight below this part of the configured weight are not recorded.
 const MOVE_MIN: f64 = 0.001;
-
-/// What each turn of a round does beside its looks.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Round {
-    histograms: bool,
-    rotate: bool,
-    step: bool,
-}
 
 impl Engine {
     /// Ends an interval at `now`: reads counters, lets the controllers decide,
@@ -68,7 +58,7 @@ impl Engine {
             .plane
             .real_stats(&self.due_reals().collect::<Vec<_>>())?;
         if looks.begins {
-            self.begin_round(now.monotonic_ns);
+            self.round.begin(now.monotonic_ns);
         }
         self.read_histograms()?;
         // An interval that could not be read is part of the next one.
@@ -92,6 +82,34 @@ impl Engine {
         self.set_rings()
     }
 
+    /// Chooses the VIPs that an interval looks at: those with packets lately, and those whose
+    /// weights move without any; of more than a turn is for, those whose turn it is.
+    fn choose(&mut self, now_ns: u64, interval_ns: u64) -> anyhow::Result<Looks> {
+        // Other balancers are told of each real in each interval.
+        let tells_others = self.peers.link().is_some();
+        let all = tells_others || self.turns.are_few(self.reals);
+        let totals = match all {
+            true => Vec::new(),
+            false => self.plane.vip_totals()?,
+        };
+        let mut reals = 0;
+        for pool in &mut self.pools {
+            if let Ok(at) = totals.binary_search_by_key(&pool.id(), |(id, _)| *id) {
+                let packets = totals[at].1.packets;
+                pool.visits.handle_packets(now_ns, interval_ns, packets);
+            }
+            let wanted = all || pool.moves_without_packets();
+            if pool.visits.choose(now_ns, interval_ns, wanted) {
+                reals += pool.vip().reals.len();
+            }
+        }
+        let vips = self.pools.iter_mut().map(|pool| {
+            let reals = pool.vip().reals.len();
+            (&mut pool.visits, reals)
+        });
+        Ok(self.turns.choose(reals, tells_others, vips))
+    }
+
     /// Has counters for the reals that the interval looks at. Those that have none had no packet.
     fn count_due(&mut self) -> anyhow::Result<()> {
         let new = self.due_reals();
@@ -112,9 +130,30 @@ impl Engine {
 
     /// Gives the data plane the rings that it lacks.
     pub(super) fn set_rings(&mut self) -> anyhow::Result<()> {
-        let (rings, slots) = rings::set_stale(self.plane.as_mut(), &mut self.pools)?;
-        self.rings_set.0 += rings;
-        self.rings_set.1 += slots;
+        let stale = self.pools.iter().filter(|pool| pool.ring_is_stale());
+        let rings: Vec<_> = stale.map(Pool::stale_rings).collect();
+        if !rings.is_empty() {
+            self.plane.set_rings(&rings)?;
+        }
+        for pool in &mut self.pools {
+            if !pool.ring_is_stale() {
+                pool.ring_is_known();
+                continue;
+            }
+            let sources = pool.source_rings();
+            if !sources.is_empty() {
+                self.plane.set_sources(pool.id(), &sources)?;
+            }
+            pool.ring_is_set();
+            if pool.begins_anew() {
+                self.plane.set_turn(pool.id(), 0)?;
+            }
+        }
+        self.rings_set.0 += rings.len() as u64;
+        self.rings_set.1 += rings
+            .iter()
+            .map(|rings| rings.ring.len() as u64)
+            .sum::<u64>();
         Ok(())
     }
 
@@ -169,29 +208,8 @@ impl Engine {
         }
     }
 
-    /// Settles what each turn of a round does beside its looks: reads histograms, of which a window
-    /// may begin, and ends a step of the timelines.
-    fn begin_round(&mut self, now_ns: u64) {
-        let is_time = |last_ns: u64, after_ns| now_ns.saturating_sub(last_ns) >= after_ns;
-        let histograms = is_time(self.last_histograms_ns, HISTOGRAM_NS);
-        let rotate = histograms && is_time(self.last_window_ns, WINDOW_NS);
-        let is_step = self.last_step_ns.is_none_or(|ns| is_time(ns, STEP_NS));
-        if histograms {
-            self.last_histograms_ns = now_ns;
-        }
-        if rotate {
-            self.last_window_ns = now_ns;
-        }
-        self.round = Round {
-            histograms,
-            rotate,
-            // Its histograms are of now.
-            step: histograms && is_step,
-        };
-    }
-
     fn read_histograms(&mut self) -> anyhow::Result<()> {
-        if !self.round.histograms {
+        if !self.round.reads_histograms() {
             return Ok(());
         }
         let histograms: Vec<_> = self
@@ -203,7 +221,7 @@ impl Engine {
                 continue;
             };
             counters.observe_histogram(histogram);
-            if self.round.rotate {
+            if self.round.begins_window() {
                 counters.rotate();
             }
         }
@@ -223,7 +241,7 @@ impl Engine {
                 };
                 let delta = counters.delta();
                 let latencies = delta.latencies();
-                let tally = real_counters::tally(delta);
+                let tally = samples::tally(delta);
                 let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
                 let epoch = Epoch {
                     start,
@@ -233,8 +251,8 @@ impl Engine {
                     requests: narrow(delta.requests),
                     opened: narrow(delta.conns_opened),
                     active: narrow(counters.active(now.monotonic_ns)),
-                    quality: real_counters::grade(&tally),
-                    configured: pool::configured(real),
+                    quality: samples::grade(&tally),
+                    configured: real.configured_weight(),
                     weight: member.weight,
                 };
                 member.past_mut().record(epoch, keep);
@@ -244,7 +262,7 @@ impl Engine {
 
     /// Ends a step of the timelines if it is time.
     fn step(&mut self, now: Moment, looks: Looks) {
-        if !self.round.step {
+        if !self.round.ends_step() {
             return;
         }
         if looks.begins {
@@ -252,9 +270,8 @@ impl Engine {
             if let Ok(verdicts) = self.plane.verdicts() {
                 self.drops.end(now, verdicts);
             }
-            // The first one begins now.
-            self.round.step = self.last_step_ns.replace(now.monotonic_ns).is_some();
-            if !self.round.step {
+            self.round.begin_step(now.monotonic_ns);
+            if !self.round.ends_step() {
                 return;
             }
         }
@@ -263,7 +280,7 @@ impl Engine {
         for (real, member) in due.flat_map(Pool::members) {
             if let Some(counters) = self.counters.get_mut(member.id) {
                 let standing = Standing {
-                    configured: pool::configured(real),
+                    configured: real.configured_weight(),
                     weight: member.weight,
                     state: pool::state(real, member),
                     active: counters.active(now.monotonic_ns),
@@ -313,8 +330,36 @@ impl Engine {
         Ok(())
     }
 
+    /// What an interval has brought of the reals of each pool that is due, at all balancers of
+    /// them. With other balancers all are due.
+    fn measured(&mut self, now_ns: u64) -> Vec<Vec<MeasuredInterval>> {
+        let due = self.pools.iter().filter(|pool| pool.visits.is_due());
+        let measured = due.map(|pool| {
+            let members = pool.members();
+            let each = members.map(|(_, member)| self.counters.get(member.id));
+            each.map(|of| of.map(RealCounters::measured).unwrap_or_default())
+                .collect()
+        });
+        let mut measured: Vec<Vec<MeasuredInterval>> = measured.collect();
+        let (pools, checks) = (&self.pools, &mut self.checks);
+        let Some(of_all) = self.peers.exchange(now_ns, pools, checks, &measured) else {
+            return measured;
+        };
+        self.apply_health();
+        let mut of_all = of_all.iter();
+        for (pool, measured) in self.pools.iter_mut().zip(&mut measured) {
+            let of_all: Vec<&RealOfAll> = of_all.by_ref().take(measured.len()).collect();
+            for (measured, of_all) in measured.iter_mut().zip(&of_all) {
+                *measured = of_all.measured;
+            }
+            let weights: Vec<Option<f64>> = of_all.iter().map(|of| of.weight).collect();
+            pool.draw(&weights, DRAW);
+        }
+        measured
+    }
+
     fn decide(&mut self, now: Moment) {
-        let measured = self.measured(now);
+        let measured = self.measured(now.monotonic_ns);
         let due = self.pools.iter_mut().filter(|pool| pool.visits.is_due());
         for (pool, measured) in due.zip(measured) {
             let readings = latency_source::readings(

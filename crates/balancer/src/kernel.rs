@@ -9,19 +9,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use causeway_core::control::Sampling;
+use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::probe::ProbeEgress;
 use causeway_dataplane::{
-    FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId, RealStats,
-    Repairs, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
+    CookieTotals, DataPlaneError, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms,
+    Picking, Real, RealId, RealStats, Repairs, SourceRing, Started, Vip, VipId, VipOptions,
+    VipRings, possible_cpus,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
+use causeway_service::config::plural;
 use causeway_service::random;
 use tracing::{info, warn};
 
-use super::engine::GATEWAY_TIMEOUT;
-use super::plane::{DataPlane, Draining, Found, Resolve, Route, SweptFlows};
+use super::next_hop::GATEWAY_TIMEOUT;
+use super::plane::{CookiePlane, DataPlane, Draining, Found, Ids, Resolve, Route, SweptFlows};
+use super::rings;
 use super::slots::ConnectionSlots;
 use crate::config::{BalancerConfig, GueChecksum, HashKey};
 
@@ -163,6 +169,53 @@ fn choose_hash_key(balancer: &LoadBalancer, wanted: Option<HashKey>) -> anyhow::
 fn random_key() -> anyhow::Result<[u64; 2]> {
     let whole = u128::from_ne_bytes(random()?);
     Ok([whole as u64, (whole >> 64) as u64])
+}
+
+impl CookiePlane for KernelPlane {
+    fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()> {
+        Ok(self.balancer.set_cookie_keys(keys)?)
+    }
+
+    fn set_cookie_format(
+        &mut self,
+        vip: VipId,
+        format: Option<&CookieLayout>,
+    ) -> anyhow::Result<()> {
+        Ok(self.balancer.set_cookies(vip, format)?)
+    }
+
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[CidRoute]) -> anyhow::Result<()> {
+        Ok(self.balancer.set_quic_ids(vip, routes)?)
+    }
+
+    fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids> {
+        let ids = self.balancer.cookie_ids(vip)?.into_iter();
+        Ok(Ids {
+            now_s: causeway_netio::monotonic_ns() / 1_000_000_000,
+            held: ids
+                .map(|id| {
+                    let held = Held {
+                        id: id.id,
+                        address: id.address,
+                        freed_s: (id.freed_s != 0).then_some(id.freed_s.into()),
+                    };
+                    (held, id.real)
+                })
+                .collect(),
+        })
+    }
+
+    fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()> {
+        Ok(self.balancer.set_cookie_id(vip, id, real)?)
+    }
+
+    fn hash_key(&self) -> anyhow::Result<HashKey> {
+        Ok(HashKey(self.balancer.hash_key()?))
+    }
+
+    fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>> {
+        Ok(self.balancer.cookie_counts()?)
+    }
 }
 
 impl DataPlane for KernelPlane {
@@ -389,6 +442,33 @@ fn source_v6(address: Ipv6Addr, length: u8) -> OuterSource<Ipv6Addr> {
         address,
         entropy_bits: (128 - length).min(32),
     }
+}
+
+/// The kernel's memory that the data plane of a configuration takes on this machine: bytes, and one
+/// line for people.
+pub fn memory(config: &BalancerConfig) -> Result<(u64, String), DataPlaneError> {
+    let cpus = possible_cpus()?;
+    let memory = config.data_plane().memory(cpus)?;
+    let rings = config
+        .vips
+        .iter()
+        .map(|vip| rings::bytes_at_most(vip))
+        .sum();
+    let shown = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let sentence = format!(
+        "{} MiB of the kernel's memory: flow table {}, connection slots {}, VIPs {}, cookies {}, reals {}, histograms {}, rings at most {}, other {} ({})",
+        shown(memory.total() + rings),
+        shown(memory.flows),
+        shown(memory.connections),
+        shown(memory.vips),
+        shown(memory.cookies),
+        shown(memory.reals),
+        shown(memory.histograms),
+        shown(rings),
+        shown(memory.fixed),
+        plural(cpus as usize, "possible CPU"),
+    );
+    Ok((memory.total() + rings, sentence))
 }
 
 #[cfg(test)]

@@ -13,105 +13,14 @@ use causeway_core::control::{MeasuredInterval, Reading};
 use tracing::{info, warn};
 
 use super::agent_reports::AgentReports;
+use super::latency_in_force::{BY_AGENT, BY_GRADE, BY_PATH, InForce};
 use super::pool::Pool;
-use crate::config::{Control, LatencySource, VipConfig};
+use crate::config::{Control, LatencySource};
 
-/// Time over which shares of samples are taken, where that brings enough of them.
-const COVERAGE_NS: f64 = 10e9;
-/// Samples below which shares say nothing: if fewer come in that time, shares are of about this
-/// many.
-const COVERAGE_SAMPLES: f64 = 20.0;
-/// The shares of samples with a known path below which a VIP goes by responses, and from
-/// which on by its servers again.
-const BY_PATH: Bar = Bar {
-    leaves: 0.25,
-    returns: 0.5,
-};
-/// The shares of samples graded better than low below which those graded low count, too, and
-/// from which on they do not.
-const BY_GRADE: Bar = Bar {
-    leaves: 0.05,
-    returns: 0.1,
-};
-
-/// The shares of transactions that agents could time below which a VIP goes by packets, and
-/// from which on by agents again.
-const BY_AGENT: Bar = BY_GRADE;
 /// How long after responses the reports of agents show most of them: the slot in which they are counted,
 /// 250 ms unless configured otherwise, and 100 ms after its end. The last one of a client that does not
 /// ask again is reported up to 3 s late; meanwhile that clients acknowledge responses ends a silence.
 const TOLD_LATE_NS: u64 = 1_000_000_000;
-
-/// What a controller goes by, and for how long it had to do without what it should.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct InForce {
-    /// What the last interval went by.
-    pub(crate) source: LatencySource,
-    /// Intervals that went by another one than the configuration says.
-    pub(crate) fallbacks: u64,
-    /// Whether samples graded low count, for want of better ones, and in how many intervals
-    /// they did.
-    pub(crate) takes_low: bool,
-    pub(crate) low_intervals: u64,
-    by_path: Coverage,
-    by_grade: Coverage,
-    by_agent: Coverage,
-}
-
-impl InForce {
-    /// What a VIP begins with.
-    pub(crate) fn of(vip: &VipConfig) -> Self {
-        Self {
-            source: match vip.latency {
-                LatencySource::Response => LatencySource::Response,
-                // Until agents have reported something.
-                LatencySource::Server | LatencySource::Client | LatencySource::Agent => {
-                    LatencySource::Server
-                }
-            },
-            fallbacks: 0,
-            takes_low: false,
-            low_intervals: 0,
-            by_path: Coverage::default(),
-            by_grade: Coverage::default(),
-            by_agent: Coverage::default(),
-        }
-    }
-}
-
-/// Recent samples, and those of them of which something is known.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Coverage {
-    known: f64,
-    all: f64,
-}
-
-/// Shares from which on a coverage suffices no longer, and does again.
-struct Bar {
-    leaves: f64,
-    returns: f64,
-}
-
-impl Coverage {
-    /// After an interval with this many samples, doubled.
-    fn after(self, known_halves: f64, all_halves: f64, interval_ns: u64) -> Self {
-        let enough = (COVERAGE_SAMPLES / self.all).min(1.0);
-        let kept = (-(interval_ns as f64) / COVERAGE_NS).exp().max(enough);
-        Self {
-            known: self.known * kept + known_halves / 2.0,
-            all: self.all * kept + all_halves / 2.0,
-        }
-    }
-
-    /// Whether it suffices, as it did or not `before`.
-    fn suffices(self, before: bool, bar: &Bar) -> bool {
-        if self.all < COVERAGE_SAMPLES {
-            return before;
-        }
-        let least = if before { bar.leaves } else { bar.returns };
-        self.known >= least * self.all
-    }
-}
 
 /// What a VIP's controller goes by in this interval. If the agents of all reals that get new
 /// connections report, and the VIP wants that, it is the latency of clients, or what servers took;
@@ -165,8 +74,7 @@ pub(crate) fn readings(
         of_all(&|of| of.count + of.overlapping),
         interval_ns,
     );
-    let timed =
-        by_agent.all < COVERAGE_SAMPLES || by_agent.suffices(before.source.is_told(), &BY_AGENT);
+    let timed = by_agent.is_small() || by_agent.suffices(before.source.is_told(), &BY_AGENT);
     let source = match (&told, silent) {
         (Some(_), None) if timed => wanted,
         _ => by_packets,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use causeway_core::agent_report::{AgentReport, Body, Boot, ServerTimes, ServiceLatency};
 
-use super::decisions;
+use super::explain;
 use super::tests::{Bench, MS, WEB, config, report_keys};
 
 const KEY: &str = "77777777777777777777777777777777";
@@ -93,7 +93,7 @@ impl Told {
 
     /// Word and figure of the last decision about the first real, fallbacks so far.
     fn last(&self) -> (String, f64, u64) {
-        let explained = decisions::explain(&self.bench.engine, "web", REALS[0]).unwrap();
+        let explained = explain::explain(&self.bench.engine, "web", REALS[0]).unwrap();
         let last = explained.decisions.last().unwrap();
         (
             last.latency_kind.clone(),
@@ -191,7 +191,7 @@ fn a_page_of_a_quiet_real_is_no_silence_before_its_agent_can_report_it() {
     let report = told.report(REALS[0], 0.05);
     told.bench.hear(&report, &report_keys(KEY));
     told.bench.run(7, &[]);
-    let explained = decisions::explain(&told.bench.engine, "web", REALS[0]).unwrap();
+    let explained = explain::explain(&told.bench.engine, "web", REALS[0]).unwrap();
     let reasons: Vec<&str> = explained
         .decisions
         .iter()
@@ -341,7 +341,7 @@ fn behind_a_path(bench: &mut Bench, seconds: usize, servers_ms: [f64; 4], seen: 
 }
 
 fn explained(bench: &Bench) -> causeway_api::balancer::Explanation {
-    decisions::explain(&bench.engine, "web", REALS[0]).unwrap()
+    explain::explain(&bench.engine, "web", REALS[0]).unwrap()
 }
 
 fn first_share(bench: &Bench) -> f64 {

@@ -14,6 +14,7 @@ mod announce;
 mod api;
 #[cfg(test)]
 mod api_tests;
+mod attachment;
 mod by_hand;
 #[cfg(test)]
 mod change_tests;
@@ -24,18 +25,20 @@ mod cookies_tests;
 mod decisions;
 mod discovery;
 pub mod engine;
+mod error;
+mod explain;
 #[cfg(test)]
 mod fake;
 mod fleet;
+mod found;
 mod headcount;
 mod health;
 #[cfg(test)]
 mod health_tests;
-mod held_vips;
-mod hold;
 mod interval;
 mod joins;
 pub mod kernel;
+mod latency_in_force;
 mod latency_source;
 #[cfg(test)]
 mod latency_source_tests;
@@ -61,22 +64,23 @@ mod report;
 mod ring_in_force;
 mod rings;
 mod run;
+mod samples;
 mod serve;
 #[cfg(test)]
 mod serve_tests;
 mod shared;
 pub mod slots;
 pub mod state_dir;
-mod streamed;
 mod sync;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod vips_on_host;
 mod visits;
 mod worker;
 
 pub use api::openapi;
 pub use config::BalancerConfig;
-pub use held_vips::held_vips;
-pub use real_counters::GRADED_WINDOW;
 pub use run::{LoadedConfig, in_force, load, run, unload};
+pub use samples::GRADED_WINDOW;
+pub use vips_on_host::vips_on_host;

@@ -12,7 +12,7 @@ async fn an_answer_in_parts_is_whole() {
     let text = many().replacen("10.0.9.4\" }", "10.0.9.4\", drain = true }", 1);
     let daemon = Daemon::new(&text);
     let whole = daemon.get("/v1/vips").await;
-    daemon.shared.engine().few = 25;
+    daemon.shared.engine().turns.set_few(25);
     assert_eq!(daemon.get("/v1/vips").await, whole);
     let stats = daemon.get("/v1/stats").await;
     assert_eq!(stats["vips"], whole);

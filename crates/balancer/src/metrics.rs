@@ -41,7 +41,7 @@ pub(crate) struct Page {
     reloads: Reloads,
     announce_up: Option<bool>,
     state_kept: bool,
-    is_held: bool,
+    is_attached: bool,
     /// When each was made.
     overrides: Vec<u64>,
     agreement: Agreement,
@@ -121,7 +121,7 @@ impl Page {
             reloads: engine.reloads(),
             announce_up: engine.announce_up(),
             state_kept,
-            is_held: engine.hold_error().is_none(),
+            is_attached: engine.attachment().error().is_none(),
             overrides: engine.overrides().iter().map(|of| of.since_ns).collect(),
             agreement,
             fleet: engine.fleet.as_ref().map(|fleet| fleet.view.clone()),
@@ -166,7 +166,7 @@ impl Page {
                 "data_plane_up",
                 "Whether the program is pinned with its tables, and on an interface that is up",
                 None,
-                flag(self.is_held),
+                flag(self.is_attached),
             ),
             (
                 "state_kept",

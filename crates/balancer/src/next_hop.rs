@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watches the next hops: the data plane sends past the kernel, and would go on sending to a
-//! router that is gone.
+//! The way to the reals, and its next hops as the last look found them: the data plane sends past
+//! the kernel, and would go on sending to a router that is gone.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,62 +12,87 @@ use causeway_netio::{Gateway, NextHop};
 use causeway_service::config::plural;
 use tracing::{info, warn};
 
-use super::engine::Engine;
-use super::plane::{Found, Route};
-use super::shared::Shared;
-use crate::config::{MacAddress, SharedVip, encapsulated_reals};
+use super::plane::{DataPlane, Found, Resolve, Route};
+use crate::config::{BalancerConfig, MacAddress};
 
-/// From one look to the next: a router that has another MAC address is followed within three
-/// of them and the kernel's own probes.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a look waits for a gateway to answer with its MAC address.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the default route's neighbour may take to answer when it is new.
+pub(crate) const GATEWAY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Looks again and again.
-#[derive(Default)]
-pub(crate) struct NextHopWatch {
-    /// The VIPs at the last look, and what was gathered of them.
-    vips: Vec<SharedVip>,
-    reals: Vec<IpAddr>,
+/// A way to the reals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// What was wanted.
+    pub route: Route,
+    /// What was found for it.
+    pub next_hop: NextHop,
 }
 
-impl NextHopWatch {
-    /// Looks once, without holding the engine meanwhile.
-    pub(crate) fn look(&mut self, shared: &Shared) {
-        let (route, vips, resolver) = {
-            let engine = shared.engine();
-            let Some(way) = &engine.way else {
-                return;
-            };
-            let vips = engine.config.vips.clone();
-            (way.route.clone(), vips, engine.plane.resolver())
-        };
-        if vips != self.vips {
-            self.reals = encapsulated_reals(&vips);
-            self.vips = vips;
-        }
-        let found = resolver.look(&route, &self.reals, TIMEOUT);
-        shared
-            .engine()
-            .take_look(&route, &self.reals, found, Moment::now());
+/// The way in force, one that the next change may want, and what looks have found.
+#[derive(Debug, Default)]
+pub struct NextHops {
+    /// `None` before the first configuration.
+    way: Option<Way>,
+    offered: Option<Way>,
+    views: Vec<NextHopView>,
+    /// Reals on the link itself.
+    on_link: HashSet<IpAddr>,
+}
+
+impl NextHops {
+    /// The way in force; `None` before the first configuration.
+    pub(crate) fn way(&self) -> Option<&Way> {
+        self.way.as_ref()
     }
-}
 
-impl Engine {
-    /// How the next hops stood at the last look.
-    pub fn next_hops(&self) -> &[NextHopView] {
-        &self.next_hops
+    /// Whether the way for `route` is in force.
+    pub(crate) fn has_way(&self, route: &Route) -> bool {
+        self.way.as_ref().is_some_and(|way| way.route == *route)
+    }
+
+    /// Takes a way that was found while the engine was not locked.
+    pub(crate) fn offer(&mut self, way: Way) {
+        self.offered = Some(way);
+    }
+
+    /// The way for `config`, if it is another than that in force: the one that was offered, or what a
+    /// look finds.
+    pub(crate) fn find(
+        &mut self,
+        config: &BalancerConfig,
+        resolver: &dyn Resolve,
+    ) -> anyhow::Result<Option<Way>> {
+        let route = Route::of(config);
+        if self.has_way(&route) {
+            return Ok(None);
+        }
+        if let Some(way) = self.offered.take_if(|way| way.route == route) {
+            return Ok(Some(way));
+        }
+        let reals = config.encapsulated_reals();
+        let next_hop = resolver.look(&route, &reals, GATEWAY_TIMEOUT)?.next_hop?;
+        Ok(Some(Way { route, next_hop }))
+    }
+
+    /// Takes the way that the data plane has from now on.
+    pub(crate) fn set_way(&mut self, way: Way) {
+        self.way = Some(way);
+    }
+
+    /// How they stood at the last look.
+    pub fn views(&self) -> &[NextHopView] {
+        &self.views
     }
 
     /// Whether a real is on the link itself, and its packets go to the gateway all the same.
-    pub(super) fn goes_by_gateway(&self, real: IpAddr) -> bool {
+    pub(crate) fn goes_by_gateway(&self, real: IpAddr) -> bool {
         self.on_link.contains(&real)
     }
 
     /// Takes what a look for `route` has found, unless the way is another by now. A gateway
     /// that is silent keeps its last address.
-    pub(super) fn take_look(
+    pub(crate) fn take_look(
         &mut self,
+        plane: &mut dyn DataPlane,
         route: &Route,
         reals: &[IpAddr],
         found: anyhow::Result<Found>,
@@ -84,7 +110,7 @@ impl Engine {
             Ok(mut next_hop) => {
                 keep_silent(&mut next_hop, &way.next_hop);
                 if next_hop != way.next_hop {
-                    if let Err(error) = self.plane.set_next_hop(&next_hop) {
+                    if let Err(error) = plane.set_next_hop(&next_hop) {
                         warn!("the next hop has changed, and cannot be set: {error:#}");
                         return;
                     }
@@ -132,14 +158,14 @@ impl Engine {
         });
         let mut views: Vec<NextHopView> = views.collect();
         for view in &mut views {
-            let mut former = self.next_hops.iter();
+            let mut former = self.views.iter();
             let former = former.find(|former| former.family == view.family);
             if let Some(former) = former.filter(|former| former.state == view.state) {
                 view.since_monotonic_ns = former.since_monotonic_ns;
             }
             tell(former, view, fault.as_deref());
         }
-        self.next_hops = views;
+        self.views = views;
         self.on_link = gateways.on_link.into_iter().collect();
     }
 }

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -20,19 +19,20 @@ use causeway_core::agent_report::{Boot, DATAGRAM_MAX, Reception};
 use causeway_core::control::MeasuredInterval;
 use causeway_core::cookie::CookieKey;
 use causeway_core::health::{self, Check, HealthState, PROBERS, Votes};
-use causeway_core::peer::{DRAW, PeerExchange, RealInterval, RealName, RealOfAll, real_name};
+use causeway_core::peer::{PeerExchange, RealInterval, RealName, RealOfAll, real_name};
 use causeway_dataplane::RealId;
 use tracing::{info, warn};
 
-use super::engine::Engine;
 use super::pool::Pool;
-use super::real_counters::RealCounters;
 use crate::config::{PeersConfig, RealConfig, VipConfig};
 
 /// From one round of datagrams to the next.
 const ROUND: Duration = Duration::from_millis(100);
 /// Pause after an error, so that a lasting one does not keep a core busy.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// What this balancer's probes have found, by real.
+type Checks = HashMap<RealId, Check>;
 
 /// One member's end of the exchange; clones share it.
 #[derive(Debug, Clone)]
@@ -171,42 +171,36 @@ impl PeerSteering {
     }
 }
 
-impl Engine {
-    /// What an interval has brought of the reals of each pool that is due, at all balancers of
-    /// them. With other balancers all are due.
-    pub(super) fn measured(&mut self, now: Moment) -> Vec<Vec<MeasuredInterval>> {
-        let due = self.pools.iter().filter(|pool| pool.visits.is_due());
-        let measured = due.map(|pool| {
-            let members = pool.members();
-            let each = members.map(|(_, member)| self.counters.get(member.id));
-            each.map(|of| of.map(RealCounters::measured).unwrap_or_default())
-                .collect()
-        });
-        let mut measured: Vec<Vec<MeasuredInterval>> = measured.collect();
-        let Some(link) = self.peers.link.clone() else {
-            return measured;
-        };
-        let intervals = self.intervals(&measured);
+impl PeerSteering {
+    /// Tells the others what an interval has brought of the reals of each pool, and takes what all
+    /// balancers of them have measured, in the same order; `None`: there are no others. Checks whose
+    /// duty passes to this balancer begin as the others find.
+    pub(super) fn exchange(
+        &mut self,
+        now_ns: u64,
+        pools: &[Pool],
+        checks: &mut Checks,
+        measured: &[Vec<MeasuredInterval>],
+    ) -> Option<Vec<RealOfAll>> {
+        let link = self.link.clone()?;
+        let intervals = self.intervals(pools, checks, measured);
         let (of_all, live) = {
             let mut exchange = link.exchange();
-            let of_all = exchange.interval(now.monotonic_ns, &intervals);
+            let of_all = exchange.interval(now_ns, &intervals);
             (of_all, exchange.live().collect::<Vec<IpAddr>>())
         };
-        self.take_votes(now.monotonic_ns, &link, live, &intervals, &of_all);
-        let mut of_all = of_all.iter();
-        for (pool, measured) in self.pools.iter_mut().zip(&mut measured) {
-            let of_all: Vec<&RealOfAll> = of_all.by_ref().take(measured.len()).collect();
-            for (measured, of_all) in measured.iter_mut().zip(&of_all) {
-                *measured = of_all.measured;
-            }
-            let weights: Vec<Option<f64>> = of_all.iter().map(|of| of.weight).collect();
-            pool.draw(&weights, DRAW);
-        }
-        measured
+        let own = link.0.own.ip();
+        self.take_votes(now_ns, (own, live), pools, checks, &intervals, &of_all);
+        Some(of_all)
     }
 
-    fn intervals(&self, measured: &[Vec<MeasuredInterval>]) -> Vec<RealInterval> {
-        let pools = self.pools.iter().zip(measured);
+    fn intervals(
+        &self,
+        pools: &[Pool],
+        checks: &Checks,
+        measured: &[Vec<MeasuredInterval>],
+    ) -> Vec<RealInterval> {
+        let pools = pools.iter().zip(measured);
         let of_pool = |(pool, measured): (&Pool, &Vec<MeasuredInterval>)| {
             let weights = pool.relative_weights();
             let members = pool.members().zip(measured).zip(weights);
@@ -214,7 +208,7 @@ impl Engine {
                 name: name_of(pool.vip(), real),
                 measured: *measured,
                 weight,
-                vote: self.vote(member.id),
+                vote: self.vote(member.id, checks),
             });
             intervals.collect::<Vec<_>>()
         };
@@ -222,9 +216,9 @@ impl Engine {
     }
 
     /// What this balancer finds of a real that it is to probe.
-    fn vote(&self, real: RealId) -> Option<bool> {
-        let known = self.peers.reals.get(&real);
-        let check = known.filter(|of| of.probes).and(self.checks.get(&real))?;
+    fn vote(&self, real: RealId, checks: &Checks) -> Option<bool> {
+        let known = self.reals.get(&real);
+        let check = known.filter(|of| of.probes).and(checks.get(&real))?;
         match check.state() {
             HealthState::Up => Some(true),
             HealthState::Down => Some(false),
@@ -236,30 +230,30 @@ impl Engine {
     fn take_votes(
         &mut self,
         now_ns: u64,
-        link: &PeerLink,
-        live: Vec<IpAddr>,
+        (own, live): (IpAddr, Vec<IpAddr>),
+        pools: &[Pool],
+        checks: &mut Checks,
         intervals: &[RealInterval],
         of_all: &[RealOfAll],
     ) {
-        tell_members(&self.peers.live, &live);
-        let same = self.peers.live == live;
-        self.peers.live = live;
-        let own = link.0.own.ip();
-        let mut former = std::mem::take(&mut self.peers.reals);
+        tell_members(&self.live, &live);
+        let same = self.live == live;
+        self.live = live;
+        let mut former = std::mem::take(&mut self.reals);
         let mut intervals = intervals.iter().zip(of_all);
-        for pool in &self.pools {
+        for pool in pools {
             for ((_, member), (interval, of_all)) in pool.members().zip(intervals.by_ref()) {
                 let before = former.remove(&member.id);
                 let probes = match before {
                     Some(before) if same => before.probes,
-                    _ => health::probes(own, self.peers.live.iter().copied(), interval.name),
+                    _ => health::probes(own, self.live.iter().copied(), interval.name),
                 };
                 let told = before.map_or(HealthState::Unknown, |before| before.told);
                 // What is not probed, as in maintenance, is to be found anew.
-                let is_probed = self.checks.contains_key(&member.id);
+                let is_probed = checks.contains_key(&member.id);
                 let held = before.filter(|_| is_probed);
                 let own = held.filter(|before| before.probes);
-                let own = own.and_then(|_| Some(self.checks.get(&member.id)?.state()));
+                let own = own.and_then(|_| Some(checks.get(&member.id)?.state()));
                 let found = [of_all.votes.decide(HealthState::Unknown)]
                     .into_iter()
                     .chain(own)
@@ -276,7 +270,7 @@ impl Engine {
                 // What a former duty found is old: its successor begins as the others find.
                 let begins = probes && before.is_some_and(|before| !before.probes);
                 if let (true, Some(check), Some(health)) =
-                    (begins, self.checks.get_mut(&member.id), &pool.vip().health)
+                    (begins, checks.get_mut(&member.id), &pool.vip().health)
                     && check.state() != HealthState::Down
                 {
                     let anew = Check::new(health.params, now_ns, u64::from(member.id));
@@ -285,24 +279,22 @@ impl Engine {
                         false => anew,
                     };
                 }
-                self.peers.reals.insert(member.id, of);
+                self.reals.insert(member.id, of);
             }
         }
-        self.apply_health();
     }
 
     /// Says what the vote has decided otherwise than the own check.
-    pub(super) fn tell_votes(&mut self, pools: Range<usize>) {
-        let probed = self.pools[pools]
-            .iter()
-            .filter(|pool| pool.vip().health.is_some());
+    pub(super) fn tell_votes(&mut self, pools: &[Pool], checks: &Checks) {
+        let pools = pools.iter();
+        let probed = pools.filter(|pool| pool.vip().health.is_some());
         for pool in probed {
             for (real, member) in pool.members() {
-                let Some(check) = self.checks.get(&member.id) else {
+                let Some(check) = checks.get(&member.id) else {
                     continue;
                 };
-                let found = self.peers.decide(member.id, check.state());
-                let Some(of) = self.peers.reals.get_mut(&member.id) else {
+                let found = self.decide(member.id, check.state());
+                let Some(of) = self.reals.get_mut(&member.id) else {
                     continue;
                 };
                 let before = std::mem::replace(&mut of.told, found);
@@ -323,13 +315,12 @@ impl Engine {
     }
 
     /// How the exchange stands.
-    pub(crate) fn peers_view(&self, now_ns: u64) -> PeersView {
-        let Some(link) = self.peers.link() else {
+    pub(crate) fn view(&self, pools: &[Pool], now_ns: u64) -> PeersView {
+        let Some(link) = self.link() else {
             return PeersView::default();
         };
         let exchange = link.exchange();
-        let names: HashMap<RealName, String> = self
-            .pools
+        let names: HashMap<RealName, String> = pools
             .iter()
             .flat_map(|pool| pool.members().map(move |(real, _)| (pool.vip(), real)))
             .map(|(vip, real)| {

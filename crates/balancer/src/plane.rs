@@ -10,16 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_core::control::Sampling;
+use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::{
-    FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, Repairs, SourceRing, Vip,
-    VipId, VipOptions, VipRings,
+    CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, Repairs,
+    SourceRing, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop};
 
-use super::cookies::CookiePlane;
-use crate::config::{BalancerConfig, Encap};
+use crate::config::{BalancerConfig, Encap, HashKey};
 
 /// Finds the next hop in the kernel's tables.
 pub trait Resolve: Send + Sync {
@@ -58,6 +60,45 @@ impl Route {
 
 /// A real that UDP flows are to leave, and after what time, if at all.
 pub(crate) type Draining = (RealId, Option<Duration>);
+
+/// The ids of one VIP in the data plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// When they were read, CLOCK_MONOTONIC in seconds.
+    pub now_s: u64,
+    /// Each id with the real that has it, if it has not been taken away.
+    pub held: Vec<(Held, Option<RealId>)>,
+}
+
+impl Ids {
+    /// Those that a real has, in their order.
+    pub(crate) fn of_real(&self, real: RealId) -> Vec<u16> {
+        let held = self.held.iter().filter(|(_, owner)| *owner == Some(real));
+        held.map(|(held, _)| held.id).collect()
+    }
+}
+
+/// What a data plane can do with cookies.
+pub trait CookiePlane {
+    /// Sets the keys; without any, no cookie is valid.
+    fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()>;
+    /// Sets how a VIP's cookies are made; `None`: it has none.
+    fn set_cookie_format(
+        &mut self,
+        vip: VipId,
+        format: Option<&CookieLayout>,
+    ) -> anyhow::Result<()>;
+    /// Has a VIP's packets routed by their QUIC connection ids.
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[CidRoute]) -> anyhow::Result<()>;
+    /// The ids that reals of a VIP have or had.
+    fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids>;
+    /// Gives a real an id; it keeps those that it has.
+    fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()>;
+    /// The key of the hash that picks reals.
+    fn hash_key(&self) -> anyhow::Result<HashKey>;
+    /// What became of cookies, by VIP.
+    fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>>;
+}
 
 /// A loaded data plane. Errors are sentences for the operator.
 pub trait DataPlane: CookiePlane + Send {

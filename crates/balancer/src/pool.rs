@@ -13,8 +13,7 @@ use causeway_core::select::{self, Awrr, Loaded, RealKey};
 use causeway_dataplane::{Picking, Protocol, RealId, SourceRing, VipId, VipRings};
 
 use super::headcount::Headcount;
-use super::health::is_probed;
-use super::latency_source::InForce;
+use super::latency_in_force::InForce;
 use super::pool_member::{Past, PoolMember};
 use super::ring_in_force::{BuiltFrom, RingInForce, RingWeight};
 use super::rings;
@@ -87,8 +86,8 @@ impl Pool {
             .map(|(&id, real)| (id, real, former.map(|former| former.warms(id, real, &vip))))
             .map(|(id, real, warms)| PoolMember {
                 id,
-                weight: configured(real),
-                meant: configured(real),
+                weight: real.configured_weight(),
+                meant: real.configured_weight(),
                 fit: former.is_none_or(|former| former.is_fit(id)),
                 waits: former.is_some_and(|former| former.waits(id, real, &vip)),
                 told: None,
@@ -180,7 +179,7 @@ impl Pool {
         {
             (member.weight, member.meant) = (*meant, *meant);
             let waits = in_the_end == 0.0 && member.told != Some(0);
-            member.standby = member.fit && configured(real) > 0.0 && waits && !member.waits;
+            member.standby = member.fit && real.configured_weight() > 0.0 && waits && !member.waits;
         }
         if let Some(controller) = &mut self.controller {
             let controlled: Vec<Member> = self
@@ -238,8 +237,8 @@ impl Pool {
         let former = self.members().find(|(_, member)| member.id == id);
         former.map_or(
             (slow_start_of_new_ns(vip), false),
-            |(before, member)| match configured(before) == 0.0
-                && configured(real) > 0.0
+            |(before, member)| match before.configured_weight() == 0.0
+                && real.configured_weight() > 0.0
                 && member.fit
             {
                 true => (slow_start_ns(vip), false),
@@ -341,7 +340,7 @@ impl Pool {
         }
         let reals = self.vip.reals.iter().zip(&self.members);
         let said: Vec<Option<f64>> = reals
-            .map(|(real, member)| Some(slots.get(&member.id)? / configured(real).max(1.0)))
+            .map(|(real, member)| Some(slots.get(&member.id)? / real.configured_weight().max(1.0)))
             .collect();
         let known = said.iter().flatten();
         let mean = known.clone().sum::<f64>() / known.count().max(1) as f64;
@@ -362,8 +361,8 @@ impl Pool {
     /// member's configuration and `vip` that pool's: one that is new, or was not probed.
     fn waits(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> bool {
         let former = self.members().find(|(_, member)| member.id == id);
-        let is_new = former.is_none_or(|(before, member)| !is_probed(before) || member.waits);
-        vip.health.is_some() && is_probed(real) && is_new
+        let is_new = former.is_none_or(|(before, member)| !before.is_probed() || member.waits);
+        vip.health.is_some() && real.is_probed() && is_new
     }
 
     /// Has members that were not there before wait for their first probe.
@@ -372,7 +371,7 @@ impl Pool {
             return;
         }
         let reals = self.vip.reals.iter().zip(&mut self.members);
-        for (_, member) in reals.filter(|(real, _)| is_probed(real)) {
+        for (_, member) in reals.filter(|(real, _)| real.is_probed()) {
             member.waits |= is_new(member.id);
         }
         self.count();
@@ -776,29 +775,22 @@ fn takes_weights(vip: &VipConfig) -> bool {
     vip.health.as_ref().is_some_and(|health| health.take_weight)
 }
 
-/// The weight that a real is meant to have: none while it drains.
-pub(crate) fn configured(real: &RealConfig) -> f64 {
-    match real.is_wanted() {
-        true => f64::from(real.weight),
-        false => 0.0,
-    }
-}
-
 /// The weights that a VIP's reals are meant to have, if those at these places are fit: as
 /// configured for the first role that has a fit real, and none for all others. If none is fit,
 /// the fault may be the probes', and nothing is lost by trying: then that counts for none.
 pub(crate) fn meant(vip: &VipConfig, is_fit: impl Fn(usize) -> bool) -> Vec<f64> {
     let reals = || vip.reals.iter().enumerate();
     let has = |role: RealRole, tried: bool| {
-        reals()
-            .any(|(at, real)| real.role == role && configured(real) > 0.0 && (tried || is_fit(at)))
+        reals().any(|(at, real)| {
+            real.role == role && real.configured_weight() > 0.0 && (tried || is_fit(at))
+        })
     };
     let find = |tried| RealRole::ORDER.into_iter().find(|role| has(*role, tried));
     let fit = find(false);
     let role = fit.or_else(|| find(true));
     let weight = |(at, real): (usize, &RealConfig)| {
         let gets = Some(real.role) == role && (fit.is_none() || is_fit(at));
-        if gets { configured(real) } else { 0.0 }
+        if gets { real.configured_weight() } else { 0.0 }
     };
     reals().map(weight).collect()
 }

@@ -8,7 +8,7 @@ use causeway_api::balancer::{EpochView, Grade};
 use causeway_dataplane::RealId;
 
 use super::decisions::Decisions;
-use super::real_counters::mean_us;
+use super::samples::mean_us;
 use super::timeline;
 
 /// A real of a pool.

@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Grade, LatencyView, StepView};
+use causeway_api::balancer::{LatencyView, StepView};
 use causeway_core::control::{
     ConnectionSampler, GradedLatencies, MeasuredInterval, Reading, SampledInterval, Sampling,
 };
-use causeway_core::estimate::{Quality, Tally};
+use causeway_core::estimate::Tally;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::{LatencySums, RealId, RealStats};
 
+use super::samples::{GRADED_WINDOW, mean_us, since};
 use super::timeline::{Standing, Steps};
 
 /// Span of the recent mean.
@@ -20,9 +21,6 @@ const RECENT_NS: u64 = 10_000_000_000;
 /// Time after which a connection that the flow table does not hold counts as gone, on average: its
 /// end may not come. The balancer sees no response and no server-side close.
 pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
-/// Requests that a client keeps outstanding, for the grade of a real's latencies: its sums do not
-/// show it, so it is the most that the estimator distinguishes.
-pub const GRADED_WINDOW: u8 = 16;
 
 /// One real's counters, made into differences.
 #[derive(Debug)]
@@ -338,28 +336,6 @@ impl RealCounters {
     }
 }
 
-/// What samples are worth: the sums, and the bounds that are in them or were left out.
-pub(super) fn tally(delta: &RealStats) -> Tally {
-    let all = delta.latencies();
-    Tally {
-        sum_halves_ns: all.sum_halves_ns,
-        weight_halves: all.weight_halves,
-        bound_halves: delta.bound_weight_halves + delta.low.weight_halves,
-        window: GRADED_WINDOW,
-        ..Tally::default()
-    }
-}
-
-/// How far to trust their mean.
-pub(super) fn grade(tally: &Tally) -> Grade {
-    match tally.confidence().quality {
-        Quality::None => Grade::None,
-        Quality::Low => Grade::Low,
-        Quality::Medium => Grade::Medium,
-        Quality::High => Grade::High,
-    }
-}
-
 fn graded(of: &LatencySums) -> GradedLatencies {
     GradedLatencies {
         sum_halves_ns: of.sum_halves_ns,
@@ -382,43 +358,6 @@ fn still_open(age_ns: f64) -> f64 {
     match ages > 1e-6 {
         true => -(-ages).exp_m1() / ages,
         false => 1.0,
-    }
-}
-
-/// Mean of samples that are counted in halves; `None` without samples.
-pub(crate) fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
-    (weight_halves > 0).then(|| sum_halves_ns as f64 / weight_halves as f64 / 1e3)
-}
-
-/// Differences; a counter that fell belongs to a slot that was created again. One that fell by more
-/// than half its range has wrapped around, as sums of half nanoseconds do: after seven months at
-/// 10,000 requests of 50 ms a second.
-pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
-    let minus = |new: u64, old: u64| match new.checked_sub(old) {
-        None if old - new <= 1 << 63 => new,
-        _ => new.wrapping_sub(old),
-    };
-    let sums = |new: LatencySums, old: LatencySums| LatencySums {
-        sum_halves_ns: minus(new.sum_halves_ns, old.sum_halves_ns),
-        weight_halves: minus(new.weight_halves, old.weight_halves),
-        server_sum_halves_ns: minus(new.server_sum_halves_ns, old.server_sum_halves_ns),
-        path_sum_halves_ns: minus(new.path_sum_halves_ns, old.path_sum_halves_ns),
-        path_weight_halves: minus(new.path_weight_halves, old.path_weight_halves),
-    };
-    RealStats {
-        packets: minus(new.packets, old.packets),
-        bytes: minus(new.bytes, old.bytes),
-        conns_opened: minus(new.conns_opened, old.conns_opened),
-        conns_closed: minus(new.conns_closed, old.conns_closed),
-        requests: minus(new.requests, old.requests),
-        good: sums(new.good, old.good),
-        low: sums(new.low, old.low),
-        bound_weight_halves: minus(new.bound_weight_halves, old.bound_weight_halves),
-        late_weight_halves: minus(new.late_weight_halves, old.late_weight_halves),
-        answers_acked: minus(new.answers_acked, old.answers_acked),
-        requests_seen: minus(new.requests_seen, old.requests_seen),
-        conns_measured: minus(new.conns_measured, old.conns_measured),
-        ..RealStats::default()
     }
 }
 

@@ -15,9 +15,9 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::PacketsBytes;
 use causeway_dataplane::{CookieTotals, RealStats, VipId};
 
-use super::cookies::{self, Ids};
+use super::cookies;
 use super::engine::Engine;
-use super::health::is_probed;
+use super::plane::Ids;
 use super::pool::{self, Pool};
 use super::pool_member::{Epoch, PoolMember};
 use super::real_counters::RealCounters;
@@ -44,7 +44,7 @@ pub(crate) fn stats_without_vips(
             .collect(),
         flow_table: flow_table(engine),
         agent_reports: engine.reports().counts(),
-        next_hop: engine.next_hops().to_vec(),
+        next_hop: engine.next_hops().views().to_vec(),
         control_turns: engine.control_turns(),
         part,
         vips: Vec::new(),
@@ -108,7 +108,7 @@ pub(crate) fn reals_at(engine: &Engine, places: &[(usize, usize)]) -> anyhow::Re
         let ids = engine.plane().cookie_ids(pool.id())?;
         if let Some((config, member)) = pool.members().nth(at) {
             let real = RealView {
-                cookie_ids: cookies::ids_of(&ids, member.id),
+                cookie_ids: ids.of_real(member.id),
                 ..real(engine, pool, at, config, member)
             };
             let vip = pool.vip().name.clone();
@@ -176,10 +176,10 @@ fn vip(
         cookie,
         limit: vip.limit.map(|limit| limit.rate),
         sources: Vec::new(),
-        discovery: engine.discovery(vip),
+        discovery: engine.found.view(vip),
         reals: listed
             .map(|(index, (config, member))| RealView {
-                cookie_ids: cookies::ids_of(ids, member.id),
+                cookie_ids: ids.of_real(member.id),
                 ..real(engine, pool, index, config, member)
             })
             .collect(),
@@ -204,7 +204,8 @@ fn real(
         id: member.id,
         address: config.address.to_string(),
         mac: config.mac.map(|mac| mac.to_string()),
-        on_link: pool.vip().forwarding.encapsulates() && engine.goes_by_gateway(config.address),
+        on_link: pool.vip().forwarding.encapsulates()
+            && engine.next_hops().goes_by_gateway(config.address),
         cookie_ids: Vec::new(),
         role: config.role.to_string(),
         found: config.found,
@@ -240,7 +241,7 @@ fn health(
     member: &PoolMember,
 ) -> Option<HealthView> {
     let health = pool.vip().health.as_ref();
-    let health = health.filter(|_| is_probed(config))?;
+    let health = health.filter(|_| config.is_probed())?;
     let check = engine.check_of(health, member.id);
     let state = engine.health(member.id).unwrap_or(check.state());
     Some(HealthView {

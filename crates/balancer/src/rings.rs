@@ -1,51 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rings that give out new flows: built from a VIP's scheduler and its reals' weights,
-//! and set in the data plane where they are not what it has.
+//! The rings that give out new flows, built from a VIP's scheduler and its reals' weights.
 
 use causeway_core::select::{self, RealKey, RingSize};
 
 use causeway_dataplane::{Pick, ring_bytes};
 
-use super::plane::DataPlane;
-use super::pool::{self, Pool};
 use crate::config::{Affinity, Fragments, RealConfig, Scheduler, VipConfig};
 
 /// Rings take whole numbers: one unit of configured weight is this many, or fewer where the
 /// heaviest real would have too many.
 const RING_UNIT: f64 = 1000.0;
 
-/// Gives the data plane the rings that it lacks; how many there were, and their slots.
-pub(crate) fn set_stale(
-    plane: &mut dyn DataPlane,
-    pools: &mut [Pool],
-) -> anyhow::Result<(u64, u64)> {
-    let stale = pools.iter().filter(|pool| pool.ring_is_stale());
-    let rings: Vec<_> = stale.map(Pool::stale_rings).collect();
-    if !rings.is_empty() {
-        plane.set_rings(&rings)?;
-    }
-    for pool in pools {
-        if !pool.ring_is_stale() {
-            pool.ring_is_known();
-            continue;
-        }
-        let sources = pool.source_rings();
-        if !sources.is_empty() {
-            plane.set_sources(pool.id(), &sources)?;
-        }
-        pool.ring_is_set();
-        if pool.begins_anew() {
-            plane.set_turn(pool.id(), 0)?;
-        }
-    }
-    let slots = rings.iter().map(|rings| rings.ring.len() as u64).sum();
-    Ok((rings.len() as u64, slots))
-}
-
-/// The rings of a VIP that begins with its configured weights, as indices of its
-/// reals: they can be built before the data plane has given them ids.
-pub(crate) fn first(vip: &VipConfig, seed: u64) -> [Vec<u32>; 2] {
-    let meant = pool::meant(vip, |_| true);
+/// The rings of a VIP that begins with these weights of its reals, as indices of them: they can be
+/// built before the data plane has given them ids.
+pub(crate) fn first(vip: &VipConfig, meant: &[f64], seed: u64) -> [Vec<u32>; 2] {
     let weights = || (0..).zip(meant.iter().copied());
     [of_vip(vip, weights(), seed), plain_of_vip(vip, weights())]
 }

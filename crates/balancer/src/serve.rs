@@ -2,6 +2,7 @@
 //! The process around the engine: the control loop and what runs beside it.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -19,16 +20,22 @@ use super::announce;
 use super::api;
 use super::discovery;
 use super::fleet::{self, Fleet, FleetInbox};
-use super::next_hop::{LOOK_EVERY, NextHopWatch};
 use super::probe;
 use super::shared::Shared;
 use super::worker::Worker;
+use crate::config::{SharedVip, encapsulated_reals};
 
 /// How long what changes by itself may be unsaved.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// How long a stop waits for what is being done: long enough for a gateway's answer and a slow
 /// disk, far below the 90 s after which systemd kills.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// From one look at the next hops to the next: a router that has another MAC address is followed
+/// within three of them and the kernel's own probes.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long a look waits for a gateway to answer with its MAC address.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub(crate) fn serve(
@@ -91,6 +98,36 @@ pub(crate) fn serve(
     keeper.stop_within(STOP_TIMEOUT);
     watch.stop_within(STOP_TIMEOUT);
     result
+}
+
+/// Looks at the next hops again and again.
+#[derive(Default)]
+struct NextHopWatch {
+    /// The VIPs at the last look, and what was gathered of them.
+    vips: Vec<SharedVip>,
+    reals: Vec<IpAddr>,
+}
+
+impl NextHopWatch {
+    /// Looks once, without holding the engine meanwhile.
+    fn look(&mut self, shared: &Shared) {
+        let (route, vips, resolver) = {
+            let engine = shared.engine();
+            let Some(way) = engine.next_hops().way() else {
+                return;
+            };
+            let vips = engine.config().vips.clone();
+            (way.route.clone(), vips, engine.plane().resolver())
+        };
+        if vips != self.vips {
+            self.reals = encapsulated_reals(&vips);
+            self.vips = vips;
+        }
+        let found = resolver.look(&route, &self.reals, LOOK_TIMEOUT);
+        shared
+            .engine()
+            .take_look(&route, &self.reals, found, Moment::now());
+    }
 }
 
 /// Calls the engine once per interval, on a thread of its own: its work blocks and must not wait for

@@ -15,12 +15,12 @@ use causeway_service::memory::give_back_memory;
 use causeway_service::process::Doors;
 use tokio::task::JoinError;
 
-use super::engine::{Engine, EngineError, GATEWAY_TIMEOUT};
-use super::fleet::{FleetOrder, FleetOrders, HasEngine};
+use super::engine::{Engine, EngineError};
+use super::fleet::{FleetOrder, FleetOrders, HasEngine, no_fleet};
+use super::next_hop::{GATEWAY_TIMEOUT, Way};
 use super::plane::Route;
 use super::slots::ConnectionSlots;
 use super::state_dir::{KeptState, StateDir};
-use super::sync::Way;
 use crate::config::{BalancerConfig, ConfigReader};
 
 /// What the API and the control loop share.
@@ -316,7 +316,7 @@ impl Shared {
         let (route, resolver) = {
             let engine = self.engine();
             let route = wanted(engine.config());
-            if engine.has_way(&route) {
+            if engine.next_hops().has_way(&route) {
                 return Ok(());
             }
             (route, engine.plane().resolver())
@@ -351,11 +351,4 @@ fn confirm(preview: &FleetPushed, confirmed: bool, command: &str) -> Result<(), 
         "{}; `causeway fleet {command} --yes` confirms it",
         held.join("; ")
     )))
-}
-
-/// What a request about a fleet gets from a balancer that is in none.
-pub(crate) fn no_fleet() -> EngineError {
-    EngineError::NotFound(
-        "this balancer is of no fleet; [fleet] in its file makes it a member".to_owned(),
-    )
 }

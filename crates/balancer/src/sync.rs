@@ -8,14 +8,13 @@
 use std::collections::{HashMap, HashSet};
 
 use causeway_dataplane::{Forwarding, Real, RealId, Vip, VipId, VipOptions, VipRings};
-use causeway_netio::NextHop;
 use causeway_service::log_fault;
 use tracing::warn;
 
-use super::cookies::Ids;
-use super::engine::{Engine, GATEWAY_TIMEOUT};
-use super::plane::Route;
-use super::pool::{Pool, configured};
+use super::engine::Engine;
+use super::next_hop::Way;
+use super::plane::Ids;
+use super::pool::{Pool, meant};
 use super::real_counters::RealCounters;
 use super::rings;
 use super::state_dir::Down;
@@ -26,15 +25,6 @@ use crate::config::{
 
 /// VIPs whose rings are set at a time: those of 10,000 would take a gigabyte.
 const RINGS_AT_A_TIME: usize = 256;
-
-/// The way to the reals in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
-    /// What was wanted.
-    pub route: Route,
-    /// What was found for it.
-    pub next_hop: NextHop,
-}
 
 /// What a change has done to the data plane so far.
 #[derive(Default)]
@@ -69,7 +59,8 @@ impl Engine {
         config: BalancerConfig,
         resume_at: Option<u64>,
     ) -> anyhow::Result<()> {
-        let way = self.find_way(&config)?;
+        let resolver = self.plane.resolver();
+        let way = self.next_hops.find(&config, resolver.as_ref())?;
         let mut done = Done::default();
         match self.stage(&config, way.as_ref(), resume_at, &mut done) {
             Ok(staged) => {
@@ -135,21 +126,6 @@ impl Engine {
         );
     }
 
-    /// The way for `config`, if it is another than that in force.
-    fn find_way(&mut self, config: &BalancerConfig) -> anyhow::Result<Option<Way>> {
-        let route = Route::of(config);
-        if self.way.as_ref().is_some_and(|way| way.route == route) {
-            return Ok(None);
-        }
-        if let Some(way) = self.offered.take_if(|way| way.route == route) {
-            return Ok(Some(way));
-        }
-        let reals = config.encapsulated_reals();
-        let resolver = self.plane.resolver();
-        let next_hop = resolver.look(&route, &reals, GATEWAY_TIMEOUT)?.next_hop?;
-        Ok(Some(Way { route, next_hop }))
-    }
-
     fn stage(
         &mut self,
         config: &BalancerConfig,
@@ -197,7 +173,7 @@ impl Engine {
         for vips in new.chunks(RINGS_AT_A_TIME) {
             let first_rings: Vec<_> = vips
                 .iter()
-                .map(|vip| rings::first(vip, self.seed))
+                .map(|vip| rings::first(vip, &meant(vip, |_| true), self.seed))
                 .collect();
             for (vip, of_indices) in vips.iter().zip(first_rings) {
                 let (pool, _) = self.stage_pool(config, vip, done)?;
@@ -358,7 +334,7 @@ impl Engine {
         let members = pool.members().filter(|(real, member)| {
             let was_there = were_there.contains(&member.id);
             let takes_part =
-                configured(real) > 0.0 && !vip.is_reserved(real) && could_be(real.role);
+                real.configured_weight() > 0.0 && !vip.is_reserved(real) && could_be(real.role);
             let known_down = || {
                 self.former_down.contains(&Down {
                     vip: vip.endpoint(),
@@ -379,7 +355,8 @@ impl Engine {
         pools: &[Pool],
         begun_ns: Option<u64>,
     ) -> anyhow::Result<Vec<(RealId, RealCounters)>> {
-        let all = config.vips.iter().map(|vip| vip.reals.len()).sum::<usize>() <= self.few;
+        let reals = config.vips.iter().map(|vip| vip.reals.len()).sum();
+        let all = self.turns.are_few(reals);
         let totals = match all || pools.is_empty() {
             true => Vec::new(),
             false => self.plane.vip_totals()?,
@@ -449,14 +426,14 @@ impl Engine {
         self.peers.follow(config.peers.as_ref());
         self.config = config;
         if let Some(way) = way {
-            self.way = Some(way);
+            self.next_hops.set_way(way);
         }
     }
 
     /// Takes back what a refused change has done. What it changed and cannot
     /// restore, the next intervals try again.
     fn take_back(&mut self, done: Done) -> anyhow::Result<()> {
-        if let Some(way) = self.way.as_ref().filter(|_| done.way) {
+        if let Some(way) = self.next_hops.way().filter(|_| done.way) {
             self.plane.set_next_hop(&way.next_hop)?;
         }
         if done.keys {

@@ -10,8 +10,8 @@ use causeway_core::cookie::KeyEpoch;
 use causeway_dataplane::Pick;
 use serde_json::json;
 
-use super::decisions;
 use super::engine::{Engine, EngineError};
+use super::explain;
 use super::fake::FakePlane;
 use super::plane::DataPlane;
 use crate::config::{Affinity, BalancerConfig, Control, Fragments};
@@ -439,7 +439,7 @@ fn it_explains_why_a_real_has_its_weight() {
     let mut bench = Bench::new(WEB);
     bench.run(10, &[5.0; 4]);
     bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
-    let why = decisions::explain(&bench.engine, "web", "10.0.0.1").unwrap();
+    let why = explain::explain(&bench.engine, "web", "10.0.0.1").unwrap();
     assert!(why.effective_weight < 0.1);
     assert_eq!(why.law.as_deref(), Some("equalise"));
     let moved: Vec<_> = why
@@ -455,7 +455,7 @@ fn it_explains_why_a_real_has_its_weight() {
     );
     let intervals: u64 = why.decisions.iter().map(|d| d.intervals).sum();
     assert_eq!(intervals, 30);
-    let unknown = decisions::explain(&bench.engine, "web", "10.0.0.99").unwrap_err();
+    let unknown = explain::explain(&bench.engine, "web", "10.0.0.99").unwrap_err();
     assert!(
         unknown
             .to_string()

@@ -11,7 +11,7 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
 use causeway_dataplane::abi::{Action, PacketsBytes, Verdict};
 
-use super::real_counters::{mean_us, since, tally};
+use super::samples::{mean_us, since, tally};
 
 /// Length of a step.
 pub(crate) const STEP_NS: u64 = 2_000_000_000;

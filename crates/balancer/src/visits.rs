@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use super::engine::Engine;
+use super::timeline::STEP_NS;
 
 /// As many reals are looked at in each interval, whether they have traffic or not.
-pub(super) const FEW: usize = 4096;
+const FEW: usize = 4096;
 /// A VIP is looked at for so long after its last packet, and for as many intervals: then all that
 /// is remembered of its packets is as if none had come. The longest memory is that of which
 /// connections are measured, a minute.
@@ -15,6 +15,10 @@ const QUIET_NS: u64 = 70_000_000_000;
 const QUIET_INTERVALS: u64 = 40;
 /// Reals of a turn, until it is known how many half an interval is enough for.
 const TURN: usize = 65_536;
+
+/// How often histograms are read, and how long a window of percentiles is.
+const HISTOGRAM_NS: u64 = 1_000_000_000;
+const WINDOW_NS: u64 = 10_000_000_000;
 
 /// When a VIP was looked at, and how long that goes on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,13 +47,15 @@ pub(super) struct Looks {
 /// VIPs are looked at in turns where an interval is too short for all.
 #[derive(Debug)]
 pub(super) struct Turns {
+    /// Up to how many reals all are looked at in each interval.
+    few: usize,
     /// How many reals a turn looks at.
-    pub(super) reals_max: usize,
+    reals_max: usize,
     /// The place of the VIP that the next turn begins with.
     next: usize,
     /// Turns that have been made of this round, and that the round before it took.
     made: usize,
-    pub(super) of_round: usize,
+    of_round: usize,
     /// Reals that the last one looked at.
     looked_at: usize,
 }
@@ -57,6 +63,7 @@ pub(super) struct Turns {
 impl Default for Turns {
     fn default() -> Self {
         Self {
+            few: FEW,
             reals_max: TURN,
             next: 0,
             made: 0,
@@ -68,11 +75,23 @@ impl Default for Turns {
 
 impl Visits {
     /// Takes in how many packets have come to the VIP by the end of an interval.
-    fn handle_packets(&mut self, now_ns: u64, interval_ns: u64, packets: u64) {
+    pub(crate) fn handle_packets(&mut self, now_ns: u64, interval_ns: u64, packets: u64) {
         let before = self.packets.replace(packets);
         if before.is_some_and(|before| before != packets) {
             self.look_on(now_ns, interval_ns);
         }
+    }
+
+    /// Has the interval that ends look at the VIP if packets have come lately, or it is `wanted` all
+    /// the same; whether it does.
+    pub(crate) fn choose(&mut self, now_ns: u64, interval_ns: u64, wanted: bool) -> bool {
+        let is_due = wanted || now_ns < self.until_ns;
+        let begun_ns = self.begun_ns;
+        let begun_ns = begun_ns.unwrap_or(now_ns.saturating_sub(interval_ns));
+        self.begun_ns = is_due.then_some(begun_ns);
+        self.interval_ns = now_ns.saturating_sub(begun_ns);
+        self.is_due = is_due;
+        is_due
     }
 
     /// Has the VIP looked at for as long as if a packet had come now.
@@ -107,94 +126,130 @@ impl Visits {
     }
 }
 
-impl Engine {
-    /// Whether all reals are looked at: they are few, or other balancers are told of each.
-    pub(super) fn looks_at_all(&self) -> bool {
-        self.reals <= self.few || self.peers.link().is_some()
+impl Turns {
+    /// Whether so many reals are looked at in each interval, whether they have traffic or not.
+    pub(super) fn are_few(&self, reals: usize) -> bool {
+        reals <= self.few
     }
 
-    /// Chooses the VIPs that an interval looks at: those with packets lately, and those whose
-    /// weights move without any; of more than a turn is for, those whose turn it is.
-    pub(super) fn choose(&mut self, now_ns: u64, interval_ns: u64) -> anyhow::Result<Looks> {
-        let all = self.looks_at_all();
-        let totals = match all {
-            true => Vec::new(),
-            false => self.plane.vip_totals()?,
-        };
-        let mut reals = 0;
-        for pool in &mut self.pools {
-            if let Ok(at) = totals.binary_search_by_key(&pool.id(), |(id, _)| *id) {
-                let packets = totals[at].1.packets;
-                pool.visits.handle_packets(now_ns, interval_ns, packets);
-            }
-            let visits = &pool.visits;
-            let is_wanted = all || now_ns < visits.until_ns || pool.moves_without_packets();
-            let begun_ns = visits
-                .begun_ns
-                .unwrap_or(now_ns.saturating_sub(interval_ns));
-            pool.visits.begun_ns = is_wanted.then_some(begun_ns);
-            pool.visits.interval_ns = now_ns.saturating_sub(begun_ns);
-            pool.visits.is_due = is_wanted;
-            if is_wanted {
-                reals += pool.vip().reals.len();
-            }
-        }
-        // Others are told of all in each interval.
-        let fits = reals <= self.turns.reals_max || self.peers.link().is_some();
-        let begins = fits || self.turns.next == 0;
+    /// Has so many reals be few.
+    #[cfg(test)]
+    pub(super) fn set_few(&mut self, few: usize) {
+        self.few = few;
+    }
+
+    /// Chooses among all VIPs, each with the number of its reals, of which `reals` are due: where
+    /// those are more than a turn is for, and may be looked at one after the other, only the VIPs
+    /// whose turn it is stay due.
+    pub(super) fn choose<'v>(
+        &mut self,
+        reals: usize,
+        at_once: bool,
+        vips: impl Iterator<Item = (&'v mut Visits, usize)>,
+    ) -> Looks {
+        let fits = reals <= self.reals_max || at_once;
+        let begins = fits || self.next == 0;
         match fits {
             true => {
-                self.turns = Turns {
+                *self = Self {
                     looked_at: reals,
-                    reals_max: self.turns.reals_max,
-                    ..Turns::default()
+                    reals_max: self.reals_max,
+                    few: self.few,
+                    ..Self::default()
                 }
             }
-            false => self.take_turn(),
+            false => self.take(vips),
         }
-        Ok(Looks { reals, begins })
+        Looks { reals, begins }
     }
 
-    fn take_turn(&mut self) {
-        let turns = &mut self.turns;
-        turns.looked_at = 0;
-        let from = std::mem::take(&mut turns.next);
-        for (at, pool) in self.pools.iter_mut().enumerate() {
-            let is_over = at < from || turns.next > 0;
-            let reals = pool.vip().reals.len();
-            if !pool.visits.is_due || is_over {
-                pool.visits.is_due = false;
-            } else if turns.looked_at > 0 && turns.looked_at + reals > turns.reals_max {
-                pool.visits.is_due = false;
-                turns.next = at;
+    fn take<'v>(&mut self, vips: impl Iterator<Item = (&'v mut Visits, usize)>) {
+        self.looked_at = 0;
+        let from = std::mem::take(&mut self.next);
+        for (at, (visits, reals)) in vips.enumerate() {
+            let is_over = at < from || self.next > 0;
+            if !visits.is_due || is_over {
+                visits.is_due = false;
+            } else if self.looked_at > 0 && self.looked_at + reals > self.reals_max {
+                visits.is_due = false;
+                self.next = at;
             } else {
-                turns.looked_at += reals;
+                self.looked_at += reals;
             }
         }
-        turns.made += 1;
-        if turns.next == 0 {
-            turns.of_round = std::mem::take(&mut turns.made);
+        self.made += 1;
+        if self.next == 0 {
+            self.of_round = std::mem::take(&mut self.made);
         }
     }
 
     /// Has a turn look at as many reals as half an interval is enough for, after one that `took` so
     /// long: the other half is for all else that wants the engine.
-    pub(crate) fn bound_turns(&mut self, took: Duration) {
-        let half_ns = self.config.control.interval_ns / 2;
+    pub(super) fn bound(&mut self, interval_ns: u64, took: Duration) {
+        let half_ns = interval_ns / 2;
         let took_ns = took.as_nanos() as u64;
-        let turns = &mut self.turns;
         if took_ns > half_ns {
-            let fit = turns.looked_at as f64 * half_ns as f64 / took_ns as f64;
-            turns.reals_max = (fit as usize).max(self.few);
-        } else if took_ns < half_ns / 2 && turns.looked_at > turns.reals_max / 2 {
+            let fit = self.looked_at as f64 * half_ns as f64 / took_ns as f64;
+            self.reals_max = (fit as usize).max(self.few);
+        } else if took_ns < half_ns / 2 && self.looked_at > self.reals_max / 2 {
             // It may have been slow because others were busy.
-            turns.reals_max = turns.reals_max.saturating_add(turns.reals_max / 8);
+            self.reals_max = self.reals_max.saturating_add(self.reals_max / 8);
         }
     }
 
     /// In how many intervals all VIPs that are looked at are, each once.
-    pub(crate) fn control_turns(&self) -> usize {
-        self.turns.of_round
+    pub(super) fn of_round(&self) -> usize {
+        self.of_round
+    }
+}
+
+/// What each turn of a round does beside its looks, and when it was done last.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Round {
+    histograms: bool,
+    window: bool,
+    step: bool,
+    last_histograms_ns: u64,
+    last_window_ns: u64,
+    /// When a step of the timelines ended; `None` before the first began.
+    last_step_ns: Option<u64>,
+}
+
+impl Round {
+    /// Settles that for a round which begins now.
+    pub(super) fn begin(&mut self, now_ns: u64) {
+        let is_time = |last_ns: u64, after_ns| now_ns.saturating_sub(last_ns) >= after_ns;
+        self.histograms = is_time(self.last_histograms_ns, HISTOGRAM_NS);
+        self.window = self.histograms && is_time(self.last_window_ns, WINDOW_NS);
+        let is_step = self.last_step_ns.is_none_or(|ns| is_time(ns, STEP_NS));
+        // Its histograms are of now.
+        self.step = self.histograms && is_step;
+        if self.histograms {
+            self.last_histograms_ns = now_ns;
+        }
+        if self.window {
+            self.last_window_ns = now_ns;
+        }
+    }
+
+    /// Whether histograms are read.
+    pub(super) fn reads_histograms(&self) -> bool {
+        self.histograms
+    }
+
+    /// Whether a window of them begins.
+    pub(super) fn begins_window(&self) -> bool {
+        self.window
+    }
+
+    /// Whether a step of the timelines ends.
+    pub(super) fn ends_step(&self) -> bool {
+        self.step
+    }
+
+    /// A step begins now: before the first one, none has ended.
+    pub(super) fn begin_step(&mut self, now_ns: u64) {
+        self.step = self.last_step_ns.replace(now_ns).is_some();
     }
 }
 
@@ -205,6 +260,7 @@ pub(crate) mod tests {
     use causeway_api::Moment;
     use causeway_dataplane::Pick;
 
+    use super::{Turns, Visits};
     use crate::fake::FakePlane;
     use crate::real_counters::CountersOfReals;
     use crate::tests::{Bench, MS};
@@ -228,7 +284,7 @@ pub(crate) mod tests {
         let plane = FakePlane::default();
         plane.state().vip_packets = None;
         let mut bench = Bench::on(plane, &many());
-        bench.engine.few = 100;
+        bench.engine.turns.set_few(100);
         bench.engine.counters = CountersOfReals::default();
         bench
     }
@@ -248,6 +304,30 @@ pub(crate) mod tests {
             }
             read
         }
+    }
+
+    #[test]
+    fn a_turn_ends_before_the_vip_that_is_too_much_for_it() {
+        let mut turns = Turns {
+            reals_max: 5,
+            ..Turns::default()
+        };
+        let mut chosen = |at_once: bool| {
+            let mut visits = [Visits::default(); 4];
+            let wanted = [true, true, false, true];
+            for (visits, wanted) in visits.iter_mut().zip(wanted) {
+                visits.choose(0, 1, wanted);
+            }
+            let reals = [2, 2, 9, 7];
+            let looks = turns.choose(11, at_once, visits.iter_mut().zip(reals));
+            (looks.begins, visits.map(|of| of.is_due()))
+        };
+        assert_eq!(chosen(false), (true, [true, true, false, false]));
+        // One that is more than a turn is for has one of its own.
+        assert_eq!(chosen(false), (false, [false, false, false, true]));
+        assert_eq!(chosen(false), (true, [true, true, false, false]));
+        assert_eq!(chosen(true), (true, [true, true, false, true]));
+        assert_eq!(turns.of_round(), 1, "all at once");
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use causeway_agent::AgentConfig;
 use causeway_api::balancer::{Change, ChangeKind, Difference, Status};
-use causeway_balancer::{BalancerConfig, held_vips};
+use causeway_balancer::kernel::memory;
+use causeway_balancer::{BalancerConfig, vips_on_host};
 use causeway_netio::own_addresses;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, has_key, is_readable, read};
@@ -225,7 +226,7 @@ fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Resul
     });
     let (memory, is_taken) = match balancers {
         Some(config) => {
-            let memory = config.memory();
+            let memory = memory(&config);
             let addresses: BTreeSet<IpAddr> = config.vips.iter().map(|vip| vip.address).collect();
             let taken = match ask(file, &text, config.socket, running) {
                 Err(error) if output != OutputFormat::Table => {
@@ -431,7 +432,7 @@ fn check(path: &Path) -> Result<Checked, ConfigErrors> {
             notes.extend(fleet.and_then(|fleet| fleet.clear_password()));
             // What cannot be asked is not told; the file may be another machine's.
             let own = own_addresses().unwrap_or_default();
-            let held = held_vips(&config, &own).into_iter();
+            let held = vips_on_host(&config, &own).into_iter();
             return Ok(Checked {
                 summary: config.summary(),
                 notes,

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::{Answer, Api, Daemon, parse_json};
 use crate::agreement;
 use crate::fleet::FleetOrder;
-use crate::shared::no_fleet;
+use crate::fleet::no_fleet;
 
 /// The routes of this part.
 pub(super) fn routes() -> OpenApiRouter<Daemon> {

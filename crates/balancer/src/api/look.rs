@@ -13,10 +13,10 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Api, Daemon};
+use super::{Answer, Api, Daemon, streamed};
 use crate::engine::{Engine, EngineError};
-use crate::report::Listed;
-use crate::{metrics, report, streamed};
+use crate::metrics;
+use crate::report::{self, Listed};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -43,8 +43,8 @@ async fn status(State(daemon): Api) -> Answer<Status> {
         let mut status = shared.status().clone();
         status.state_error = shared.state_error();
         let engine = shared.engine();
-        status.data_plane_error = engine.hold_error().map(str::to_owned);
-        status.held_vips = engine.held_vips().to_vec();
+        status.data_plane_error = engine.attachment().error().map(str::to_owned);
+        status.held_vips = engine.vips_on_host().views().to_vec();
         status.unfinished = engine.unfinished().map(str::to_owned);
         status.interval_ns = engine.config().control.interval_ns;
         Ok(status)

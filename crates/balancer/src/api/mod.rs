@@ -10,6 +10,7 @@ mod daemon;
 mod fleet;
 mod look;
 mod reals;
+mod streamed;
 mod vips;
 
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use super::vips::{changed, view};
 use super::{Answer, Api, Daemon, parse_json};
 use crate::by_hand::find_real;
 use crate::engine::EngineError;
-use crate::{config, decisions, report};
+use crate::{config, explain, report};
 
 /// The routes of this part.
 pub(super) fn routes() -> OpenApiRouter<Daemon> {
@@ -119,7 +119,7 @@ async fn decisions(
     State(daemon): Api,
     Path((vip, real)): Path<(String, String)>,
 ) -> Answer<Explanation> {
-    let why = daemon.engine(move |engine| decisions::explain(engine, &vip, &real));
+    let why = daemon.engine(move |engine| explain::explain(engine, &vip, &real));
     why.await.map(Json)
 }
 

@@ -10,12 +10,11 @@ use causeway_api::balancer::{VipChange, VipView};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Api, Daemon, parse_json};
+use super::{Answer, Api, Daemon, parse_json, streamed};
 use crate::config::{self, Beside, VipConfig};
 use crate::engine::{Engine, EngineError};
 use crate::plane::Route;
-use crate::report::Listed;
-use crate::{report, streamed};
+use crate::report::{self, Listed};
 
 /// The routes of this part.
 pub(super) fn routes() -> OpenApiRouter<Daemon> {

@@ -15,11 +15,9 @@ use causeway_core::control::{ControlParams, Law};
 use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, CookieMode};
 
-use causeway_dataplane::{ConnLayout, DataPlaneError, LoadBalancerOptions, possible_cpus};
+use causeway_dataplane::{ConnLayout, LoadBalancerOptions};
 
 use causeway_service::config::Pieces;
-
-use crate::rings;
 
 mod announce;
 mod clients_of;
@@ -306,6 +304,25 @@ impl RealConfig {
     pub fn is_wanted(&self) -> bool {
         !self.drain && !self.maintenance
     }
+
+    /// The weight that it is meant to have: none while it drains.
+    pub(crate) fn configured_weight(&self) -> f64 {
+        match self.is_wanted() {
+            true => f64::from(self.weight),
+            false => 0.0,
+        }
+    }
+
+    /// Whether it is probed where its VIP is. One that serves when all others are down is asked
+    /// nothing: it is there or not.
+    pub(crate) fn is_probed(&self) -> bool {
+        !self.maintenance && self.role != RealRole::Sorry
+    }
+
+    /// Whether it counts for what its VIP needs, when it is up.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.is_wanted() && self.weight > 0 && self.role != RealRole::Sorry
+    }
 }
 
 impl ForwardingMode {
@@ -473,28 +490,6 @@ impl BalancerConfig {
             tunnel_sources: self.tunnel_sources.clone(),
             ..LoadBalancerOptions::new(&self.interface, &self.pin_dir)
         }
-    }
-
-    /// The kernel's memory that the data plane takes on this machine, in one line.
-    pub fn memory(&self) -> Result<(u64, String), DataPlaneError> {
-        let cpus = possible_cpus()?;
-        let memory = self.data_plane().memory(cpus)?;
-        let rings = self.vips.iter().map(|vip| rings::bytes_at_most(vip)).sum();
-        let shown = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
-        let sentence = format!(
-            "{} MiB of the kernel's memory: flow table {}, connection slots {}, VIPs {}, cookies {}, reals {}, histograms {}, rings at most {}, other {} ({})",
-            shown(memory.total() + rings),
-            shown(memory.flows),
-            shown(memory.connections),
-            shown(memory.vips),
-            shown(memory.cookies),
-            shown(memory.reals),
-            shown(memory.histograms),
-            shown(rings),
-            shown(memory.fixed),
-            plural(cpus as usize, "possible CPU"),
-        );
-        Ok((memory.total() + rings, sentence))
     }
 
     /// One line for people.

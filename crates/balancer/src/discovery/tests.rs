@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use causeway_api::balancer::DiscoveryView;
 use serde_json::json;
 use simple_dns::rdata::{A, RData, SRV};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, ResourceRecord, TYPE};
@@ -11,6 +12,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
+use crate::config::{BalancerConfig, SharedVip};
+use crate::engine::Engine;
 use crate::fake::FakePlane;
 use crate::serve_tests::shared_by;
 use crate::state_dir::KeptState;
@@ -62,7 +65,7 @@ fn in_force(bench: &Bench) -> Vec<(u8, bool)> {
 
 fn view(bench: &Bench) -> DiscoveryView {
     let vip = &bench.engine.config().vips[0];
-    bench.engine.discovery(vip).expect("its reals are told of")
+    bench.engine.found.view(vip).expect("its reals are told of")
 }
 
 #[test]

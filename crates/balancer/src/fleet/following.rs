@@ -16,9 +16,8 @@ use causeway_core::fleet::{
 use causeway_dataplane::Forwarding;
 
 use super::secrets::{CidsOfVips, epoch_of};
-use crate::by_hand::{self, put};
+use crate::by_hand::{ByHand, put};
 use crate::config::{BalancerConfig, MacAddress, RealConfig, RealRole, VipConfig, quic};
-use crate::cookies::ids_of;
 use crate::engine::{Engine, EngineError};
 use crate::state_dir::{KeptReal, SetByHand};
 
@@ -86,6 +85,11 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
+    /// Whether there may be something new for the fleet since this was asked last.
+    pub(super) fn take_told(&mut self) -> bool {
+        std::mem::take(&mut self.told)
+    }
+
     /// What a former daemon had found, with what its own file has lost of that.
     pub(crate) fn with_told(&mut self, mut found: Vec<KeptReal>) -> Vec<KeptReal> {
         for told in std::mem::take(&mut self.found) {
@@ -161,9 +165,9 @@ impl Engine {
     pub(crate) fn in_force(
         &self,
         file: &BalancerConfig,
-        by_hand: &[SetByHand],
-    ) -> Result<(BalancerConfig, Vec<SetByHand>), EngineError> {
-        let (config, left) = by_hand::over(file, by_hand);
+        by_hand: &ByHand,
+    ) -> Result<(BalancerConfig, ByHand), EngineError> {
+        let (config, left) = by_hand.over(file);
         let following = self
             .fleet
             .as_ref()
@@ -181,11 +185,11 @@ impl Engine {
         let config = over(config, &self.config, mac_of, by_hand, following);
         let config = config.map_err(EngineError::Conflict)?;
         // The book keeps what is set by hand, whatever a file says.
-        Ok((config, by_hand.to_vec()))
+        Ok((config, by_hand.clone()))
     }
 
     /// What is set by hand in the book, and here.
-    pub(crate) fn by_hand_of_fleet(&self) -> Vec<SetByHand> {
+    pub(crate) fn by_hand_of_fleet(&self) -> ByHand {
         let Some(Membership {
             following: Some(following),
             wants,
@@ -198,8 +202,7 @@ impl Engine {
         states.extend(wants.iter().map(|(of, state)| (of.clone(), *state)));
         states.retain(|_, state| *state != HandState::default());
         let since_ns = |vip: &str, real: IpAddr| {
-            let mut known = self.by_hand.iter();
-            let known = known.find(|set| set.vip == vip && set.real == real);
+            let known = self.by_hand.of(vip, real);
             let now_ns = self.last_tick().map_or(0, |tick| tick.realtime_ns);
             known.map_or(now_ns, |set| set.since_ns)
         };
@@ -213,7 +216,7 @@ impl Engine {
                 weight: state.weight,
             },
         };
-        states.into_iter().map(set).collect()
+        ByHand::new(states.into_iter().map(set).collect())
     }
 
     /// What has been dropped here, and has still to be dropped from the book.
@@ -327,7 +330,7 @@ impl Engine {
             let held = self.plane.cookie_ids(pool.id())?;
             let vip: Arc<str> = pool.vip().endpoint().into();
             for (real, member) in pool.members() {
-                let of_real = ids_of(&held, member.id);
+                let of_real = held.of_real(member.id);
                 let named = real.id.filter(|id| of_real.contains(id));
                 if let Some(id) = named.or(of_real.last().copied()) {
                     let record = IdRecord {
@@ -345,7 +348,7 @@ impl Engine {
             let mut numbers = cookies.keys.numbered().map(|(number, _)| number);
             book.keys.other = numbers.find(|number| *number < current);
         }
-        for set in &self.by_hand {
+        for set in self.by_hand.sets() {
             let state = HandState {
                 drain: set.set.drain,
                 maintenance: set.set.maintenance,
@@ -398,7 +401,7 @@ fn over(
     mut config: BalancerConfig,
     running: &BalancerConfig,
     mac_of: impl Fn(&VipConfig, IpAddr) -> Option<MacAddress>,
-    by_hand: &[SetByHand],
+    by_hand: &ByHand,
     following: &Following,
 ) -> Result<BalancerConfig, String> {
     if let (Some(cookies), Some(keys)) = (&mut config.cookies, following.keys) {
@@ -445,8 +448,7 @@ fn over(
                 id: None,
                 maintenance: false,
             };
-            let mut set = by_hand.iter();
-            if let Some(set) = set.find(|set| set.vip == endpoint && set.real == address) {
+            if let Some(set) = by_hand.of(&endpoint, address) {
                 put(&mut real, &set.set);
             }
             reals.push(placed(real, own));

@@ -63,7 +63,7 @@ use crate::engine::Engine;
 use crate::state_dir::{SetByHand, StateDir};
 
 pub(crate) use self::following::{Following, Membership, Service};
-pub(crate) use self::pushing::{held_at_start, refusal};
+pub(crate) use self::pushing::{held_at_start, no_fleet, refusal};
 pub(crate) use self::runner::{FleetInbox, FleetOrder, FleetOrders, start};
 pub(crate) use self::telling::{AgentPaths, Telling, ToldAgents};
 
@@ -264,7 +264,7 @@ impl Fleet {
             let in_use = following.map(Following::keys_in_use).unwrap_or_default();
             let book = self.member.book().map(Arc::as_ref);
             self.secrets.take(&engine.file, book, &in_use, &self.read);
-            self.paths = engine.agent_paths();
+            self.paths = AgentPaths::of(&engine.file, engine.next_hops().way());
             engine.reports().follows()
         };
         let kept = self.keep_secrets();
@@ -469,11 +469,11 @@ impl Fleet {
                     (self.kept.in_service, self.kept.is_new) = (true, false);
                     self.keep()?;
                     info!("this balancer is in service of fleet {}", self.config.name);
-                    engines.engine().set_service(self.service());
+                    set_service(engines, self.service());
                 }
                 FleetAction::LeaveService => {
                     // Announcements end whether this can be written or not.
-                    engines.engine().set_service(Service::Out);
+                    set_service(engines, Service::Out);
                     self.kept.in_service = false;
                     warn!(
                         "this balancer is out of service of fleet {}",
@@ -741,16 +741,9 @@ impl Fleet {
     }
 }
 
-impl Engine {
-    /// Whether there may be something new for the fleet since it was asked last.
-    fn fleet_was_told(&mut self) -> bool {
-        let fleet = self.fleet.as_mut();
-        fleet.is_some_and(|fleet| std::mem::take(&mut fleet.told))
-    }
-
-    fn set_service(&mut self, service: Service) {
-        if let Some(fleet) = &mut self.fleet {
-            fleet.service = service;
-        }
+/// Has the engine announce its VIPs accordingly.
+fn set_service(engines: &impl HasEngine, service: Service) {
+    if let Some(fleet) = &mut engines.engine().fleet {
+        fleet.service = service;
     }
 }

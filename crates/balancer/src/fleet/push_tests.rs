@@ -164,7 +164,7 @@ fn reals_that_a_restart_has_lost_are_not_gone_from_the_fleet() {
     let held = |world: &World| {
         let engine = world.members[0].engine();
         let vip = engine.asked_for().remove(0);
-        engine.discovery(&vip).unwrap().held
+        engine.found.view(&vip).unwrap().held
     };
     assert_eq!(held(&world), Some(2));
     assert_eq!(world.members[1].view().history, history);

@@ -23,8 +23,8 @@ use super::kept::Kept;
 use super::view::LEFT;
 use super::{Fleet, HasEngine};
 use crate::config::{BalancerConfig, SharedVip};
-use crate::discovery::{self, FoundReals};
 use crate::engine::{Engine, EngineError};
+use crate::found::FoundReals;
 use crate::state_dir::{KeptReal, StateDir};
 
 /// How often an order is proposed again, if the book has changed meanwhile.
@@ -237,7 +237,7 @@ impl Engine {
         if self.has_left_fleet() {
             return Vec::new();
         }
-        let file = discovery::over(file.clone(), &self.found);
+        let file = self.found.over(file.clone());
         let (told, own) = (vips_of(&self.file), vips_of(&file));
         book.removals(&changes_of_file(&told, &own, book), fleet.may_remove())
     }
@@ -245,7 +245,7 @@ impl Engine {
     /// The VIPs about whose reals this daemon has had no answer yet.
     pub(super) fn unasked(&self) -> Vec<Arc<str>> {
         let is_answered = |vip: &Arc<str>| {
-            let found = self.found.get(&**vip);
+            let found = self.found.of(vip);
             found.and_then(FoundReals::last_ns).is_some()
         };
         let asked = asked_for(&self.file).into_iter();
@@ -290,7 +290,7 @@ impl Engine {
 
     fn book_to_change(&self) -> Result<&FleetBook, EngineError> {
         if self.fleet.is_none() {
-            return Err(crate::shared::no_fleet());
+            return Err(no_fleet());
         }
         self.book_in_force().ok_or_else(no_book)
     }
@@ -299,7 +299,7 @@ impl Engine {
     pub(crate) fn preview_push(&self, file: &BalancerConfig) -> Result<FleetPushed, EngineError> {
         let book = self.book_to_change()?;
         self.check_file(file)?;
-        let with_found = discovery::over(file.clone(), &self.found);
+        let with_found = self.found.over(file.clone());
         Ok(FleetPushed {
             changes: self.difference(file).changes,
             ..self.preview(&of_whole_file(&with_found, book), book)
@@ -359,6 +359,13 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// What a request about a fleet gets from a balancer that is in none.
+pub(crate) fn no_fleet() -> EngineError {
+    EngineError::NotFound(
+        "this balancer is of no fleet; [fleet] in its file makes it a member".to_owned(),
+    )
 }
 
 fn has_left() -> EngineError {

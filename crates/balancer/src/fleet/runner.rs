@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use causeway_api::Moment;
 use causeway_api::fleet::{FleetPush, FleetRollback, FleetTokenOrder};
 
-use super::{Fleet, HasEngine, ROUNDS_MAX};
+use super::{Fleet, HasEngine, Membership, ROUNDS_MAX};
 use crate::engine::EngineError;
 use crate::worker::Worker;
 
@@ -126,7 +126,10 @@ impl Fleet {
         }
         let begun = Instant::now();
         while begun.elapsed() < READ_EVERY && !stopped.load(Ordering::Relaxed) {
-            let mut heard = engines.engine().fleet_was_told();
+            let mut heard = {
+                let mut engine = engines.engine();
+                engine.fleet.as_mut().is_some_and(Membership::take_told)
+            };
             while let Ok(given) = inbox.try_recv() {
                 if let Some((order, answer)) = given.begin() {
                     heard = true;

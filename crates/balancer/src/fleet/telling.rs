@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::following::is_of_fleet;
 use super::secrets::Secrets;
 use crate::config::BalancerConfig;
-use crate::engine::Engine;
+use crate::next_hop::Way;
 
 /// Where a balancer listens for agents, and the sources of its tunnels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,19 +176,12 @@ pub(super) fn agents_at(
 }
 
 impl AgentPaths {
-    /// Those of another member besides.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.reports.extend(&other.reports);
-        self.tunnels.extend(&other.tunnels);
-    }
-}
-
-impl Engine {
-    /// Its own paths. An address that stands for all says nothing to agents.
-    pub(super) fn agent_paths(&self) -> AgentPaths {
-        let reports = self.file.agent_reports.as_ref();
+    /// A balancer's own, with this way in force. An address that stands for all says nothing to
+    /// agents.
+    pub(super) fn of(file: &BalancerConfig, way: Option<&Way>) -> Self {
+        let reports = file.agent_reports.as_ref();
         let reports = reports.map(|reports| reports.listen);
-        let next_hop = self.way.as_ref().map(|way| &way.next_hop);
+        let next_hop = way.map(|way| &way.next_hop);
         let v4 = next_hop.and_then(|hop| hop.source_v4.as_ref());
         let v4 = v4.map(|own| {
             (
@@ -201,12 +194,18 @@ impl Engine {
             let bits = own.entropy_bits;
             (IpAddr::V6(own.address), 128_u8.saturating_sub(bits))
         });
-        AgentPaths {
+        Self {
             reports: reports
                 .into_iter()
                 .filter(|at| !at.ip().is_unspecified())
                 .collect(),
             tunnels: v4.into_iter().chain(v6).collect(),
         }
+    }
+
+    /// Those of another member besides.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.reports.extend(&other.reports);
+        self.tunnels.extend(&other.tunnels);
     }
 }

@@ -9,7 +9,6 @@ use causeway_api::balancer::HeldVip;
 use causeway_netio::OwnAddress;
 use tracing::{info, warn};
 
-use super::engine::Engine;
 use crate::config::{BalancerConfig, ProbeTo, Unserved};
 
 /// What comes of it that a host holds an address of VIPs.
@@ -23,7 +22,7 @@ struct Harm {
 
 /// The VIPs of a configuration that a host with these addresses holds, where that does harm: a host
 /// that serves its VIPs' other ports itself may have them.
-pub fn held_vips(config: &BalancerConfig, own: &[OwnAddress]) -> Vec<HeldVip> {
+pub fn vips_on_host(config: &BalancerConfig, own: &[OwnAddress]) -> Vec<HeldVip> {
     let mut harms: HashMap<IpAddr, Harm> = HashMap::new();
     harms.extend(own.iter().map(|own| (own.address, Harm::default())));
     for vip in &config.vips {
@@ -61,30 +60,34 @@ pub fn held_vips(config: &BalancerConfig, own: &[OwnAddress]) -> Vec<HeldVip> {
     held.collect()
 }
 
-impl Engine {
-    /// VIPs that this host holds, where that does harm.
-    pub(super) fn held_vips(&self) -> &[HeldVip] {
-        &self.held_vips
-    }
+/// The VIPs that are addresses of this host, where that does harm, by the last look.
+#[derive(Debug, Default)]
+pub struct VipsOnHost(Vec<HeldVip>);
 
+impl VipsOnHost {
     /// Takes the addresses that this host has, and logs which VIPs are among them from now on.
-    pub(super) fn take_own_addresses(&mut self, own: &[OwnAddress]) {
-        let held = held_vips(&self.config, own);
-        for new in held.iter().filter(|held| !self.held_vips.contains(held)) {
+    pub(crate) fn take_addresses(&mut self, config: &BalancerConfig, own: &[OwnAddress]) {
+        let held = vips_on_host(config, own);
+        for new in held.iter().filter(|held| !self.0.contains(held)) {
             warn!("{}", new.text);
         }
         let is_gone = |former: &&HeldVip| !held.iter().any(|now| now.address == former.address);
-        for gone in self.held_vips.iter().filter(is_gone) {
+        for gone in self.0.iter().filter(is_gone) {
             info!("this host no longer holds the VIP {}", gone.address);
         }
-        self.held_vips = held;
+        self.0 = held;
+    }
+
+    /// Each with what comes of it.
+    pub fn views(&self) -> &[HeldVip] {
+        &self.0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{Bench, config};
+    use crate::tests::config;
 
     fn own(address: &str, prefix_len: u8, interface: &str) -> OwnAddress {
         OwnAddress {
@@ -99,7 +102,7 @@ mod tests {
 
     fn told(text: &str) -> Vec<String> {
         let own = [own("192.0.2.1", 24, "eth1"), own("192.0.2.2", 24, "eth1")];
-        let held = held_vips(&config(text), &own).into_iter();
+        let held = vips_on_host(&config(text), &own).into_iter();
         held.map(|held| held.text).collect()
     }
 
@@ -128,14 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_follows_the_hosts_addresses() {
-        let mut bench = Bench::new(VIP);
-        let mut held = |own: &[OwnAddress]| {
-            bench.engine.take_own_addresses(own);
-            bench.engine.held_vips().len()
+    fn what_is_told_follows_the_hosts_addresses() {
+        let config = config(VIP);
+        let mut vips = VipsOnHost::default();
+        let mut told = |own: &[OwnAddress]| {
+            vips.take_addresses(&config, own);
+            vips.views().len()
         };
-        assert_eq!(held(&[]), 0);
-        assert_eq!(held(&[own("192.0.2.1", 32, "lo")]), 1);
-        assert_eq!(held(&[own("192.0.2.7", 32, "lo")]), 0);
+        assert_eq!(told(&[]), 0);
+        assert_eq!(told(&[own("192.0.2.1", 32, "lo")]), 1);
+        assert_eq!(told(&[own("192.0.2.7", 32, "lo")]), 0);
     }
 }

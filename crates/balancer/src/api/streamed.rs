@@ -15,10 +15,10 @@ use causeway_api::balancer::PartView;
 use hyper::body::Frame;
 use tokio::sync::mpsc;
 
-use super::api::Daemon;
-use super::engine::{Engine, EngineError};
-use super::report::{self, Listed};
-use super::shared::Shared;
+use super::Daemon;
+use crate::engine::{Engine, EngineError};
+use crate::report::{self, Listed};
+use crate::shared::Shared;
 
 /// Parts of an answer that wait for the client.
 const WAITING: usize = 2;
@@ -106,7 +106,7 @@ fn fit(engine: &Engine, from: usize) -> usize {
     let pools = engine.pools().get(from..).unwrap_or_default();
     let fit = pools.iter().take_while(|pool| {
         reals += pool.vip().reals.len();
-        reals <= engine.few
+        engine.turns.are_few(reals)
     });
     (from + fit.count().max(1)).min(engine.pools().len())
 }
