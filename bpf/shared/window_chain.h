@@ -42,6 +42,12 @@
 #define WC_FULL_MIN 1280u
 #define WC_ETHERNET_MTU 1500u
 
+/*
+ * A request of several full packets is alone in its burst, in however many writes its program
+ * sends it, where no more than so many have been out. Where more have, others follow it.
+ */
+#define WC_LONG_ALONE 2u
+
 /* What one data packet says, as far as the burst logic cares. */
 struct wc_request {
 	u64 now_ns;  /* when it arrived */
@@ -554,7 +560,8 @@ CW_INLINE int wc_data(struct wc_state *s, const struct est_packet *p, struct wc_
 	full = wc_is_full(s, p);
 	rest = wc_continues(s, r, tcp);
 	if (tcp) {
-		s->last_long = !r->advances && (s->last_long || (full && s->flags & WC_LAST_FULL));
+		s->last_long = !r->advances && s->window <= WC_LONG_ALONE &&
+			       (s->last_long || (full && s->flags & WC_LAST_FULL));
 		if (s->last_long && s->cur_n > 1) {
 			/* All of it is one request, cut where its program wrote it. */
 			s->cur_n = 1;

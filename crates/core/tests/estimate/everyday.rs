@@ -847,6 +847,26 @@ fn an_upload_is_one_request_however_it_is_cut() {
 }
 
 #[test]
+fn a_client_of_four_requests_may_have_long_ones_among_them() {
+    // Two batches in three have one; what follows it in the same batch is not of it.
+    let lens = [11, 2070, 11, 532, 11, 4096, 11, 10_240, 532, 6144, 11, 11];
+    let mut client = Client::new(true);
+    for batch in 0..600 {
+        for i in 0..4 {
+            client.writes(lens[(4 * batch + i) % lens.len()], 1448);
+            client.pauses(5 * US);
+        }
+        client.receives(SERVICE_NS, RESPONSE);
+    }
+    client.closes(FIN);
+    let tally = client.measured();
+    assert_eq!(tally.window, 4);
+    assert!(tally.samples() >= 2300, "{}", tally.samples());
+    let off = off_pct(&tally, SERVICE_NS + 20 * US);
+    assert!(off.abs() < 2.0, "{off} %");
+}
+
+#[test]
 fn a_pause_of_a_millisecond_is_no_response() {
     // Beside a response of 65 us nothing but a bound is left: the clock has ticks of 1 ms.
     for (service_ns, least) in [(65 * US, Quality::None), (20 * MS, Quality::High)] {

@@ -780,7 +780,7 @@ impl Oracle {
         let was_long = std::mem::replace(&mut self.last_long, false) && !advances;
         let mut rest = was_full && gap < within || was_long;
         if tcp {
-            self.last_long = !advances && (was_long || full && was_full);
+            self.last_long = !advances && self.window <= 2 && (was_long || full && was_full);
             if let Some(open) = self.open.as_mut().filter(|_| self.last_long) {
                 open.requests.truncate(1);
                 open.requests[0] = open.at;
