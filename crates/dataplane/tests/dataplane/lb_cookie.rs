@@ -618,6 +618,18 @@ fn the_latency_of_clients_that_pause_is_seen_on_a_balancer_that_has_been_up_for_
 }
 
 #[test]
+fn under_cookies_the_handshake_shows_the_path() {
+    let stats = measured_of_thinkers(UPTIME_MS, &[0], None);
+    let sums = stats.latencies();
+    assert!(sums.weight_halves >= 2 * 100, "{stats:?}");
+    assert_eq!(sums.path_weight_halves, sums.weight_halves);
+    let path_ns = sums.path_sum_halves_ns / sums.path_weight_halves;
+    assert!(path_ns.abs_diff(MS) < MS / 20, "{path_ns} ns");
+    let server_ns = sums.server_sum_halves_ns / sums.path_weight_halves;
+    assert!(server_ns.abs_diff(MS) < MS * 3 / 10, "{server_ns} ns");
+}
+
+#[test]
 fn an_echo_of_a_clock_that_stood_still_dates_nothing() {
     // The receiving CPU acknowledged a request, so that the answer repeats the clock's last
     // value. What the packets' times say is a bound, and no sample.
