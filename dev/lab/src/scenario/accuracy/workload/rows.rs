@@ -125,7 +125,12 @@ pub(super) fn offloads(draw: &mut Draw) {
 pub(super) fn stores(draw: &mut Draw) {
     for (name, about, w, offloads) in [
         ("memcached_w1", "memcached, get and set, W=1", 1, false),
-        ("memcached_w4", "memcached, get and set, W=4", 4, false),
+        (
+            "memcached_w4",
+            "memcached, get and set, W=4: time of the client's batch",
+            4,
+            false,
+        ),
         ("memcached_w4_offload", "the same, TSO and GRO on", 4, true),
     ] {
         draw.web(name, about, w)
@@ -134,8 +139,8 @@ pub(super) fn stores(draw: &mut Draw) {
             .offloads = offloads;
     }
     for (name, about, w) in [
-        ("redis_p4", "Redis, pipelines of 4 in one write", 4),
-        ("redis_p16", "Redis, pipelines of 16 in one write", 16),
+        ("redis_p4", "Redis, 4 in one write: time of the batch", 4),
+        ("redis_p16", "Redis, 16 in one write: time of the batch", 16),
     ] {
         draw.web(name, about, w)
             .store(ServerKind::Redis, AppProtocol::Redis)
