@@ -98,9 +98,11 @@ fn everyday_clients_have_truths_and_estimates() {
     );
     // Nothing need be graded medium.
     assert!(report["grades"].get("medium_within_25_pct").is_some());
-    for kind in ["on", "off", "cookie"] {
-        assert_eq!(report["targets"][kind]["20"]["of"], 2, "{report}");
+    let targets = &report["targets"];
+    for kind in ["on", "cookie"] {
+        assert_eq!(targets["easy"][kind]["one_in_flight"]["of"], 2, "{report}");
     }
+    assert_eq!(targets["hard"]["graded"]["of"], 2, "{report}");
 }
 
 #[test]

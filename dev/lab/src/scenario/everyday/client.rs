@@ -117,6 +117,11 @@ impl EverydayClient {
         usual.div_ceil(epoch_s).max(2) * epoch_s
     }
 
+    /// Whether its requests share a connection as streams of HTTP/2, which are answered in any order.
+    pub(super) fn is_multiplexed(&self) -> bool {
+        self.service == Service::Https && self.in_flight > 1
+    }
+
     /// A package that is not installed.
     pub(super) fn missing(&self) -> Option<&'static str> {
         let missing = self
@@ -299,6 +304,19 @@ macro_rules! chromium {
     };
 }
 
+/// wrk that writes as many requests at once as the list has paths, by a script of its own.
+macro_rules! wrk_pipeline {
+    ($paths:literal) => {
+        concat!(
+            "printf 'local path = \"/v/200/5000\"\nlocal all = ",
+            $paths,
+            "\nfunction init()\n for i, of in ipairs(all) do all[i] = wrk.format(nil, of) end\n \
+             all = table.concat(all)\nend\nfunction request() return all end\n' > LOG.lua; \
+             wrk -t1 -c1 -dSECONDSs --timeout 10s -s LOG.lua http://HOST/"
+        )
+    };
+}
+
 use ClientReport::{Ab, Curl, H2load, Lines, Nothing, Pgbench, Redis, Wrk};
 use TruthSource::{Log, Packets, PacketsAndReport, PacketsOfTls};
 
@@ -370,6 +388,26 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         Wrk,
         &[WRK],
     ),
+    EverydayClient {
+        in_flight: 2,
+        ..client(
+            "wrk-P2",
+            Service::Http,
+            wrk_pipeline!("{path,path}"),
+            Nothing,
+            &[WRK],
+        )
+    },
+    EverydayClient {
+        in_flight: 4,
+        ..client(
+            "wrk-P4",
+            Service::Http,
+            wrk_pipeline!("{path,path,path,path}"),
+            Nothing,
+            &[WRK],
+        )
+    },
     client(
         "wrk-https",
         Service::Https,
@@ -464,6 +502,16 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         1,
     ),
     streams(
+        "h2load-m2",
+        "h2load -c1 -m2 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
+        2,
+    ),
+    streams(
+        "h2load-m4",
+        "h2load -c1 -m4 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
+        4,
+    ),
+    streams(
         "h2load-m10",
         "h2load -c1 -m10 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
         10,
@@ -514,11 +562,35 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         &[PGBENCH],
     ),
     EverydayClient {
+        in_flight: 4,
+        ..client(
+            "pgbench-5ms-P4",
+            Service::Postgres,
+            "printf '%s\\n' '\\startpipeline' 'select pg_sleep(0.005);' 'select pg_sleep(0.005);' \
+             'select pg_sleep(0.005);' 'select pg_sleep(0.005);' '\\endpipeline' > LOG.sql; \
+             pgbench -n -M extended -f LOG.sql -T SECONDS -l --log-prefix=LOG. -h HOST -U postgres \
+             'dbname=postgres sslmode=disable' && cat LOG.[0-9]* > LOG",
+            Pgbench,
+            &[PGBENCH],
+        )
+    },
+    EverydayClient {
         turn_us: 100,
         ..client(
             "redis-P1",
             Service::Redis,
             "redis-benchmark -h HOST -c 1 -n COUNT -t get --csv",
+            Redis,
+            &[REDIS],
+        )
+    },
+    EverydayClient {
+        turn_us: 100,
+        in_flight: 4,
+        ..client(
+            "redis-P4",
+            Service::Redis,
+            "redis-benchmark -h HOST -c 1 -P 4 -n COUNT -t get --csv",
             Redis,
             &[REDIS],
         )

@@ -80,6 +80,8 @@ struct Row {
     source: &'static str,
     /// Requests outstanding on a connection at most.
     in_flight: u32,
+    /// They are streams of HTTP/2, answered in any order.
+    multiplexed: bool,
     truth_us: f64,
     /// Of what is graded better than low; null: nothing is.
     estimate_us: Option<f64>,
@@ -125,6 +127,7 @@ impl Row {
             tick_ms,
             source: AGENT,
             in_flight: client.in_flight,
+            multiplexed: client.is_multiplexed(),
             truth_us,
             estimate_us,
             median_error_pct: error_pct,
@@ -211,41 +214,111 @@ fn interface(found: Vec<Row>) -> Value {
     })
 }
 
-/// How far off a row's median epoch may be, and how much of its requests must be covered, percent.
-const MOST_OFF_PCT: f64 = 5.0;
+/// Paths that there are targets for, ms.
+const TARGET_PATHS_MS: [u64; 2] = [0, 20];
+/// Requests in flight at most that a row is held to be near the truth with.
+const FEW_IN_FLIGHT: u32 = 4;
+/// How much of the requests must be covered, percent: of a row with one in flight, and of
+/// all that are known to be hard to tell.
 const LEAST_COVERED_PCT: f64 = 90.0;
+const LEAST_COVERED_OF_HARD_PCT: f64 = 50.0;
+/// A shorter truth may be graded low, or missed by so much.
+const SHORT_US: f64 = 500.0;
+const SHORT_MOST_OFF_US: f64 = 20.0;
 
-/// Rows by requests alone, with one in flight.
-#[derive(Debug, Default, Serialize)]
-struct Targets {
-    of: usize,
-    /// Near enough, and covered; a row without an estimate is neither.
-    met: usize,
-    /// Mean of the rows.
-    covered_pct: f64,
-}
+impl Row {
+    /// Whether one direction alone cannot always tell: without timestamps, and of several streams.
+    fn is_hard(&self) -> bool {
+        self.timestamps == ClientTimestamps::Off.word()
+            || self.multiplexed
+            || self.in_flight > FEW_IN_FLIGHT
+    }
 
-impl Targets {
-    fn add(&mut self, row: &Row) {
-        let near = row.median_error_pct.is_some_and(|of| of <= MOST_OFF_PCT);
-        self.met += usize::from(near && row.coverage_pct >= LEAST_COVERED_PCT);
-        self.covered_pct =
-            (self.covered_pct * self.of as f64 + row.coverage_pct) / (self.of + 1) as f64;
-        self.of += 1;
+    /// Whether what is graded better than low is near the truth; `None`: nothing is.
+    fn is_near(&self) -> Option<bool> {
+        let (error_pct, estimate_us) = (self.median_error_pct?, self.estimate_us?);
+        let is_short = self.truth_us < SHORT_US;
+        let most_off_pct = if self.in_flight == 1 && !is_short {
+            5.0
+        } else {
+            10.0
+        };
+        let off_us = (estimate_us - self.truth_us).abs();
+        Some(error_pct <= most_off_pct && (!is_short || off_us <= SHORT_MOST_OFF_US))
+    }
+
+    /// Whether the row is what its client needs.
+    fn is_met(&self) -> bool {
+        let covered = self.in_flight > 1 || self.coverage_pct >= LEAST_COVERED_PCT;
+        self.is_near()
+            .map_or(self.truth_us < SHORT_US, |near| near && covered)
+    }
+
+    /// Whether it is as far off as its grade says at most.
+    fn is_graded_well(&self) -> bool {
+        [("high", 10.0), ("medium", 25.0)]
+            .iter()
+            .all(|(grade, most_off_pct)| {
+                let errors = self.errors_pct.get(*grade);
+                errors.is_none_or(|errors| median(errors) <= *most_off_pct)
+            })
     }
 }
 
-/// By kind of timestamps and by path, ms; `all`: of all paths.
-fn targets(rows: &[Row]) -> BTreeMap<&'static str, BTreeMap<String, Targets>> {
-    let mut found: BTreeMap<_, BTreeMap<String, Targets>> = BTreeMap::new();
-    let held = |row: &&Row| row.source == REQUEST_SIDE && row.in_flight == 1;
-    for row in rows.iter().filter(held) {
-        let of_kind = found.entry(row.timestamps).or_default();
-        for path in [row.path_ms.to_string(), "all".to_owned()] {
-            of_kind.entry(path).or_default().add(row);
+/// How many rows there are, and which of them miss a target.
+#[derive(Debug, Default, Serialize)]
+struct Held {
+    of: usize,
+    met: usize,
+    missed: Vec<String>,
+}
+
+impl Held {
+    fn add(&mut self, row: &Row, met: bool) {
+        self.of += 1;
+        self.met += usize::from(met);
+        if !met {
+            let Row {
+                client,
+                path_ms,
+                timestamps,
+                ..
+            } = row;
+            self.missed
+                .push(format!("{client}, {path_ms} ms, {timestamps}"));
         }
     }
-    found
+}
+
+/// What rows by requests alone are held to. With timestamps and under cookies each one must be
+/// near and covered. Of those that are hard to tell what is graded better than low must be, no
+/// grade may be wrong, and half must be covered over all of them.
+fn targets(rows: &[Row]) -> Value {
+    let mut easy: BTreeMap<_, BTreeMap<_, Held>> = BTreeMap::new();
+    let (mut near, mut graded, mut covered) = (Held::default(), Held::default(), Vec::new());
+    let has_target =
+        |row: &&Row| row.source == REQUEST_SIDE && TARGET_PATHS_MS.contains(&row.path_ms);
+    for row in rows.iter().filter(has_target) {
+        if row.is_hard() {
+            if let Some(is_near) = row.is_near() {
+                near.add(row, is_near);
+            }
+            graded.add(row, row.is_graded_well());
+            covered.push(row.coverage_pct);
+        } else {
+            let several = ["one_in_flight", "up_to_four"][usize::from(row.in_flight > 1)];
+            let of_kind = easy.entry(row.timestamps).or_default();
+            of_kind.entry(several).or_default().add(row, row.is_met());
+        }
+    }
+    let covered_pct = mean(covered.into_iter());
+    let is_covered = covered_pct.map(|pct| pct >= LEAST_COVERED_OF_HARD_PCT);
+    json!({
+        "easy": easy,
+        "hard": {
+            "near": near, "graded": graded, "covered_pct": covered_pct, "covered": is_covered,
+        },
+    })
 }
 
 fn grades(rows: &[Row]) -> Value {
@@ -325,6 +398,7 @@ impl Plan {
                     tick_ms,
                     source: REQUEST_SIDE,
                     in_flight: client.in_flight,
+                    multiplexed: client.is_multiplexed(),
                     truth_us: mean(run.responses.iter().map(|r| r.latency_us)).unwrap_or_default(),
                     estimate_us: judged.estimate_us,
                     median_error_pct: judged.median_error_pct,
@@ -469,45 +543,53 @@ fn table(result: &Value) -> Option<String> {
     ))
 }
 
-/// One line for a client and path, the three kinds of timestamps side by side.
+/// One line for a client, paths and kinds of timestamps side by side: error and coverage, percent.
 fn table_of(interface: &Value, source: &str) -> Option<String> {
-    let mut lines: BTreeMap<(u64, usize, u64), Vec<&Value>> = BTreeMap::new();
+    let mut lines: BTreeMap<(u64, usize), Vec<&Value>> = BTreeMap::new();
+    let mut paths_ms = BTreeSet::new();
     let (rows, slow) = (interface.get("rows")?, interface.get("slow_clock_rows")?);
     let rows = rows.as_array()?.iter().chain(slow.as_array()?);
     for row in rows.filter(|row| row["source"] == source) {
         let name = row.get("client")?.as_str()?;
         let place = CLIENTS.iter().position(|c| c.name == name)?;
-        let path_ms = row.get("path_ms")?.as_u64()?;
         let tick_ms = row.get("tick_ms")?.as_u64()?;
-        let line = lines.entry((tick_ms, place, path_ms));
-        line.or_default().push(row);
+        paths_ms.insert(row.get("path_ms")?.as_u64()?);
+        lines.entry((tick_ms, place)).or_default().push(row);
     }
-    let mut text = String::from(
-        "| client | in flight | path ms | truth ms | on: error % | covered % | off: error % | \
-         covered % | cookie: error % | covered % |\n| --- | --: | --: | --: | --: | --: | --: | \
-         --: | --: | --: |\n",
-    );
-    for ((tick_ms, place, path_ms), rows) in &lines {
+    let kinds = ClientTimestamps::ALL.map(ClientTimestamps::word);
+    let [mut text, mut rule] = ["| client | in flight |", "| --- | --: |"].map(str::to_owned);
+    for path_ms in &paths_ms {
+        text += &format!(" {path_ms} ms: truth ms | {} |", kinds.join(" | "));
+        rule += &" --: |".repeat(1 + kinds.len());
+    }
+    text += &format!("\n{rule}\n");
+    for ((tick_ms, place), rows) in &lines {
         let client = &CLIENTS[*place];
         let name = match tick_ms {
             1 => client.name.to_owned(),
             _ => format!("{}, ticks of {tick_ms} ms", client.name),
         };
+        text += &format!("| {name} | {} |", client.in_flight);
         let figure = |row: &Value, name: &str| row.get(name).and_then(Value::as_f64);
-        let truths = rows.iter().filter_map(|row| figure(row, "truth_us"));
-        let truth_ms = mean(truths)? / 1000.0;
-        text += &format!(
-            "| {name} | {} | {path_ms} | {truth_ms:.2} |",
-            client.in_flight
-        );
-        for word in ClientTimestamps::ALL.map(ClientTimestamps::word) {
-            let row = rows.iter().find(|row| row["timestamps"] == word);
-            let error = row.and_then(|row| figure(row, "median_error_pct"));
-            let covered = row.and_then(|row| figure(row, "coverage_pct"));
-            let shown = |value: Option<f64>, digits: usize| {
-                value.map_or("-".to_owned(), |v| format!("{v:.digits$}"))
-            };
-            text += &format!(" {} | {} |", shown(error, 1), shown(covered, 0));
+        for path_ms in &paths_ms {
+            let of_path: Vec<_> = rows
+                .iter()
+                .filter(|row| row["path_ms"] == *path_ms)
+                .collect();
+            let truth_us = mean(of_path.iter().filter_map(|row| figure(row, "truth_us")));
+            text += &truth_us.map_or(" - |".to_owned(), |us| format!(" {:.2} |", us / 1000.0));
+            for kind in kinds {
+                let row = of_path.iter().find(|row| row["timestamps"] == kind);
+                let found = row.and_then(|row| {
+                    Some((
+                        figure(row, "median_error_pct")?,
+                        figure(row, "coverage_pct")?,
+                    ))
+                });
+                text += &found.map_or(" - |".to_owned(), |(error, covered)| {
+                    format!(" {error:.1}, {covered:.0} |")
+                });
+            }
         }
         text.push('\n');
     }
@@ -566,8 +648,9 @@ mod tests {
             tick_ms: 1,
             source: REQUEST_SIDE,
             in_flight: 1,
+            multiplexed: false,
             truth_us: 5000.0,
-            estimate_us: None,
+            estimate_us: found.map(|pct| 5000.0 * (1.0 + pct / 100.0)),
             median_error_pct: found,
             coverage_pct,
             requests: 100,
@@ -581,10 +664,6 @@ mod tests {
 
     #[test]
     fn a_row_without_an_estimate_misses_the_target() {
-        let several = Row {
-            in_flight: 16,
-            ..row(0, Some(1.0), 95.0)
-        };
         let by_agent = Row {
             source: AGENT,
             ..row(0, Some(1.0), 95.0)
@@ -598,17 +677,66 @@ mod tests {
             row(0, Some(1.0), 95.0),
             row(20, Some(5.1), 95.0),
             row(20, Some(1.0), 89.0),
-            several,
+            row(80, Some(1.0), 95.0),
             by_agent,
             slow,
         ]);
-        let of = |path: &str| {
-            let of = &all["targets"]["on"][path];
-            ["met", "of", "covered_pct"].map(|key| of[key].as_f64())
+        let held = &all["targets"]["easy"]["on"]["one_in_flight"];
+        assert_eq!((&held["met"], &held["of"]), (&json!(1), &json!(4)));
+        assert_eq!(
+            held["missed"],
+            json!(["wrk, 0 ms, on", "wrk, 20 ms, on", "wrk, 20 ms, on"])
+        );
+    }
+
+    #[test]
+    fn several_in_flight_may_be_further_off_and_short_truths_graded_low() {
+        let several = |found, coverage_pct| Row {
+            in_flight: 4,
+            ..row(0, found, coverage_pct)
         };
-        assert_eq!(of("0"), [Some(1.0), Some(2.0), Some(47.5)]);
-        assert_eq!(of("20"), [Some(0.0), Some(2.0), Some(92.0)]);
-        assert_eq!(of("all")[..2], [Some(1.0), Some(4.0)]);
+        assert!(several(Some(9.9), 10.0).is_met());
+        assert!(!several(Some(10.1), 99.0).is_met());
+        assert!(!several(None, 0.0).is_met());
+        let short = |truth_us, found| Row {
+            truth_us,
+            estimate_us: Some(truth_us * 1.09),
+            ..row(0, found, 95.0)
+        };
+        assert!(short(100.0, None).is_met());
+        assert!(short(100.0, Some(9.0)).is_met());
+        assert!(!short(400.0, Some(9.0)).is_met(), "by 36 us");
+        assert!(!short(600.0, None).is_met());
+    }
+
+    #[test]
+    fn what_is_hard_to_tell_is_held_to_its_grades_and_half_of_it_covered() {
+        let off = |found, coverage_pct| Row {
+            timestamps: "off",
+            ..row(0, found, coverage_pct)
+        };
+        let streams = Row {
+            in_flight: 2,
+            multiplexed: true,
+            ..row(20, None, 0.0)
+        };
+        let wrong = Row {
+            errors_pct: BTreeMap::from([("medium".to_owned(), vec![1.0, 26.0, 27.0])]),
+            ..off(Some(26.0), 100.0)
+        };
+        let all = interface(vec![off(None, 0.0), off(Some(4.0), 90.0), streams, wrong]);
+        let hard = &all["targets"]["hard"];
+        assert_eq!(
+            (&hard["near"]["met"], &hard["near"]["of"]),
+            (&json!(1), &json!(2))
+        );
+        assert_eq!(
+            (&hard["graded"]["met"], &hard["graded"]["of"]),
+            (&json!(3), &json!(4))
+        );
+        assert_eq!(hard["covered_pct"], 47.5);
+        assert_eq!(hard["covered"], false);
+        assert_eq!(all["targets"]["easy"], json!({}));
     }
 
     #[test]
