@@ -32,7 +32,7 @@ words! {
 pub fn cookie_kind(word: &str) -> Result<CookieKind, String> {
     if word == "timestamp-msb" {
         return Err(
-            "`timestamp-msb` is gone: connections that idled for 33 s broke; write `timestamp`"
+            "`timestamp-msb` is gone: connections that were silent for 66 s stalled; write `timestamp`"
                 .to_owned(),
         );
     }
