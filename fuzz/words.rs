@@ -80,7 +80,11 @@ pub(crate) fn report(data: &[u8]) {
             now_ns,
         };
         assert_eq!(desk.handle(&datagram, SERVER, context), JoinStep::Nothing);
-        assert!(attempt.iter_mut().all(|own| own.hear(&datagram).is_none()));
+        assert!(
+            attempt
+                .iter_mut()
+                .all(|own| own.handle(&datagram).is_none())
+        );
     }
 }
 

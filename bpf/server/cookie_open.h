@@ -88,7 +88,7 @@ static __always_inline void report_token(const struct flow_key6 *key, u32 token,
 }
 
 /* A connection with a token: user space can tell balancers of it, and will of its end. */
-static __always_inline void hold_token(struct bpf_sock_ops *ops, const struct segment *seg)
+static __always_inline void keep_token(struct bpf_sock_ops *ops, const struct segment *seg)
 {
 	struct flow_key6 key = echo_key(seg);
 	u32 *told = bpf_map_lookup_elem(&conn_tokens, &key), token;
@@ -158,7 +158,7 @@ static __always_inline void cookie_open(struct bpf_sock_ops *ops)
 	state->clock = clock;
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);
-	hold_token(ops, &seg);
+	keep_token(ops, &seg);
 }
 
 #endif

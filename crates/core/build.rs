@@ -7,9 +7,9 @@ const SHIMS: &[&str] = &[
     "certes.c",
     "cookie.c",
     "estimate.c",
+    "flow_spot.c",
     "hist.c",
     "limit.c",
-    "places.c",
     "quic_lb.c",
 ];
 

@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::book::HeardBook;
+use crate::book::FollowedBook;
 use crate::clients::{Clients, LatencySlot};
 use crate::config::{AgentConfig, AgentReportConfig};
 use crate::metrics;
@@ -54,9 +54,9 @@ struct Running {
     /// As the file has it.
     file: AgentConfig,
     /// What was received of the fleet's book.
-    heard: HeardBook,
+    book: FollowedBook,
     /// The last of it that QUIC programs have, too: what balancers are told.
-    acknowledged: HeardBook,
+    acknowledged: FollowedBook,
     /// The file as the book has it.
     config: AgentConfig,
     /// What becomes of what the data plane has besides.
@@ -75,8 +75,8 @@ enum Rest {
 const UNHEARD: &str = "nothing is known of the fleet's book, so the data plane serves on by what it was told before; a balancer of `[agent.report] to` that can be reached sends the book";
 
 impl Rest {
-    fn of(took_over: bool, file: &AgentConfig, heard: &HeardBook) -> Self {
-        match took_over && file.hears_book() && !heard.is_known(&file.addresses) {
+    fn of(took_over: bool, file: &AgentConfig, book: &FollowedBook) -> Self {
+        match took_over && file.follows_book() && !book.is_known(&file.addresses) {
             true => Self::Kept,
             false => Self::Removed,
         }
@@ -109,16 +109,16 @@ impl Agent {
         file: PathBuf,
         doors: Doors,
     ) -> anyhow::Result<(Self, Option<Started>)> {
-        let heard = match from.hears_book() {
-            true => HeardBook::load(&from.state_dir).unwrap_or_else(|fault| {
+        let book = match from.follows_book() {
+            true => FollowedBook::load(&from.state_dir).unwrap_or_else(|fault| {
                 warn!(
                     "what was received of the fleet's book is lost until a balancer sends it again: {fault}"
                 );
-                HeardBook::default()
+                FollowedBook::default()
             }),
-            false => HeardBook::default(),
+            false => FollowedBook::default(),
         };
-        let config = heard.over(&from);
+        let config = book.over(&from);
         let options = DecapsulatorOptions {
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
@@ -137,7 +137,7 @@ impl Agent {
         // It was for reading maps of another layout.
         give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
         let took_over = started.as_ref().is_some_and(|(_, of)| of.took_over);
-        let rest = Rest::of(took_over, &from, &heard);
+        let rest = Rest::of(took_over, &from, &book);
         if rest == Rest::Kept {
             warn!("{UNHEARD}");
         }
@@ -187,8 +187,8 @@ impl Agent {
             giving: Mutex::new(()),
             running: Mutex::new(Running {
                 file: from,
-                heard,
-                acknowledged: HeardBook::default(),
+                book,
+                acknowledged: FollowedBook::default(),
                 config,
                 rest,
             }),
@@ -228,8 +228,8 @@ impl Agent {
                 "`{key}` cannot change while the agent runs; {mend}"
             ));
         }
-        let config = running.heard.over(&wanted);
-        let rest = Rest::of(running.rest == Rest::Kept, &wanted, &running.heard);
+        let config = running.book.over(&wanted);
+        let rest = Rest::of(running.rest == Rest::Kept, &wanted, &running.book);
         if let Some(decapsulator) = &self.decapsulator {
             apply(decapsulator, &config, rest).map_err(|error| error.to_string())?;
         }
@@ -249,26 +249,29 @@ impl Agent {
     /// Takes what a balancer sends of the fleet's book: on disk first, then into the data plane and
     /// to QUIC programs; what is acknowledged is in all of them. Says whether anything is new. For
     /// one thread, which alone waits for the disk.
-    pub(crate) fn hear(&self, server: IpAddr, orders: AgentOrders) -> anyhow::Result<bool> {
-        let (mut heard, dir) = {
+    pub(crate) fn handle_orders(
+        &self,
+        server: IpAddr,
+        orders: AgentOrders,
+    ) -> anyhow::Result<bool> {
+        let (mut book, dir) = {
             let running = lock(&self.running);
-            (running.heard.clone(), running.file.state_dir.clone())
+            (running.book.clone(), running.file.state_dir.clone())
         };
-        if !heard.hear(server, orders) {
+        if !book.handle_orders(server, orders) {
             return Ok(false);
         }
-        heard
-            .save(&dir)
+        book.save(&dir)
             .with_context(|| format!("cannot write {}", crate::book::kept_in(&dir).display()))?;
-        self.follow(heard)?;
+        self.follow(book)?;
         self.give_quic_ids();
         Ok(true)
     }
 
-    fn follow(&self, heard: HeardBook) -> anyhow::Result<()> {
+    fn follow(&self, book: FollowedBook) -> anyhow::Result<()> {
         let mut running = lock(&self.running);
-        let config = heard.over(&running.file);
-        let rest = Rest::of(running.rest == Rest::Kept, &running.file, &heard);
+        let config = book.over(&running.file);
+        let rest = Rest::of(running.rest == Rest::Kept, &running.file, &book);
         if let Some(decapsulator) = &self.decapsulator {
             apply(decapsulator, &config, rest)?;
         }
@@ -276,7 +279,7 @@ impl Agent {
         if config.vips != running.config.vips {
             warn_of_missing_vips(&config);
         }
-        (running.heard, running.config) = (heard, config);
+        (running.book, running.config) = (book, config);
         Ok(())
     }
 
@@ -288,23 +291,23 @@ impl Agent {
         running.rest = rest;
     }
 
-    /// Has QUIC programs issue connection ids by what was heard. Where that fails the rest of the
+    /// Has QUIC programs issue connection ids by the book. Where that fails the rest of the
     /// book holds, and is not acknowledged.
     fn give_quic_ids(&self) {
-        // The last that is given is the last that was heard.
+        // The last that is given is the last that came.
         let _one_at_a_time = lock(&self.giving);
-        let (heard, file) = {
+        let (book, file) = {
             let running = lock(&self.running);
             // Nor are ids taken away for a book that is lost.
             if running.rest == Rest::Kept {
                 return;
             }
-            (running.heard.clone(), running.file.clone())
+            (running.book.clone(), running.file.clone())
         };
-        let fault = heard.give_quic_ids(&file).err();
+        let fault = book.give_quic_ids(&file).err();
         let fault = fault.map(|error| format!("{error:#}"));
         if fault.is_none() {
-            lock(&self.running).acknowledged = heard;
+            lock(&self.running).acknowledged = book;
         }
         let mut status = lock(&self.status);
         log_fault!(
@@ -401,7 +404,7 @@ impl Agent {
             cookies: self.cookies()?,
             clients: self.clients(),
             load: self.load(),
-            books: lock(&self.running).heard.view(),
+            books: lock(&self.running).book.view(),
         })
     }
 
@@ -426,7 +429,7 @@ impl Agent {
 
     /// Watches what keeps the data plane in the kernel until `stopped`: repairs what can be
     /// repaired, and logs what cannot. What QUIC programs lack it tries to write again.
-    pub fn hold(&self, stopped: &AtomicBool) {
+    pub fn keep_attached(&self, stopped: &AtomicBool) {
         let Some(decapsulator) = &self.decapsulator else {
             return;
         };
@@ -515,7 +518,7 @@ fn apply(
     let keys = cookies.map(|of| &of.keys.cookies);
     let without = BTreeMap::new();
     let cookie_vips = cookies.map_or(&without, |of| &of.vips);
-    decapsulator.check_room(sources.len(), vips.union(ends).count(), cookie_vips.len())?;
+    decapsulator.check_capacity(sources.len(), vips.union(ends).count(), cookie_vips.len())?;
     if rest == Rest::Kept {
         return decapsulator.add(&sources, ends, &vips, keys, cookie_vips);
     }
@@ -692,8 +695,8 @@ mod tests {
             decapsulator: None,
             clients: None,
             running: Mutex::new(Running {
-                heard: HeardBook::default(),
-                acknowledged: HeardBook::default(),
+                book: FollowedBook::default(),
+                acknowledged: FollowedBook::default(),
                 config: file.clone(),
                 file,
                 rest: Rest::Removed,
@@ -719,8 +722,8 @@ mod tests {
         let agent = agent(dir.path(), file);
         let fault = || lock(&agent.status).quic_ids_error.clone();
         for revision in [4, 5] {
-            let is_new = agent.hear(server(), orders(revision, 2, &[2]));
-            assert!(is_new.expect("heard"));
+            let is_new = agent.handle_orders(server(), orders(revision, 2, &[2]));
+            assert!(is_new.expect("written"));
             let vip = "192.0.2.1:80".parse().expect("a VIP");
             assert_eq!(agent.id_in(vip), Some(5), "the book's");
             assert_eq!(agent.follows(server()), None);
@@ -748,8 +751,8 @@ mod tests {
         file.quic.file.clone_from(&path);
         let agent = Arc::new(agent(dir.path(), file));
         let (seen, see) = channel();
-        let hearing = Arc::clone(&agent);
-        let hearing = thread::spawn(move || hearing.hear(server(), orders(4, 2, &[2])));
+        let waiting = Arc::clone(&agent);
+        let waiting = thread::spawn(move || waiting.handle_orders(server(), orders(4, 2, &[2])));
         let looking = Arc::clone(&agent);
         let vip = "192.0.2.1:80".parse().expect("a VIP");
         thread::spawn(move || {
@@ -765,7 +768,7 @@ mod tests {
             .write(true)
             .open(&path)
             .expect("the pipe");
-        hearing.join().expect("no panic").expect("heard");
+        waiting.join().expect("no panic").expect("written");
         assert!(agent.follows(server()).is_some());
     }
 }

@@ -31,7 +31,7 @@ const VERSION: u32 = 2;
 
 /// By each address that balancers know this server by: how far its agent has come, and the orders.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct HeardBook(BTreeMap<IpAddr, (FleetAgent, AgentOrders)>);
+pub(crate) struct FollowedBook(BTreeMap<IpAddr, (FleetAgent, AgentOrders)>);
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,7 +50,7 @@ struct KeptOrders {
     secrets: [Option<String>; 2],
 }
 
-impl HeardBook {
+impl FollowedBook {
     /// What a former agent has kept.
     pub(crate) fn load(dir: &Path) -> Result<Self, String> {
         let path = dir.join(FILE);
@@ -62,7 +62,7 @@ impl HeardBook {
         let wrong = |fault: String| format!("{} {fault}", path.display());
         let file: KeptFile = parse_version(&text, VERSION).map_err(wrong)?;
         let servers = file.servers.into_iter().map(|(server, kept)| {
-            let heard = kept.heard();
+            let heard = kept.read();
             let heard = heard.map_err(|why| wrong(format!("is damaged ({why})")))?;
             Ok((server, heard))
         });
@@ -140,14 +140,14 @@ impl HeardBook {
     }
 
     /// Takes what a balancer sends; whether that changed anything. A balancer may lag.
-    pub(crate) fn hear(&mut self, server: IpAddr, orders: AgentOrders) -> bool {
+    pub(crate) fn handle_orders(&mut self, server: IpAddr, orders: AgentOrders) -> bool {
         let Some((agent, own)) = self.0.get_mut(&server) else {
             let mut agent = FleetAgent::new(server);
-            agent.hear(orders.book());
+            agent.handle_book(orders.book());
             self.0.insert(server, (agent, orders));
             return true;
         };
-        if agent.hear(orders.book()) {
+        if agent.handle_book(orders.book()) {
             *own = orders;
             return true;
         }
@@ -285,7 +285,7 @@ impl KeptOrders {
         }
     }
 
-    fn heard(self) -> Result<(FleetAgent, AgentOrders), CookieKeyError> {
+    fn read(self) -> Result<(FleetAgent, AgentOrders), CookieKeyError> {
         let keys = self.keys.into_iter();
         let [zero, one] = self.secrets.map(|hex| hex.map(|hex| hex.parse()));
         let orders = AgentOrders {
@@ -296,7 +296,7 @@ impl KeptOrders {
             ..self.orders
         };
         let mut agent = self.agent;
-        agent.hear(orders.book());
+        agent.handle_book(orders.book());
         Ok((agent, orders))
     }
 }
@@ -376,11 +376,14 @@ pub(crate) mod tests {
     #[test]
     fn what_was_heard_stands_in_the_file_s_place_and_outlives_the_agent() {
         let (dir, file) = (tempfile::tempdir().expect("a directory"), file());
-        let mut heard = HeardBook::load(dir.path()).expect("nothing");
+        let mut heard = FollowedBook::load(dir.path()).expect("nothing");
         assert_eq!(heard.over(&file), file, "nothing is heard yet");
         assert_eq!(heard.follows(server()), None);
-        assert!(heard.hear(server(), orders(4, 2, &[2, 3])));
-        assert!(!heard.hear(server(), orders(3, 2, &[2])), "a balancer lags");
+        assert!(heard.handle_orders(server(), orders(4, 2, &[2, 3])));
+        assert!(
+            !heard.handle_orders(server(), orders(3, 2, &[2])),
+            "a balancer lags"
+        );
         let config = heard.over(&file);
         let cookies = config.cookies.as_ref().expect("cookies");
         assert_eq!(
@@ -396,7 +399,7 @@ pub(crate) mod tests {
             report.keys.of_server(server(), KeyEpoch::One),
             Some(key(71))
         );
-        assert!(heard.hear(server(), orders(5, 3, &[2, 3])));
+        assert!(heard.handle_orders(server(), orders(5, 3, &[2, 3])));
         let config = heard.over(&file);
         assert_eq!(config.report.expect("reports").keys.current, KeyEpoch::One);
         assert_eq!(
@@ -406,7 +409,7 @@ pub(crate) mod tests {
         // A book that was put back is from before the switch.
         let mut put_back = orders(6, 2, &[2, 3]);
         put_back.position.generation.count = 1;
-        assert!(heard.hear(server(), put_back));
+        assert!(heard.handle_orders(server(), put_back));
         let quic = heard.quic_ids(&file.addresses);
         assert_eq!(quic.services.len(), 1);
         assert_eq!(quic.services[0].server_id, 9);
@@ -423,13 +426,13 @@ pub(crate) mod tests {
                 .permissions(),
         );
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(HeardBook::load(dir.path()), Ok(heard.clone()));
+        assert_eq!(FollowedBook::load(dir.path()), Ok(heard.clone()));
         fs::write(kept_in(dir.path()), "{").expect("written");
-        let error = HeardBook::load(dir.path()).expect_err("damaged");
+        let error = FollowedBook::load(dir.path()).expect_err("damaged");
         assert!(error.contains("agent-book.json is damaged"), "{error}");
         let former = r#"{"version":1,"servers":{"10.0.0.1":{"generation":0}}}"#;
         fs::write(kept_in(dir.path()), former).expect("written");
-        let error = HeardBook::load(dir.path()).expect_err("another build's");
+        let error = FollowedBook::load(dir.path()).expect_err("another build's");
         assert!(
             error.contains("has version 1, this build reads 2"),
             "{error}"
@@ -441,10 +444,10 @@ pub(crate) mod tests {
         let (dir, mut file) = (tempfile::tempdir().expect("a directory"), file());
         let path = dir.path().join("made").join("quic-ids.json");
         file.quic.file.clone_from(&path);
-        let mut heard = HeardBook::default();
+        let mut heard = FollowedBook::default();
         heard.give_quic_ids(&file).expect("nothing to write");
         assert!(!path.exists());
-        heard.hear(server(), orders(4, 2, &[2]));
+        heard.handle_orders(server(), orders(4, 2, &[2]));
         heard.give_quic_ids(&file).expect("written");
         let written = CidFile::load(&path).expect("read");
         assert_eq!(written.services[0].config, cids(2).configs[&2]);
@@ -463,11 +466,11 @@ pub(crate) mod tests {
         let mut none = orders(5, 2, &[2]);
         none.services.clear();
         none.cids.clear();
-        heard.hear(server(), none);
+        heard.handle_orders(server(), none);
         heard.give_quic_ids(&file).expect("written");
         assert_eq!(CidFile::load(&path).expect("read"), CidFile::default());
         file.quic.file = dir.path().to_owned();
-        heard.hear(server(), orders(6, 2, &[2]));
+        heard.handle_orders(server(), orders(6, 2, &[2]));
         let error = heard
             .give_quic_ids(&file)
             .expect_err("a directory is there");
@@ -483,20 +486,21 @@ pub(crate) mod tests {
         let other = IpAddr::from([10, 0, 0, 2]);
         file.addresses.insert(other);
         for (real, unused) in [(server(), other), (other, server())] {
-            let mut heard = HeardBook::default();
+            let mut heard = FollowedBook::default();
             let mut none = orders(5, 3, &[]);
             none.services.clear();
             none.cids.clear();
             none.secrets = EpochSecrets::default();
-            heard.hear(unused, none);
-            heard.hear(real, orders(4, 2, &[2, 3]));
-            let keys = |heard: &HeardBook| heard.over(&file).cookies.expect("cookies").keys.cookies;
+            heard.handle_orders(unused, none);
+            heard.handle_orders(real, orders(4, 2, &[2, 3]));
+            let keys =
+                |heard: &FollowedBook| heard.over(&file).cookies.expect("cookies").keys.cookies;
             assert_eq!(
                 keys(&heard),
                 Keys::new(KeyEpoch::Zero, key(2), Some(key(3))),
                 "it lags"
             );
-            heard.hear(real, orders(5, 3, &[2, 3]));
+            heard.handle_orders(real, orders(5, 3, &[2, 3]));
             assert_eq!(keys(&heard), Keys::new(KeyEpoch::One, key(3), Some(key(2))));
             let keys = heard.over(&file).report.expect("reports").keys;
             assert_eq!(keys.current, KeyEpoch::One);
@@ -507,8 +511,8 @@ pub(crate) mod tests {
     #[test]
     fn a_server_that_missed_rotations_goes_by_a_new_file() {
         let mut file = file();
-        let mut heard = HeardBook::default();
-        heard.hear(server(), orders(4, 2, &[2]));
+        let mut heard = FollowedBook::default();
+        heard.handle_orders(server(), orders(4, 2, &[2]));
         file.cookies.as_mut().expect("cookies").keys.number = 4;
         let report = heard.over(&file).report.expect("reports");
         let of_file: CookieKey = "7".repeat(32).parse().expect("a key");

@@ -86,7 +86,7 @@ fn exchange(
             bail!("{balancer} cannot be reached from {server}");
         }
         let received = match socket.recv(&mut buffer) {
-            Ok(length) => attempt.hear(&buffer[..length]),
+            Ok(length) => attempt.handle(&buffer[..length]),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::thread::sleep(AGAIN);
                 None

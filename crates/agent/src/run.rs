@@ -63,7 +63,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
     let reloaded = Arc::clone(&agent);
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| agent.measure(&stopped));
-        let holding = scope.spawn(|| agent.hold(&stopped));
+        let keeping = scope.spawn(|| agent.keep_attached(&stopped));
         let work = Work {
             reload: move || reloaded.reload(),
             works: || !agent.measures_clients() || !measuring.is_finished(),
@@ -72,7 +72,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
         let served = serve_routers(process, routers, &listeners, work);
         stopped.store(true, Ordering::Relaxed);
         measuring.thread().unpark();
-        holding.thread().unpark();
+        keeping.thread().unpark();
         served
     })?;
     info!(

@@ -6,7 +6,7 @@
 use anyhow::{Context as _, bail};
 use causeway_api::balancer::{CookieResultView, CookieView};
 use causeway_core::cookie::CookieLayout;
-use causeway_core::cookie::ids::{self, Held, Wanted};
+use causeway_core::cookie::ids::{self, KnownId, Wanted};
 use causeway_dataplane::{CookieTotals, RealId, VipId};
 
 use super::engine::Engine;
@@ -89,7 +89,7 @@ impl Engine {
         };
         let known = vip_id.map(|id| self.plane.cookie_ids(id)).transpose()?;
         let known = known.unwrap_or_default();
-        let held: Vec<Held> = known.held.iter().map(|(held, _)| *held).collect();
+        let held: Vec<KnownId> = known.held.iter().map(|(held, _)| *held).collect();
         let wanted: Vec<Wanted> = vip
             .reals
             .iter()

@@ -101,7 +101,7 @@ pub struct Engine {
     pub(super) last_tick: Option<Moment>,
     /// How many looks at the flow table have ended, and the connections that the last one has found
     /// open, by real.
-    pub(super) held_flows: (u64, HashMap<RealId, u64>),
+    pub(super) open_flows: (u64, HashMap<RealId, u64>),
     pub(super) round: Round,
 }
 
@@ -174,7 +174,7 @@ impl Engine {
             reports: AgentReports::default(),
             peers: PeerSteering::default(),
             last_tick: None,
-            held_flows: (0, HashMap::new()),
+            open_flows: (0, HashMap::new()),
             round: Round::default(),
         };
         // A member's are in the book, and what has still to be written there.
@@ -519,7 +519,7 @@ impl Engine {
     }
 
     /// Where a server is: the index of each VIP that has it, and that of its real there.
-    pub(super) fn places_of(&self, server: &str) -> Result<Vec<(usize, usize)>, EngineError> {
+    pub(super) fn members_at(&self, server: &str) -> Result<Vec<(usize, usize)>, EngineError> {
         let address: Option<IpAddr> = server.parse().ok();
         let vips = self.config.vips.iter().enumerate();
         let places = vips.filter_map(|(at, vip)| {

@@ -79,7 +79,7 @@ pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanat
         state: match (own.is_wanted(), member.fit) {
             (false, _) => why_unwanted(engine, pool.vip(), own),
             (true, false) => "down by its health".to_owned(),
-            (true, true) if member.is_held_back() => "waits for its first probe".to_owned(),
+            (true, true) if member.waits_for_probe() => "waits for its first probe".to_owned(),
             (true, true) if member.standby => "waits for others to fail".to_owned(),
             (true, true) => "active".to_owned(),
         },

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use causeway_core::control::Sampling;
-use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::ids::KnownId;
 use causeway_core::cookie::{CookieLayout, Keys, quic};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{CookieResult, PacketsBytes, Verdict};
@@ -98,7 +98,7 @@ pub(crate) struct State {
     pub quic_ids: BTreeMap<VipId, Vec<quic::CidRoute>>,
     pub cookie_formats: BTreeMap<VipId, CookieLayout>,
     /// Ids of reals, those that rest among them.
-    pub cookie_ids: BTreeMap<(VipId, u16), (Held, Option<RealId>)>,
+    pub cookie_ids: BTreeMap<(VipId, u16), (KnownId, Option<RealId>)>,
     /// What the data plane's clock says, seconds.
     pub now_s: u64,
 }
@@ -269,7 +269,7 @@ impl CookiePlane for FakePlane {
             "a VIP without cookies"
         );
         let address = state.reals[&real].address;
-        let held = Held {
+        let held = KnownId {
             id,
             address,
             freed_s: None,

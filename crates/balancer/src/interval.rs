@@ -69,7 +69,7 @@ impl Engine {
                 counters.advance(now.monotonic_ns, interval_ns, totals);
             }
         }
-        self.take_held(now.monotonic_ns, has_looked);
+        self.take_open(now.monotonic_ns, has_looked);
         let due = self.pools.iter_mut().filter(|pool| pool.visits.is_due());
         due.for_each(|pool| pool.visits.end(now.monotonic_ns));
         self.record(now, looks.reals);
@@ -173,15 +173,15 @@ impl Engine {
         let Some(open) = swept.open else {
             return false;
         };
-        self.held_flows = (self.held_flows.0 + 1, open);
+        self.open_flows = (self.open_flows.0 + 1, open);
         true
     }
 
     /// Tells reals which connections the flow table holds, once after each look at all of it. Counters
     /// of VIPs that are looked at in another turn lack what has come since theirs, and ids of a new VIP's
     /// reals may have been others' when the table was looked at.
-    fn take_held(&mut self, now_ns: u64, has_looked: bool) {
-        let (look, held) = &self.held_flows;
+    fn take_open(&mut self, now_ns: u64, has_looked: bool) {
+        let (look, held) = &self.open_flows;
         let pools = self.pools.iter_mut();
         let visited = pools.filter(|pool| pool.visits.is_due() || !pool.visits.is_wanted());
         let pools: Vec<&mut Pool> = visited
@@ -202,7 +202,7 @@ impl Engine {
             for (_, member) in pool.members() {
                 if let Some(counters) = self.counters.get_mut(member.id) {
                     let open = held.get(&member.id).copied().unwrap_or(0);
-                    counters.handle_held(now_ns, open, all);
+                    counters.handle_open(now_ns, open, all);
                 }
             }
         }

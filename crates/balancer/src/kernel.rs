@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use causeway_core::control::Sampling;
-use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::ids::KnownId;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_core::hist::Histogram;
@@ -194,7 +194,7 @@ impl CookiePlane for KernelPlane {
             now_s: causeway_netio::monotonic_ns() / 1_000_000_000,
             held: ids
                 .map(|id| {
-                    let held = Held {
+                    let held = KnownId {
                         id: id.id,
                         address: id.address,
                         freed_s: (id.freed_s != 0).then_some(id.freed_s.into()),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_core::control::Sampling;
-use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::ids::KnownId;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_core::hist::Histogram;
@@ -67,7 +67,7 @@ pub struct Ids {
     /// When they were read, CLOCK_MONOTONIC in seconds.
     pub now_s: u64,
     /// Each id with the real that has it, if it has not been taken away.
-    pub held: Vec<(Held, Option<RealId>)>,
+    pub held: Vec<(KnownId, Option<RealId>)>,
 }
 
 impl Ids {

@@ -800,7 +800,7 @@ pub(crate) fn state(real: &RealConfig, member: &PoolMember) -> RealState {
     match (real.is_wanted(), member.fit) {
         (false, _) if real.maintenance => RealState::Maintenance,
         (false, _) => RealState::Drain,
-        (true, true) if member.is_held_back() => RealState::Waiting,
+        (true, true) if member.waits_for_probe() => RealState::Waiting,
         (true, true) if member.standby => RealState::Standby,
         (true, true) => RealState::Active,
         (true, false) => RealState::Down,

@@ -121,7 +121,7 @@ static NO_PAST: Past = Past {
 
 impl PoolMember {
     /// Whether it gets no new connections before its first probe.
-    pub fn is_held_back(&self) -> bool {
+    pub fn waits_for_probe(&self) -> bool {
         self.waits && self.weight == 0.0
     }
 

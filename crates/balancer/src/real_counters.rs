@@ -199,7 +199,7 @@ impl RealCounters {
 
     /// The flow table holds `open` connections. Where it has `all` that there are, they are as many, but
     /// for those opened or ended since it was looked at last: so long does a look take.
-    pub(crate) fn handle_held(&mut self, now_ns: u64, open: u64, all: bool) {
+    pub(crate) fn handle_open(&mut self, now_ns: u64, open: u64, all: bool) {
         let opened = std::mem::take(&mut self.opened);
         let ended = std::mem::take(&mut self.ended);
         let elapsed_ns = self.at_ns.map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
@@ -433,9 +433,9 @@ mod tests {
             let seen = totals(6_000 + 100 * second, 100 * second, 0, 0);
             counters.advance(second * S, S, seen);
             match second {
-                0 => counters.handle_held(0, 6_000, true),
-                _ if second % 16 == 0 => counters.handle_held(second * S, 5_600, true),
-                _ if second % 8 == 0 => counters.handle_held(second * S, 6_400, true),
+                0 => counters.handle_open(0, 6_000, true),
+                _ if second % 16 == 0 => counters.handle_open(second * S, 5_600, true),
+                _ if second % 8 == 0 => counters.handle_open(second * S, 6_400, true),
                 _ => {}
             }
             let active = counters.active(second * S);
@@ -446,25 +446,25 @@ mod tests {
             let second = two_hours + 8 * looks;
             let seen = totals(726_000, 726_000 - left, 0, 0);
             counters.advance(second * S, 8 * S, seen);
-            counters.handle_held(second * S, left, true);
+            counters.handle_open(second * S, left, true);
             assert_eq!(counters.active(second * S), left);
         }
         // A burst that the look has missed is there all the same.
         let second = two_hours + 32;
         counters.advance(second * S, 8 * S, totals(727_000, 725_999, 0, 0));
-        counters.handle_held(second * S, 1, true);
+        counters.handle_open(second * S, 1, true);
         assert_eq!(counters.active(second * S), 1_001);
         // Nor does what has ended come back by a look that had begun before.
         let second = second + 8;
         counters.advance(second * S, 8 * S, totals(727_000, 727_000, 0, 0));
-        counters.handle_held(second * S, 700, true);
+        counters.handle_open(second * S, 700, true);
         assert_eq!(counters.active(second * S), 0);
         // A connection whose end was not seen is gone once the table has no place for it.
         let second = second + 8;
         counters.advance(second * S, 8 * S, totals(727_050, 727_000, 0, 0));
-        counters.handle_held(second * S, 50, true);
+        counters.handle_open(second * S, 50, true);
         assert_eq!(counters.active((second + 7_200) * S), 50);
-        counters.handle_held((second + 7_200) * S, 0, true);
+        counters.handle_open((second + 7_200) * S, 0, true);
         assert_eq!(counters.active((second + 7_200) * S), 0);
     }
 
@@ -476,7 +476,7 @@ mod tests {
         let mut counters = RealCounters::new(of_month, Histogram::new(), month);
         assert_eq!(counters.active(S), 1);
         counters.advance(S, S, of_month);
-        counters.handle_held(S, 2_000, true);
+        counters.handle_open(S, 2_000, true);
         assert_eq!(counters.active(S), 2_000);
     }
 
@@ -485,12 +485,12 @@ mod tests {
     fn a_table_that_has_some_says_how_many_there_are_at_least() {
         let mut counters = RealCounters::new(totals(0, 0, 0, 0), Histogram::new(), Duration::ZERO);
         counters.advance(S, S, totals(900, 0, 0, 0));
-        counters.handle_held(S, 30, false);
+        counters.handle_open(S, 30, false);
         assert_eq!(counters.active(S), 900);
         assert_eq!(counters.active(900 * S * 100), 30);
         counters.advance(2 * S, S, totals(900, 900, 0, 0));
         assert_eq!(counters.active(2 * S), 30);
-        counters.handle_held(3 * S, 0, false);
+        counters.handle_open(3 * S, 0, false);
         assert_eq!(counters.active(3 * S), 0);
     }
 

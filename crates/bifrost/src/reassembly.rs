@@ -42,7 +42,7 @@ impl AssemblyRef {
 
 /// What is held of frames whose turn it is not, or that are not whole.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct Buffered {
     pub chunks: u32,
     pub bytes: u64,
     pub peak_chunks: u32,
@@ -53,11 +53,11 @@ pub(crate) struct Held {
 pub(crate) struct Reassembly {
     assemblies: Vec<Assembly>,
     free: Vec<AssemblyRef>,
-    held: Held,
+    held: Buffered,
 }
 
 impl Reassembly {
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn buffered(&self) -> Buffered {
         self.held
     }
 

@@ -148,7 +148,7 @@ impl Reorder {
                 self.frames.release(*at, released);
             }
         }
-        let chunks = self.frames.held().chunks.into();
+        let chunks = self.frames.buffered().chunks.into();
         released.drops.add(DropReason::PeerRestart, chunks);
         self.frames.clear();
         *self = Reorder {
@@ -195,7 +195,7 @@ impl Reorder {
         let (index, size) = (data.index(), usize::from(data.size));
         let end = data.frame_len().min((index + usize::from(count)) * size);
         let bytes = (end - index * size) as u32;
-        let (first, held) = (ahead == 0, self.frames.held());
+        let (first, held) = (ahead == 0, self.frames.buffered());
         if limits.is_exceeded((held.chunks, held.bytes), (count.into(), bytes), first) {
             return Err(DropReason::MemoryCap);
         }
@@ -479,7 +479,7 @@ impl Reorder {
 
     /// Adds what is held and was reordered to the tunnel's counters.
     pub(crate) fn add_metrics(&self, metrics: &mut TunnelMetrics) {
-        let held = self.frames.held();
+        let held = self.frames.buffered();
         metrics.chunks_held = held.chunks;
         metrics.chunk_bytes_held = held.bytes;
         metrics.chunks_held_peak = held.peak_chunks;

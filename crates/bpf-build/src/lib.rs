@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compiles BPF programs for build scripts: one place for the compiler, its flags and the
 //! skeletons, so that what the product and its laboratory load is compiled alike.
+//!
+//! [`skeletons`] writes into the caller's `OUT_DIR` what it then includes. It needs clang, which it
+//! looks for; it has errors of one line, for build scripts to print. Nothing of it is in a program
+//! that ships, and it loads none.
 
 use std::path::Path;
 use std::process::Command;

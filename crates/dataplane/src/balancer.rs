@@ -222,7 +222,7 @@ impl LoadBalancer {
             &options.pin_dir,
             options.xdp_mode,
         )?;
-        let own_mac = startup.place().0.mac();
+        let own_mac = startup.interface_and_pins().0.mac();
         let own_mac =
             own_mac.map_err(|_| DataPlaneError::NoInterface(options.interface.clone()))?;
         let failed = |cause| DataPlaneError::Load {

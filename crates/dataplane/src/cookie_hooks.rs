@@ -49,11 +49,11 @@ pub struct CookieHooks {
 pub(crate) struct CookieFilters {
     interface: String,
     /// It is right after every step, so that a panic elsewhere does not spoil it.
-    held: Mutex<Held>,
+    attached: Mutex<Attached>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Attached {
     filters: Vec<Filter>,
     opening: Opening,
 }
@@ -112,28 +112,28 @@ impl CookieFilters {
         }
         Ok(Self {
             interface: interface.name.clone(),
-            held: Mutex::new(Held { filters, opening }),
+            attached: Mutex::new(Attached { filters, opening }),
         })
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn attached(&self) -> MutexGuard<'_, Attached> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether connections are seen while they open, or will be once the control group is there.
     pub(crate) fn sees_opening(&self) -> bool {
-        let held = self.held();
-        held.opening.link.is_some() || held.opening.cgroup.is_some()
+        let attached = self.attached();
+        attached.opening.link.is_some() || attached.opening.cgroup.is_some()
     }
 
     /// Attaches those again that are not there, as on an interface or in a control group that has
     /// been recreated; how many. Without an interface there is nothing to attach to.
     pub(crate) fn mend(&self) -> Result<usize> {
-        let mut held = self.held();
-        let opening = held.opening.mend();
+        let mut attached = self.attached();
+        let opening = attached.opening.mend();
         let mut set = 0;
         if let Ok(interface) = Interface::find(&self.interface) {
-            for filter in &mut held.filters {
+            for filter in &mut attached.filters {
                 if !filter.hook.is_on(filter.link.as_ref(), &interface)? {
                     filter.attach(&interface)?;
                     set += 1;
@@ -145,9 +145,9 @@ impl CookieFilters {
 
     /// Pins links again whose pins are gone; how many were.
     pub(crate) fn mend_pin(&self) -> Result<usize> {
-        let held = self.held();
-        let mut pinned = pin_again(held.opening.link.as_ref(), &held.opening.pin)?;
-        for filter in &held.filters {
+        let attached = self.attached();
+        let mut pinned = pin_again(attached.opening.link.as_ref(), &attached.opening.pin)?;
+        for filter in &attached.filters {
             pinned += pin_again(filter.link.as_ref(), &filter.pin)?;
         }
         Ok(pinned)

@@ -142,7 +142,7 @@ impl Decapsulator {
         let filters = match &options.cookies {
             Some(hooks) => {
                 startup.furnish(skel.object())?;
-                let (interface, pins) = startup.place();
+                let (interface, pins) = startup.interface_and_pins();
                 Some(CookieFilters::attach(
                     hooks,
                     skel.object(),
@@ -152,7 +152,7 @@ impl Decapsulator {
             }
             None => {
                 // Those of an agent that had cookies would write on, by keys that are not renewed.
-                let (interface, pins) = startup.place();
+                let (interface, pins) = startup.interface_and_pins();
                 cookie_hooks::detach(pins, interface.index)?;
                 pins.forget(cookie_hooks::LINK)?;
                 None
@@ -263,10 +263,16 @@ impl Decapsulator {
 
     /// An error if there is no room for so many networks, addresses and VIPs with cookies: what sets
     /// them one after the other would be half done.
-    pub fn check_room(&self, networks: usize, addresses: usize, cookie_vips: usize) -> Result<()> {
-        self.sources.check_room(networks)?;
-        self.own_addresses.check_room(OWN_ADDRESSES, addresses)?;
-        self.cookie_vips.check_room(COOKIE_VIPS, cookie_vips)
+    pub fn check_capacity(
+        &self,
+        networks: usize,
+        addresses: usize,
+        cookie_vips: usize,
+    ) -> Result<()> {
+        self.sources.check_capacity(networks)?;
+        self.own_addresses
+            .check_capacity(OWN_ADDRESSES, addresses)?;
+        self.cookie_vips.check_capacity(COOKIE_VIPS, cookie_vips)
     }
 
     /// Adds to what is in force and takes nothing away, as a successor does that lacks a part of what

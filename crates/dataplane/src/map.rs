@@ -88,7 +88,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// # Errors
     /// More than there is room for changes nothing; `what` says of what.
     pub(crate) fn replace(&self, what: &'static str, wanted: &[(K, V)]) -> Result<()> {
-        self.check_room(what, wanted.len())?;
+        self.check_capacity(what, wanted.len())?;
         let keys: HashSet<&[u8]> = wanted.iter().map(|(key, _)| key.as_bytes()).collect();
         let mut old = self.entries()?;
         old.retain(|(key, _)| !keys.contains(key.as_bytes()));
@@ -111,7 +111,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// An error if so many have no room.
-    pub(crate) fn check_room(&self, what: &'static str, count: usize) -> Result<()> {
+    pub(crate) fn check_capacity(&self, what: &'static str, count: usize) -> Result<()> {
         let (value, max) = (count as u64, self.max_entries().into());
         match value > max {
             true => Err(DataPlaneError::OutOfRange {

@@ -123,7 +123,7 @@ enum Attachment {
 /// A meter on an interface.
 pub struct KernelMeter {
     epoch_ns: u64,
-    place: MeterHook,
+    hook: MeterHook,
     ring: RingBuffer<'static>,
     records: Rc<RefCell<Vec<MeterRecord>>>,
     /// The flows of each estimator, with its slot.
@@ -138,7 +138,7 @@ pub struct KernelMeter {
 
 impl fmt::Debug for KernelMeter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meter").field("place", &self.place).finish()
+        f.debug_struct("Meter").field("hook", &self.hook).finish()
     }
 }
 
@@ -165,7 +165,7 @@ impl KernelMeter {
             }
             attached => (attached?, None),
         };
-        let (attachment, place) = attached;
+        let (attachment, hook) = attached;
         let handle = |map| MapHandle::try_from(map).map_err(|e| failed("open a map", &e));
         let mut flows = Vec::new();
         for (place, (slot, method)) in load::in_order(options).into_iter().enumerate() {
@@ -179,7 +179,7 @@ impl KernelMeter {
         let records = Rc::new(RefCell::new(Vec::new()));
         Ok(Self {
             epoch_ns: options.epoch.as_nanos() as u64,
-            place,
+            hook,
             ring: ring_buffer(handle(&skel.maps.records)?, records.clone())?,
             records,
             flows,
@@ -191,8 +191,8 @@ impl KernelMeter {
     }
 
     /// How the program runs.
-    pub fn place(&self) -> MeterHook {
-        self.place
+    pub fn hook(&self) -> MeterHook {
+        self.hook
     }
 
     /// Why it does not run as XDP, where the driver would not have it: at TC ingress any MTU will

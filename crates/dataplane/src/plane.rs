@@ -284,7 +284,7 @@ impl Startup {
         Ok(())
     }
 
-    pub(crate) fn place(&self) -> (&Interface, &PinDir) {
+    pub(crate) fn interface_and_pins(&self) -> (&Interface, &PinDir) {
         (&self.interface, &self.pins)
     }
 

@@ -33,8 +33,8 @@ impl TunnelSources {
     }
 
     /// An error if so many networks have no room.
-    pub(crate) fn check_room(&self, count: usize) -> Result<()> {
-        self.0.check_room(WHAT, count)
+    pub(crate) fn check_capacity(&self, count: usize) -> Result<()> {
+        self.0.check_capacity(WHAT, count)
     }
 }
 

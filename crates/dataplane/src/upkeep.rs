@@ -41,7 +41,7 @@ pub struct Repairs {
 }
 
 /// Where a link is.
-enum Place {
+enum LinkAt {
     /// On the interface that it is to be on.
     Right,
     /// On an interface that has another name now.
@@ -97,15 +97,15 @@ impl Upkeep {
     }
 
     fn mend_link(&mut self) -> Result<Option<Interface>> {
-        match self.place()? {
-            Place::Right => return Ok(None),
-            Place::Renamed(now) => {
+        match self.link_at()? {
+            LinkAt::Right => return Ok(None),
+            LinkAt::Renamed(now) => {
                 return Err(DataPlaneError::Renamed {
                     wanted: self.interface.clone(),
                     now,
                 });
             }
-            Place::Lost => {}
+            LinkAt::Lost => {}
         }
         let gone = |_| DataPlaneError::InterfaceGone(self.interface.clone());
         let interface = Interface::find(&self.interface).map_err(gone)?;
@@ -118,7 +118,7 @@ impl Upkeep {
 
     /// Whether the program is on an interface here, also on one that has another name now.
     pub(crate) fn is_attached(&self) -> Result<bool> {
-        Ok(!matches!(self.place()?, Place::Lost))
+        Ok(!matches!(self.link_at()?, LinkAt::Lost))
     }
 
     /// Whether packets can come and go.
@@ -132,10 +132,10 @@ impl Upkeep {
         }
     }
 
-    fn place(&self) -> Result<Place> {
+    fn link_at(&self) -> Result<LinkAt> {
         let info = self.link.info()?;
         if info.ifindex == 0 {
-            return Ok(Place::Lost);
+            return Ok(LinkAt::Lost);
         }
         // Numbers are of a network namespace, and the interface may have left this one.
         let runs_on = |interface: &Interface| {
@@ -146,18 +146,18 @@ impl Upkeep {
             && named.index == info.ifindex
             && runs_on(&named)?
         {
-            return Ok(Place::Right);
+            return Ok(LinkAt::Right);
         }
         let Some(now) = xdp::name_of(info.ifindex) else {
-            return Ok(Place::Lost);
+            return Ok(LinkAt::Lost);
         };
         let other = Interface {
             name: now,
             index: info.ifindex,
         };
         match runs_on(&other)? {
-            true => Ok(Place::Renamed(other.name)),
-            false => Ok(Place::Lost),
+            true => Ok(LinkAt::Renamed(other.name)),
+            false => Ok(LinkAt::Lost),
         }
     }
 

@@ -154,7 +154,7 @@ fn measure(method: Method) -> (Vec<MeterSample>, Truth) {
         ..MeterOptions::new("m0")
     };
     let run = past(&options);
-    assert_eq!(run.meter.place(), MeterHook::Xdp(AttachedMode::Native));
+    assert_eq!(run.meter.hook(), MeterHook::Xdp(AttachedMode::Native));
     assert!(run.ended >= 5, "{:?}", run.samples);
     assert_eq!(run.meter.lost_records(), 0);
     assert_eq!(measured(&run.meter), u64::from(REQUESTS));
@@ -338,7 +338,7 @@ fn traffic_control_measures_the_same() {
         };
         let run = past(&options);
         assert_eq!(
-            (run.meter.place(), measured(&run.meter)),
+            (run.meter.hook(), measured(&run.meter)),
             (MeterHook::Tc, u64::from(REQUESTS))
         );
         assert_near(&run.samples, 0, &run.truth);
@@ -359,8 +359,8 @@ fn a_meter_leaves_a_running_xdp_program_alone() {
         let _client = client();
         let first = KernelMeter::start(&MeterOptions::new("m0")).expect("meter");
         let second = KernelMeter::start(&MeterOptions::new("m0")).expect("meter");
-        assert_eq!(first.place(), MeterHook::Xdp(AttachedMode::Native));
-        assert_eq!(second.place(), MeterHook::Tc);
+        assert_eq!(first.hook(), MeterHook::Xdp(AttachedMode::Native));
+        assert_eq!(second.hook(), MeterHook::Tc);
     });
 }
 

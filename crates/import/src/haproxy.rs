@@ -213,14 +213,14 @@ fn services(
     }
     let mut remarks = Some(remarks);
     for bind in &proxy.binds {
-        let places = match bind.places(beside) {
-            Ok(places) => places,
+        let addresses = match bind.addresses(beside) {
+            Ok(addresses) => addresses,
             Err((what, instead)) => {
                 draft.remark(bind.line, what, instead);
                 continue;
             }
         };
-        for (address, port) in places {
+        for (address, port) in addresses {
             let mut service = Service::new(bind.line, address, port, Protocol::Tcp);
             service.name = Some(proxy.name.clone());
             service.pool = Some(pool.name.clone());

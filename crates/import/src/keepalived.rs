@@ -112,7 +112,7 @@ pub(crate) fn read(text: &str, beside: &ImportContext) -> Result<Draft, Unreadab
 }
 
 /// Where a virtual server is: an address and port each.
-fn places(block: &Block, groups: &HashMap<&str, &Block>, left: &mut Left) -> Vec<(IpAddr, u16)> {
+fn endpoints(block: &Block, groups: &HashMap<&str, &Block>, left: &mut Left) -> Vec<(IpAddr, u16)> {
     if block.word(1) != "group" {
         return of_entry(block, 1, left);
     }
@@ -165,9 +165,9 @@ fn virtual_server(
     beside: &ImportContext,
 ) {
     let mut left = Left::default();
-    let places = places(block, groups, &mut left);
+    let endpoints = endpoints(block, groups, &mut left);
     draft.remarks.append(&mut left.0);
-    let template = match places.is_empty() {
+    let template = match endpoints.is_empty() {
         true => None,
         false => template(block, &mut left),
     };
@@ -179,7 +179,7 @@ fn virtual_server(
         draft.encap.retain(|(key, _)| *key != "gue_port");
         draft.encap.push(("gue_port", port.to_string()));
     }
-    for (address, port) in places {
+    for (address, port) in endpoints {
         let mut service = Service::new(block.line, address, port, template.protocol);
         if block.word(1) == "group" {
             service.name = Some(block.word(2).to_owned());

@@ -99,7 +99,7 @@ pub struct Claim {
 
 /// Who has what of an address.
 #[derive(Debug, Default)]
-struct Held {
+struct AddressUse {
     namespace: String,
     ports: BTreeMap<(u16, Transport), ObjectKey>,
 }
@@ -125,7 +125,7 @@ pub fn claims(
         refusals: Vec::new(),
     };
     for (key, service) in &services {
-        desk.hold_served(key, service);
+        desk.claim_served(key, service);
     }
     let named: Vec<Vec<IpAddr>> = services
         .iter()
@@ -157,7 +157,7 @@ pub fn claims(
 struct Desk<'a> {
     rules: &'a ClaimRules,
     reserved: &'a BTreeSet<IpAddr>,
-    held: BTreeMap<IpAddr, Held>,
+    held: BTreeMap<IpAddr, AddressUse>,
     refusals: Vec<Refusal>,
 }
 
@@ -170,18 +170,18 @@ impl Desk<'_> {
         });
     }
 
-    fn hold(&mut self, key: &ObjectKey, address: IpAddr) {
+    fn claim(&mut self, key: &ObjectKey, address: IpAddr) {
         let held = self.held.entry(address).or_default();
         held.namespace.clone_from(&key.namespace);
     }
 
     /// Holds the addresses of a Service's status for its namespace, before others say which they
     /// would like to have.
-    fn hold_served(&mut self, key: &ObjectKey, service: &ClusterService) {
+    fn claim_served(&mut self, key: &ObjectKey, service: &ClusterService) {
         let ingress = service.status.load_balancer.ingress.iter();
         for address in ingress.filter_map(|ingress| ingress.ip) {
             if self.may_have(key, address).is_ok() {
-                self.hold(key, address);
+                self.claim(key, address);
             }
         }
     }
@@ -217,7 +217,7 @@ impl Desk<'_> {
             }
             match self.may_have(key, address) {
                 Ok(()) => {
-                    self.hold(key, address);
+                    self.claim(key, address);
                     may_have.push(address);
                     settled.push(address.is_ipv4());
                 }
@@ -263,7 +263,7 @@ impl Desk<'_> {
             let taken: BTreeSet<IpAddr> = self.held.keys().chain(self.reserved).copied().collect();
             match self.rules.pool.first_free(ipv4, &taken) {
                 Some(address) => {
-                    self.hold(key, address);
+                    self.claim(key, address);
                     addresses.push(address);
                 }
                 None => self.refuse(

@@ -7,7 +7,7 @@ use crate::objects::{ClusterNode, ClusterService, EndpointSlice, ObjectKey, Obje
 
 /// What a watch has told.
 #[derive(Debug)]
-pub enum Heard<K> {
+pub enum WatchEvent<K> {
     /// All that there are.
     All(Vec<K>),
     /// One is new or another than before.
@@ -27,16 +27,16 @@ impl<K> Default for Objects<K> {
 }
 
 impl<K: ObjectKind> Objects<K> {
-    fn handle(&mut self, heard: Heard<K>) {
+    fn handle(&mut self, heard: WatchEvent<K>) {
         let mut known = self.0.take().unwrap_or_default();
         match heard {
-            Heard::All(all) => {
+            WatchEvent::All(all) => {
                 known = all.into_iter().map(|of| (of.meta().key(), of)).collect();
             }
-            Heard::Put(of) => {
+            WatchEvent::Put(of) => {
                 known.insert(of.meta().key(), *of);
             }
-            Heard::Gone(key) => {
+            WatchEvent::Gone(key) => {
                 known.remove(&key);
             }
         }
@@ -90,17 +90,17 @@ pub struct Cluster {
 
 impl Cluster {
     /// Takes what was told of Services.
-    pub fn handle_services(&mut self, heard: Heard<ClusterService>) {
+    pub fn handle_services(&mut self, heard: WatchEvent<ClusterService>) {
         self.services.handle(heard);
     }
 
     /// Takes what was told of endpoints.
-    pub fn handle_slices(&mut self, heard: Heard<EndpointSlice>) {
+    pub fn handle_slices(&mut self, heard: WatchEvent<EndpointSlice>) {
         self.slices.handle(heard);
     }
 
     /// Takes what was told of nodes.
-    pub fn handle_nodes(&mut self, heard: Heard<ClusterNode>) {
+    pub fn handle_nodes(&mut self, heard: WatchEvent<ClusterNode>) {
         self.nodes.handle(heard);
     }
 

@@ -4,15 +4,15 @@
 
 use crate::actions::has_ours;
 use crate::claims::ClaimRules;
-use crate::cluster::{Cluster, Heard};
+use crate::cluster::{Cluster, WatchEvent};
 use crate::objects::{ClusterNode, ClusterService, EndpointSlice, ObjectKind as _};
 
 /// What a watch has told.
 #[derive(Debug)]
 pub(crate) enum News {
-    Services(Heard<ClusterService>),
-    Slices(Heard<EndpointSlice>),
-    Nodes(Heard<ClusterNode>),
+    Services(WatchEvent<ClusterService>),
+    Slices(WatchEvent<EndpointSlice>),
+    Nodes(WatchEvent<ClusterNode>),
 }
 
 impl News {
@@ -25,20 +25,20 @@ impl News {
             service.is_some_and(is_ours)
         };
         match self {
-            Self::Services(Heard::All(_))
-            | Self::Slices(Heard::All(_))
-            | Self::Nodes(Heard::All(_) | Heard::Gone(_)) => true,
-            Self::Services(Heard::Put(of)) => {
+            Self::Services(WatchEvent::All(_))
+            | Self::Slices(WatchEvent::All(_))
+            | Self::Nodes(WatchEvent::All(_) | WatchEvent::Gone(_)) => true,
+            Self::Services(WatchEvent::Put(of)) => {
                 let before = cluster.service(&of.meta().key());
                 is_ours(of) || before.is_some_and(is_ours)
             }
-            Self::Services(Heard::Gone(key)) => cluster.service(key).is_some_and(is_ours),
-            Self::Slices(Heard::Put(of)) => match cluster.slice(&of.meta().key()) {
+            Self::Services(WatchEvent::Gone(key)) => cluster.service(key).is_some_and(is_ours),
+            Self::Slices(WatchEvent::Put(of)) => match cluster.slice(&of.meta().key()) {
                 None => of_ours(of),
                 Some(before) => (of_ours(of) || of_ours(before)) && !is_same_slice(of, before),
             },
-            Self::Slices(Heard::Gone(key)) => cluster.slice(key).is_some_and(of_ours),
-            Self::Nodes(Heard::Put(of)) => {
+            Self::Slices(WatchEvent::Gone(key)) => cluster.slice(key).is_some_and(of_ours),
+            Self::Nodes(WatchEvent::Put(of)) => {
                 let before = cluster.node(&of.meta().key());
                 before.is_none_or(|before| !is_same_node(of, before))
             }

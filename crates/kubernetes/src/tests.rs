@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::actions::{ClusterChange, Situation, Told};
 use crate::claims::{ADDRESSES, ClaimRules, FINALIZER, Refusal, claims};
-use crate::cluster::{Cluster, Heard};
+use crate::cluster::{Cluster, WatchEvent};
 use crate::news::News;
 use crate::objects::{ClusterNode, Ingress, ObjectKey, ObjectKind, ObjectMeta};
 use crate::pool::AddressRange;
@@ -38,8 +38,8 @@ struct Look {
     next_ns: Option<u64>,
 }
 
-fn read<K: ObjectKind>(value: Value) -> Heard<K> {
-    Heard::Put(Box::new(serde_json::from_value(value).unwrap()))
+fn read<K: ObjectKind>(value: Value) -> WatchEvent<K> {
+    WatchEvent::Put(Box::new(serde_json::from_value(value).unwrap()))
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -58,9 +58,9 @@ impl World {
     fn new(pool: &[&str]) -> Self {
         let ranges: Vec<AddressRange> = pool.iter().map(|of| of.parse().unwrap()).collect();
         let mut cluster = Cluster::default();
-        cluster.handle_services(Heard::All(vec![]));
-        cluster.handle_slices(Heard::All(vec![]));
-        cluster.handle_nodes(Heard::All(vec![]));
+        cluster.handle_services(WatchEvent::All(vec![]));
+        cluster.handle_slices(WatchEvent::All(vec![]));
+        cluster.handle_nodes(WatchEvent::All(vec![]));
         let mut world = Self {
             cluster,
             rules: ClaimRules {
@@ -240,14 +240,15 @@ impl World {
             ClusterChange::Release { finalizers } => {
                 service.metadata.finalizers = finalizers;
                 if service.metadata.is_going() && service.metadata.finalizers.is_empty() {
-                    self.cluster.handle_services(Heard::Gone(key.clone()));
+                    self.cluster.handle_services(WatchEvent::Gone(key.clone()));
                     return;
                 }
             }
             ClusterChange::Status(ingress) => service.status.load_balancer.ingress = ingress,
             ClusterChange::Tell { .. } => {}
         }
-        self.cluster.handle_services(Heard::Put(Box::new(service)));
+        self.cluster
+            .handle_services(WatchEvent::Put(Box::new(service)));
     }
 
     fn ingress(&self, name: &str) -> Vec<Ingress> {
@@ -546,7 +547,7 @@ fn nodes_drain_and_are_removed_later() {
     world.now_ns += SECOND;
     assert_eq!(reals(&world.settle(), vip), "10.0.0.2 (10.0.0.3)");
     // One that is deleted drains as well.
-    world.cluster.handle_nodes(Heard::Gone(ObjectKey {
+    world.cluster.handle_nodes(WatchEvent::Gone(ObjectKey {
         namespace: String::new(),
         name: "n2".into(),
     }));
@@ -643,7 +644,7 @@ fn without_the_local_policy_nodes_are_asked_for_themselves() {
 #[test]
 fn without_any_node_there_is_no_vip_and_an_event() {
     let mut world = World::new(&["192.0.2.8/30"]);
-    world.cluster.handle_nodes(Heard::All(vec![]));
+    world.cluster.handle_nodes(WatchEvent::All(vec![]));
     world.service(
         "web",
         1,
@@ -678,7 +679,9 @@ fn an_address_stays_though_the_annotation_was_lost_or_others_are_older() {
     world.settle();
     let mut service = world.cluster.service(&key("b")).unwrap().clone();
     service.metadata.annotations = BTreeMap::new();
-    world.cluster.handle_services(Heard::Put(Box::new(service)));
+    world
+        .cluster
+        .handle_services(WatchEvent::Put(Box::new(service)));
     world.service("a", 1, json!({}));
     world.settle();
     assert_eq!(
@@ -736,11 +739,13 @@ fn an_api_server_that_does_not_keep_the_mode_is_left_in_peace() {
     }
     world
         .cluster
-        .handle_services(Heard::Put(Box::new(service.clone())));
+        .handle_services(WatchEvent::Put(Box::new(service.clone())));
     assert_eq!(world.look(true).actions, []);
     // Another mode is not what was written.
     service.status.load_balancer.ingress[0].ip_mode = Some("Proxy".to_owned());
-    world.cluster.handle_services(Heard::Put(Box::new(service)));
+    world
+        .cluster
+        .handle_services(WatchEvent::Put(Box::new(service)));
     assert_eq!(world.look(true).actions.len(), 1);
 }
 
@@ -775,11 +780,11 @@ fn what_changes_nothing_here_is_no_matter() {
             }],
         })))
     };
-    let gone = |name: &str| News::Slices(Heard::Gone(key(name)));
+    let gone = |name: &str| News::Slices(WatchEvent::Gone(key(name)));
     let service = |name: &str, change: fn(&mut crate::objects::ClusterService)| {
         let mut service = world.cluster.service(&key(name)).unwrap().clone();
         change(&mut service);
-        News::Services(Heard::Put(Box::new(service)))
+        News::Services(WatchEvent::Put(Box::new(service)))
     };
     let node = |change: fn(&mut ClusterNode)| {
         let of = ObjectKey {
@@ -789,7 +794,7 @@ fn what_changes_nothing_here_is_no_matter() {
         let mut node = world.cluster.node(&of).unwrap().clone();
         node.metadata.resource_version = "7".to_owned();
         change(&mut node);
-        News::Nodes(Heard::Put(Box::new(node)))
+        News::Nodes(WatchEvent::Put(Box::new(node)))
     };
     for (what, news, matters) in [
         (
@@ -821,7 +826,7 @@ fn what_changes_nothing_here_is_no_matter() {
             true,
         ),
         ("the last pods", gone("web-IPv4"), true),
-        ("all pods", News::Slices(Heard::All(vec![])), true),
+        ("all pods", News::Slices(WatchEvent::All(vec![])), true),
         ("another Service", service("other", |_| ()), false),
         ("a Service", service("web", |_| ()), true),
         (
@@ -838,12 +843,12 @@ fn what_changes_nothing_here_is_no_matter() {
         ),
         (
             "another's end",
-            News::Services(Heard::Gone(key("other"))),
+            News::Services(WatchEvent::Gone(key("other"))),
             false,
         ),
         (
             "a Service's end",
-            News::Services(Heard::Gone(key("web"))),
+            News::Services(WatchEvent::Gone(key("web"))),
             true,
         ),
         ("a node's version", node(|_| ()), false),
@@ -852,7 +857,11 @@ fn what_changes_nothing_here_is_no_matter() {
             node(|of| of.status.conditions.clear()),
             true,
         ),
-        ("a node's end", News::Nodes(Heard::Gone(key("n1"))), true),
+        (
+            "a node's end",
+            News::Nodes(WatchEvent::Gone(key("n1"))),
+            true,
+        ),
     ] {
         assert_eq!(
             news.matters(&world.cluster, &world.rules),

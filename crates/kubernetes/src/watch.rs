@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::api_server::{ApiError, ApiServer};
-use crate::cluster::Heard;
+use crate::cluster::WatchEvent;
 use crate::lines::Lines;
 use crate::objects::{ObjectKind, ObjectMeta};
 
@@ -51,7 +51,10 @@ struct Line {
 }
 
 /// Tells of all objects of a kind for as long as `tell` wants to hear.
-pub async fn follow<K: ObjectKind>(server: &ApiServer, mut tell: impl FnMut(Heard<K>) -> bool) {
+pub async fn follow<K: ObjectKind>(
+    server: &ApiServer,
+    mut tell: impl FnMut(WatchEvent<K>) -> bool,
+) {
     let mut pause = Pause::default();
     let mut version: Option<String> = None;
     loop {
@@ -59,7 +62,7 @@ pub async fn follow<K: ObjectKind>(server: &ApiServer, mut tell: impl FnMut(Hear
         let step = match &mut version {
             None => list::<K>(server).await.map(|(all, at)| {
                 version = Some(at);
-                tell(Heard::All(all))
+                tell(WatchEvent::All(all))
             }),
             Some(version) => watch::<K>(server, version, pause.last, &mut held, &mut tell).await,
         };
@@ -165,7 +168,7 @@ async fn watch<K: ObjectKind>(
     version: &mut String,
     paused: Duration,
     held: &mut bool,
-    tell: &mut impl FnMut(Heard<K>) -> bool,
+    tell: &mut impl FnMut(WatchEvent<K>) -> bool,
 ) -> Result<bool, ApiError> {
     let path = format!(
         "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}&resourceVersion={version}",
@@ -202,11 +205,11 @@ async fn watch<K: ObjectKind>(
         let at = meta["resourceVersion"].as_str();
         let at = at.context("an object without a version")?.to_owned();
         let heard = match line.kind.as_str() {
-            "ADDED" | "MODIFIED" => understood(line.object).map(|of| Heard::Put(Box::new(of))),
+            "ADDED" | "MODIFIED" => understood(line.object).map(|of| WatchEvent::Put(Box::new(of))),
             "DELETED" => {
                 let meta: ObjectMeta =
                     serde_json::from_value(meta.clone()).context("an object without metadata")?;
-                Some(Heard::Gone(meta.key()))
+                Some(WatchEvent::Gone(meta.key()))
             }
             // A bookmark has a version and nothing else that counts.
             _ => None,

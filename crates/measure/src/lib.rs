@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway measure`: response latency from one direction of traffic, and beside
 //! it what others measure; `causeway shadow`: what follows from it for another balancer.
+//!
+//! [`MeasureArgs::run`] and [`ShadowArgs::run`] are the commands. Packets come from files, packet
+//! sockets (`netio`) or a meter in the kernel (`dataplane`), estimates from `core`, charts from
+//! `report`; here are threads, rows and output. It asks no daemon and steers nothing; a meter that
+//! it attaches goes with it.
 
 mod args;
 mod collect;

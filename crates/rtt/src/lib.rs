@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway rtt`: every way of measuring latency, at once and on one path, so
 //! that one knows what each number means.
+//!
+//! [`RttArgs::run`] is the command; [`measure`] is its client for programs, and gives an
+//! [`RttResult`]. Pairing, pacing and verdicts are `core`'s, and take no clock; here are sockets,
+//! threads, the protocol between client and server, and the sampler that `dataplane` attaches. It
+//! needs no balancer and no agent.
 
 mod args;
 mod client;

@@ -81,25 +81,25 @@ pub struct ServerReport {
     /// By method, what the server measured itself.
     pub methods: Vec<MethodFigures>,
     /// The values again, as HdrHistograms (V2 deflated, base64), for logs.
-    pub histograms: Vec<(Word, String)>,
+    pub histograms: Vec<(MethodWord, String)>,
 }
 
 /// A method by its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word(pub RttMethod);
+pub struct MethodWord(pub RttMethod);
 
-impl Serialize for Word {
+impl Serialize for MethodWord {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0.as_str())
     }
 }
 
-impl<'de> Deserialize<'de> for Word {
+impl<'de> Deserialize<'de> for MethodWord {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let word = String::deserialize(deserializer)?;
         let found = RttMethod::ALL.into_iter().find(|m| m.as_str() == word);
         found
-            .map(Word)
+            .map(MethodWord)
             .ok_or_else(|| serde::de::Error::custom(format!("unknown method {word:?}")))
     }
 }
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for Word {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodFigures {
     /// Which.
-    pub method: Word,
+    pub method: MethodWord,
     /// How many values.
     pub count: u64,
     /// The least, microseconds; so are the others.
@@ -131,7 +131,7 @@ impl MethodFigures {
     pub fn new(method: RttMethod, summary: &LatencySummary) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
         Self {
-            method: Word(method),
+            method: MethodWord(method),
             count: summary.count,
             min_us: us(summary.min_ns),
             mean_us: summary.mean_ns / 1e3,

@@ -23,7 +23,7 @@ use clap::ValueEnum;
 
 use super::observing::Observing;
 use super::protocol::{self, PORT, REQUEST_LINE_MAX, Welcome};
-use super::session::{Place, Sessions};
+use super::session::{Permit, Sessions};
 
 /// Connections at once: control, streams, and those that have not said which.
 const CONNECTIONS: usize = 2048;
@@ -162,7 +162,7 @@ impl ServeArgs {
 }
 
 fn accept(listener: &TcpListener, sessions: &Arc<Sessions>) {
-    let places = Arc::new(AtomicUsize::new(0));
+    let taken = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let stream = match stream {
             Ok(stream) => stream,
@@ -173,7 +173,7 @@ fn accept(listener: &TcpListener, sessions: &Arc<Sessions>) {
                 continue;
             }
         };
-        let Some(place) = Place::take(&places, CONNECTIONS) else {
+        let Some(permit) = Permit::take(&taken, CONNECTIONS) else {
             tracing::debug!("{CONNECTIONS} connections are open: one more was closed");
             continue;
         };
@@ -186,7 +186,7 @@ fn accept(listener: &TcpListener, sessions: &Arc<Sessions>) {
                 if let Err(error) = greet(stream, &sessions) {
                     tracing::debug!("{peer:?}: {error:#}");
                 }
-                drop(place);
+                drop(permit);
             });
         if let Err(error) = started {
             tracing::warn!("cannot start a thread: {error}");

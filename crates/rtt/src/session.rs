@@ -16,8 +16,8 @@ use causeway_core::rtt::{RttLatencies, RttMethod, Value};
 use causeway_netio::rtt::{TcpInfo, clock, set_timeouts};
 
 use super::protocol::{
-    self, Ask, Hello, MethodFigures, REQUEST_LINE_MAX, SIZE_MAX, ServerReport, TcpFigures, VERSION,
-    Welcome, Word,
+    self, Ask, Hello, MethodFigures, MethodWord, REQUEST_LINE_MAX, SIZE_MAX, ServerReport,
+    TcpFigures, VERSION, Welcome,
 };
 use super::records::lock;
 
@@ -60,20 +60,20 @@ struct Peers {
 }
 
 /// One of the things of which there may only be a fixed number at once.
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Permit(Arc<AtomicUsize>);
 
-impl Place {
-    /// A place among `most`; `None` when all are taken.
-    pub(crate) fn take(places: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        if places.fetch_add(1, Ordering::AcqRel) >= most {
-            places.fetch_sub(1, Ordering::AcqRel);
+impl Permit {
+    /// One of `most`; `None` when all are taken.
+    pub(crate) fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        if taken.fetch_add(1, Ordering::AcqRel) >= most {
+            taken.fetch_sub(1, Ordering::AcqRel);
             return None;
         }
-        Some(Self(places.clone()))
+        Some(Self(taken.clone()))
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -246,7 +246,7 @@ impl Sessions {
         let (mut here, mut there) = (stream.local_addr()?, stream.peer_addr()?);
         let mut ports = Vec::new();
         for port in &hello.udp_ports {
-            let place = Place::take(&self.datagrams, STREAMS)
+            let permit = Permit::take(&self.datagrams, STREAMS)
                 .with_context(|| format!("{STREAMS} UDP streams are open: try again later"))?;
             here.set_port(0);
             there.set_port(*port);
@@ -262,7 +262,7 @@ impl Sessions {
                     if let Err(error) = session.answer_datagrams(&socket) {
                         tracing::debug!("UDP: {error:#}");
                     }
-                    drop(place);
+                    drop(permit);
                 })
                 .context("cannot start a thread")?;
         }
@@ -483,7 +483,7 @@ impl Session {
                 .filter_map(|(m, l)| Some(MethodFigures::new(m, &l.summary()?)))
                 .collect(),
             histograms: measured
-                .filter_map(|(m, l)| Some((Word(m), protocol::encode(l.histogram())?)))
+                .filter_map(|(m, l)| Some((MethodWord(m), protocol::encode(l.histogram())?)))
                 .collect(),
         }
     }

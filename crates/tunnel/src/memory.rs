@@ -22,11 +22,11 @@ const LARGE: usize = 512;
 const RESERVE: usize = 32;
 
 /// Room in front of each piece of a frame.
-pub(crate) const HEADER_ROOM: usize = DATA_HEADER_LEN;
+pub(crate) const HEADROOM: usize = DATA_HEADER_LEN;
 /// Size of the pieces of a frame that lies in one.
 const WHOLE: u32 = FRAME_MAX as u32;
 /// The longest frame fits in as many pieces as there may be; TUN would cut it short.
-const _: () = assert!(FRAME_MAX + MAX_CHUNKS * HEADER_ROOM <= BUFFER_BYTES);
+const _: () = assert!(FRAME_MAX + MAX_CHUNKS * HEADROOM <= BUFFER_BYTES);
 
 /// The slabs of one thread. A slot's number is its slab's number in the top four bits
 /// and the buffer's below.
@@ -84,7 +84,7 @@ impl Memory {
         Self {
             slabs: [
                 Slab::new(LARGE, BUFFER_BYTES),
-                Slab::new(frames + 1, HEADER_ROOM + SMALL_BYTES),
+                Slab::new(frames + 1, HEADROOM + SMALL_BYTES),
                 Slab::new(LARGE, BUFFER_BYTES),
                 Slab::new(chunks + 1, SMALL_BYTES.max(datagram_max)),
             ],
@@ -133,10 +133,10 @@ impl Memory {
         let mut pieces: [IoSliceMut<'_>; MAX_CHUNKS] =
             std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let (mut left, mut count) = (FRAME_MAX, 0);
-        for (piece, bytes) in pieces.iter_mut().zip(bytes.chunks_mut(HEADER_ROOM + size)) {
-            let end = (HEADER_ROOM + left).min(bytes.len());
-            *piece = IoSliceMut::new(&mut bytes[HEADER_ROOM..end]);
-            (left, count) = (left - (end - HEADER_ROOM), count + 1);
+        for (piece, bytes) in pieces.iter_mut().zip(bytes.chunks_mut(HEADROOM + size)) {
+            let end = (HEADROOM + left).min(bytes.len());
+            *piece = IoSliceMut::new(&mut bytes[HEADROOM..end]);
+            (left, count) = (left - (end - HEADROOM), count + 1);
             if left == 0 {
                 break;
             }
@@ -173,7 +173,7 @@ impl Memory {
     /// The first bytes of a frame, as many as lie side by side.
     pub(crate) fn head(&self, buffer: BufferId, length: usize) -> &[u8] {
         let end = length.min(self.piece_bytes(SlabKind::Frame, buffer) as usize);
-        &self.slabs[SlabKind::Frame as usize].bytes(buffer)[HEADER_ROOM..HEADER_ROOM + end]
+        &self.slabs[SlabKind::Frame as usize].bytes(buffer)[HEADROOM..HEADROOM + end]
     }
 
     /// The bytes of a region.
@@ -187,7 +187,7 @@ impl Memory {
     pub(crate) fn complete_datagram(
         &mut self,
         segment: &DatagramParts,
-        header: &[u8; HEADER_ROOM],
+        header: &[u8; HEADROOM],
     ) -> Option<Region> {
         let (slot, padding) = (segment.payload.slot, usize::from(segment.padding));
         let (kind, buffer) = Self::buffer_of(slot);
@@ -198,7 +198,7 @@ impl Memory {
             return None;
         }
         let from = offset_in_buffer(at, size);
-        let bytes = from - HEADER_ROOM..from + len + padding;
+        let bytes = from - HEADROOM..from + len + padding;
         let datagram = self.slabs[kind as usize]
             .bytes_mut(buffer)
             .get_mut(bytes.clone())?;
@@ -260,7 +260,7 @@ impl Memory {
         let regions = self.frame_regions(frame);
         let [large, small, ..] = &mut self.slabs;
         let (id, large) = (small.take()?, large.bytes(buffer));
-        let mut rest = &mut small.bytes_mut(id)[HEADER_ROOM..];
+        let mut rest = &mut small.bytes_mut(id)[HEADROOM..];
         for region in regions {
             let (now, later) = rest.split_at_mut(region.bytes.len());
             now.copy_from_slice(&large[region.bytes]);
@@ -291,7 +291,7 @@ impl Memory {
 
 /// Where byte `at` of a frame lies, in pieces of `size` bytes with room in front of each.
 fn offset_in_buffer(at: u32, size: u32) -> usize {
-    at as usize + (at / size + 1) as usize * HEADER_ROOM
+    at as usize + (at / size + 1) as usize * HEADROOM
 }
 
 #[cfg(test)]
@@ -319,7 +319,7 @@ mod tests {
 
     fn segment(slot: u32, offset: usize, len: usize, padding: u8) -> DatagramParts {
         DatagramParts {
-            header_len: HEADER_ROOM as u16,
+            header_len: HEADROOM as u16,
             payload: Span {
                 slot,
                 offset: offset as u32,
@@ -362,7 +362,7 @@ mod tests {
     fn a_datagram_lies_whole_with_its_header_and_padding() {
         let mut memory = Memory::new(&Limits::default(), 1472);
         let (slot, frame) = read(&mut memory, 1418, 65_222);
-        let header = [5; HEADER_ROOM];
+        let header = [5; HEADROOM];
         let mut all: Option<Region> = None;
         for index in 0..46 {
             let (offset, padding) = (index * 1418, if index == 45 { 6 } else { 0 });
@@ -371,17 +371,14 @@ mod tests {
             let region = memory.complete_datagram(&segment, &header).unwrap();
             let mut wanted = header.to_vec();
             wanted.extend_from_slice(&frame[offset..end]);
-            wanted.resize(HEADER_ROOM + 1418, 0);
+            wanted.resize(HEADROOM + 1418, 0);
             assert_eq!(memory.region(&region), wanted);
             match &mut all {
                 Some(all) => assert!(all.join(&region), "chunk {index} lies elsewhere"),
                 None => all = Some(region),
             }
         }
-        assert_eq!(
-            memory.region(&all.unwrap()).len(),
-            46 * (HEADER_ROOM + 1418)
-        );
+        assert_eq!(memory.region(&all.unwrap()).len(), 46 * (HEADROOM + 1418));
         // The frame is what it was.
         let whole = segment(slot, 0, frame.len(), 0).payload;
         assert_eq!(lies(&memory, whole), frame);
@@ -391,7 +388,7 @@ mod tests {
     fn a_header_goes_only_where_there_is_room_and_none_may_be_waiting() {
         let mut memory = Memory::new(&Limits::default(), 1472);
         let (slot, frame) = read(&mut memory, 1418, 65_222);
-        let header = [5; HEADER_ROOM];
+        let header = [5; HEADROOM];
         let fits = segment(slot, 1418, 1418, 0);
         let resent = DatagramParts {
             retransmitted: true,
@@ -425,8 +422,8 @@ mod tests {
             assert_eq!(memory.slab(SlabKind::Frame).used(), 0, "{length}");
             assert_eq!(lies(&memory, kept), frame);
             let region =
-                memory.complete_datagram(&segment(kept.slot, 0, length, 0), &[5; HEADER_ROOM]);
-            assert_eq!(memory.region(&region.unwrap())[HEADER_ROOM..], frame);
+                memory.complete_datagram(&segment(kept.slot, 0, length, 0), &[5; HEADROOM]);
+            assert_eq!(memory.region(&region.unwrap())[HEADROOM..], frame);
             memory.release(kept.slot, 1);
         }
         let (slot, _) = read(&mut memory, 1418, 2049);

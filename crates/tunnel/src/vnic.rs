@@ -116,7 +116,7 @@ impl Vnic {
             match write(&pieces[..spans.len().min(PIECES)]) {
                 Ok(()) => self.written += 1,
                 Err(error)
-                    if has_no_room(&error)
+                    if is_full(&error)
                         && now_ns < *self.stuck_ns.get_or_insert(now_ns) + STUCK_NS =>
                 {
                     break;
@@ -145,11 +145,11 @@ fn refuse_all(now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) {
 }
 
 /// Whether the guest's kernel has no room or no memory now, and may have some soon.
-fn has_no_room(error: &io::Error) -> bool {
-    let no_room = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM];
+fn is_full(error: &io::Error) -> bool {
+    let full = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM];
     error
         .raw_os_error()
-        .is_some_and(|number| no_room.contains(&number))
+        .is_some_and(|number| full.contains(&number))
 }
 
 #[cfg(test)]

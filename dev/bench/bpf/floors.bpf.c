@@ -148,8 +148,8 @@ static __always_inline int floor_send(struct xdp_md *ctx, const struct floor_pac
 	return floor_send_in(ctx, packet, number, 0);
 }
 
-/* The flow's place by a keyed hash. */
-static __always_inline u32 floor_place(const struct floor_packet *packet)
+/* The flow's slot by a keyed hash. */
+static __always_inline u32 floor_index(const struct floor_packet *packet)
 {
 	return scale((u32)(mix_words(packet->key, 2, floor_key[0]) >> 32), FLOOR_FLOWS);
 }
@@ -201,7 +201,7 @@ int floor_cookie_sampled(struct xdp_md *ctx)
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	place = floor_place(&packet);
+	place = floor_index(&packet);
 	if (place % cfg_one_in == floor_free)
 		floor_measure(place);
 	return floor_send(ctx, &packet, floor_id(&packet));
@@ -215,7 +215,7 @@ int floor_cookie_measured(struct xdp_md *ctx)
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	floor_measure(floor_place(&packet));
+	floor_measure(floor_index(&packet));
 	return floor_send(ctx, &packet, floor_id(&packet));
 }
 
@@ -237,7 +237,7 @@ int floor_table(struct xdp_md *ctx)
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	return floor_send(ctx, &packet, floor_flow(&packet, floor_place(&packet)));
+	return floor_send(ctx, &packet, floor_flow(&packet, floor_index(&packet)));
 }
 
 SEC("xdp")
@@ -248,7 +248,7 @@ int floor_table_measured(struct xdp_md *ctx)
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	place = floor_place(&packet);
+	place = floor_index(&packet);
 	floor_measure(place);
 	return floor_send(ctx, &packet, floor_flow(&packet, place));
 }
@@ -289,7 +289,7 @@ int floor_syn(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	slot = (u32)(siphash24(packet.key, 2, floor_key) % FLOOR_RING);
 	real = bpf_map_lookup_elem(&floor_ring, &slot);
-	place = floor_place(&packet);
+	place = floor_index(&packet);
 	flow = bpf_map_lookup_elem(&floor_flows, &place);
 	if (!real || !flow)
 		return XDP_ABORTED;

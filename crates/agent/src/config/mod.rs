@@ -215,7 +215,7 @@ impl AgentConfig {
     }
 
     /// Whether it follows the fleet's book, which balancers send.
-    pub fn hears_book(&self) -> bool {
+    pub fn follows_book(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.book)
     }
 
@@ -288,15 +288,15 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     }
     let vips = addresses_of(&raw.vips, faults);
     let balancers = balancers(&raw.balancers, faults);
-    let hears_book = raw.report.as_ref().is_some_and(|of| of.book == Some(true));
+    let follows_book = raw.report.as_ref().is_some_and(|of| of.book == Some(true));
     let given = raw.cookie.as_ref().and_then(|cookie| cookie.vip.first());
-    if let Some(vip) = given.filter(|_| hears_book) {
+    if let Some(vip) = given.filter(|_| follows_book) {
         faults.at(
             vip.span(),
             "with [agent.report] book = true ids come from the fleet's book; remove the [[agent.cookie.vip]]",
         );
     }
-    if !raw.addresses.is_empty() && !hears_book {
+    if !raw.addresses.is_empty() && !follows_book {
         for (key, is_missing, remedy) in [
             ("vips", raw.vips.is_empty(), VIPS_MISSING),
             ("balancers", raw.balancers.is_empty(), BALANCERS_MISSING),
@@ -334,7 +334,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     let report = report.map(|raw| report::report(raw, &sources, faults));
     let http = config::http(raw.http.as_ref(), HTTP_PORT, faults);
     let socket = config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults);
-    let quic = quic::quic_ids(raw.quic.as_ref(), &socket, hears_book, faults);
+    let quic = quic::quic_ids(raw.quic.as_ref(), &socket, follows_book, faults);
     Some(AgentConfig {
         report: match report {
             None => None,

@@ -20,10 +20,10 @@ pub struct QuicIdsConfig {
 pub(super) fn quic_ids(
     raw: Option<&Spanned<RawAgentQuic>>,
     socket: &Path,
-    hears_book: bool,
+    follows_book: bool,
     faults: &mut Faults<'_>,
 ) -> QuicIdsConfig {
-    if let Some(raw) = raw.filter(|_| !hears_book) {
+    if let Some(raw) = raw.filter(|_| !follows_book) {
         faults.at(
             raw.span(),
             "[agent.quic]: configurations of connection ids come with the fleet's book; set [agent.report] book = true",

@@ -92,7 +92,7 @@ impl<'a> Reporter<'a> {
     fn run(mut self) {
         while let Some(plan) = self.agent.report_plan() {
             self.wait(&plan);
-            let asked = self.hear(&plan);
+            let asked = self.receive(&plan);
             self.report_book(&plan);
             self.report_state(&plan);
             self.report_connections(&plan, &asked);
@@ -138,7 +138,7 @@ impl<'a> Reporter<'a> {
             return;
         };
         let position = orders.position;
-        let fault = match self.agent.hear(server, orders) {
+        let fault = match self.agent.handle_orders(server, orders) {
             Ok(false) => return,
             Ok(true) => {
                 self.followed_at = None;
@@ -222,7 +222,7 @@ impl<'a> Reporter<'a> {
 
     /// Takes what balancers have said: shows them that this boot is alive, follows the book. Gives
     /// those that ask what is open.
-    fn hear(&mut self, plan: &ReportPlan) -> Vec<SocketAddr> {
+    fn receive(&mut self, plan: &ReportPlan) -> Vec<SocketAddr> {
         let (sender, keys) = (&mut self.sender, &plan.report.keys);
         let servers: &[IpAddr] = &plan.servers;
         let read = |datagram: &[u8], balancer| {

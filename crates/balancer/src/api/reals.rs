@@ -131,7 +131,7 @@ async fn decisions(
 )]
 async fn server(State(daemon): Api, Path(real): Path<String>) -> Answer<Vec<VipReal>> {
     let views = daemon.engine(move |engine| {
-        let places = engine.places_of(&real)?;
+        let places = engine.members_at(&real)?;
         Ok(report::reals_at(engine, &places)?)
     });
     views.await.map(Json)
@@ -153,7 +153,7 @@ async fn change_server(
     let views = daemon.shared(move |shared| {
         let views = {
             let mut engine = shared.engine();
-            let places = engine.places_of(&real)?;
+            let places = engine.members_at(&real)?;
             engine.change_reals(&places, &change, Moment::now().realtime_ns)?;
             report::reals_at(&engine, &places)?
         };

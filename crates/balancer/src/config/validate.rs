@@ -91,7 +91,7 @@ pub(super) fn config_with(
     let limits = limits::limits(&raw.limits, faults);
     limits::check(&vips, &limits, faults);
     if let (Some(place), Some(mtu)) = (&raw.encap.mtu, encap.mtu) {
-        room_for_ipv6(mtu, place, &vips, faults);
+        check_mtu_for_ipv6(mtu, place, &vips, faults);
     }
     Some(BalancerConfig {
         interface: interface?,
@@ -203,7 +203,7 @@ fn tunnel_sources(raw: &RawEncap, faults: &mut Faults<'_>) -> BTreeSet<Prefix> {
 }
 
 /// An IPv6 packet of 1280 bytes must fit the tunnel: no "packet too big" may ask for less.
-fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[SharedVip], faults: &mut Faults<'_>) {
+fn check_mtu_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[SharedVip], faults: &mut Faults<'_>) {
     let needs = |vip: &VipConfig| IPV6_MTU_MIN + vip.forwarding.overhead(true);
     let tunnelled = |vip: &&SharedVip| vip.address.is_ipv6() && vip.forwarding.encapsulates();
     let mut tunnelled = vips.iter().filter(tunnelled);

@@ -36,7 +36,7 @@ const FORMAT_ERROR: u8 = 1;
 const TTL_MIN: u32 = 1;
 const TTL_MAX: u32 = 3600;
 
-/// An address, or a service's place, with the seconds for which it holds.
+/// An address, or a service's target, with the seconds for which it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Record {
     Address(IpAddr),
@@ -95,7 +95,7 @@ pub(super) async fn ask_of(
         Record::Address(_) => None,
     };
     let first = records.iter().filter_map(priority).min();
-    let mut places: Vec<Place> = Vec::new();
+    let mut targets: Vec<Target> = Vec::new();
     for record in &records {
         let Record::Service {
             priority,
@@ -118,21 +118,21 @@ pub(super) async fn ask_of(
         let is_first = Some(*priority) == first;
         for address in addresses {
             if let Record::Address(address) = address {
-                put(&mut places, address, weight, is_first);
+                put(&mut targets, address, weight, is_first);
             }
         }
     }
-    let reals = places.into_iter().map(|place| {
-        let role = if place.is_first { "primary" } else { "backup" };
-        let weight = place.weight.min(u16::MAX.into());
-        json!({ "address": place.address.to_string(), "weight": weight, "role": role })
+    let reals = targets.into_iter().map(|target| {
+        let role = if target.is_first { "primary" } else { "backup" };
+        let weight = target.weight.min(u16::MAX.into());
+        json!({ "address": target.address.to_string(), "weight": weight, "role": role })
     });
     Ok((reals.collect(), ttl.map(seconds)))
 }
 
 /// Where a service is.
 #[derive(Debug)]
-struct Place {
+struct Target {
     address: IpAddr,
     weight: u32,
     is_first: bool,
@@ -140,13 +140,13 @@ struct Place {
 
 /// Two names may be one host's, and two ports one server's. Who is the first choice by one of them is it
 /// with the weight of that one.
-fn put(places: &mut Vec<Place>, address: IpAddr, weight: u32, is_first: bool) {
-    let known = places.iter_mut().find(|place| place.address == address);
+fn put(targets: &mut Vec<Target>, address: IpAddr, weight: u32, is_first: bool) {
+    let known = targets.iter_mut().find(|target| target.address == address);
     match known {
-        Some(place) if place.is_first == is_first => place.weight += weight,
-        Some(place) if is_first => (place.weight, place.is_first) = (weight, true),
+        Some(target) if target.is_first == is_first => target.weight += weight,
+        Some(target) if is_first => (target.weight, target.is_first) = (weight, true),
         Some(_) => {}
-        None => places.push(Place {
+        None => targets.push(Target {
             address,
             weight,
             is_first,
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn the_systems_servers_are_those_of_resolv_conf() {
         let text = "# nameserver 10.0.0.1\nsearch x\nnameserver 10.0.0.53\nnameserver ::1\nnameserver bad\n";
-        let expected = ["10.0.0.53:53", "[::1]:53"].map(|place| place.parse().unwrap());
+        let expected = ["10.0.0.53:53", "[::1]:53"].map(|target| target.parse().unwrap());
         assert_eq!(servers(text), expected);
         assert_eq!(servers(""), ["127.0.0.1:53".parse().unwrap()]);
     }

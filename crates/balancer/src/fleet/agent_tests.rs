@@ -444,7 +444,7 @@ impl Newcomer {
         let reports = world.members[at].engine().reports().clone();
         for _ in 0..3 {
             let answer = reports.answer_join(&self.attempt.ask(), server(9), NOW)?;
-            match self.attempt.hear(&answer) {
+            match self.attempt.handle(&answer) {
                 Some(JoinAnswer::Challenged) => {}
                 other => return other,
             }

@@ -420,7 +420,7 @@ fn over(
         let mut reals = Vec::with_capacity(ids.len());
         for real in std::mem::take(&mut vip.reals) {
             if let Some(own) = ids.remove(&real.address) {
-                reals.push(placed(real, own));
+                reals.push(with_id(real, own));
             }
         }
         for (address, own) in ids {
@@ -451,7 +451,7 @@ fn over(
             if let Some(set) = by_hand.of(&endpoint, address) {
                 put(&mut real, &set.set);
             }
-            reals.push(placed(real, own));
+            reals.push(with_id(real, own));
         }
         vip.reals = reals;
     }
@@ -459,7 +459,7 @@ fn over(
 }
 
 /// A real with its id: picked only where all know it.
-fn placed(mut real: RealConfig, (id, phase): (u16, IdPhase)) -> RealConfig {
+fn with_id(mut real: RealConfig, (id, phase): (u16, IdPhase)) -> RealConfig {
     real.id = Some(id);
     real.drain |= phase != IdPhase::Live;
     real

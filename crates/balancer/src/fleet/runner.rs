@@ -16,7 +16,7 @@ use crate::worker::Worker;
 /// How long an operator's word may wait for the store.
 const TIMEOUT: Duration = Duration::from_secs(9);
 /// How soon an operator's command, or a file that is read again, is handled.
-const HEAR_EVERY: Duration = Duration::from_millis(200);
+const RECEIVE_EVERY: Duration = Duration::from_millis(200);
 /// How often the store is read though it reports no change: it may be another.
 const READ_EVERY: Duration = Duration::from_secs(2);
 
@@ -137,7 +137,7 @@ impl Fleet {
                     let _ = answer.send(self.order(engines, order));
                 }
             }
-            if heard || self.wait(HEAR_EVERY) {
+            if heard || self.wait(RECEIVE_EVERY) {
                 return;
             }
         }

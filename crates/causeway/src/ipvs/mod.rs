@@ -122,7 +122,7 @@ struct Service {
     udp_service: Option<SocketAddr>,
     /// rr, wrr, lc, wlc, sed, nq, sh, mh, twos; hash, awrr or latency; wlc unless given
     #[arg(short = 's', long, value_enum, hide_possible_values = true)]
-    scheduler: Option<Word>,
+    scheduler: Option<SchedulerWord>,
     /// sh-port, mh-port: by port, too
     #[arg(short = 'b', long, value_name = "FLAGS", value_delimiter = ',')]
     sched_flags: Vec<String>,
@@ -218,7 +218,7 @@ struct Without {
 /// IPVS's words for schedulers that have an equal, and Causeway's for the others, as lists have
 /// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Word {
+enum SchedulerWord {
     Rr,
     Wrr,
     Lc,
@@ -250,7 +250,7 @@ impl Forwarding {
     }
 }
 
-impl Word {
+impl SchedulerWord {
     fn scheduler(self) -> &'static str {
         match self {
             Self::Rr => "round-robin",
@@ -556,8 +556,8 @@ impl Service {
         tcp.or(udp).context("name the service (-t, -u)")
     }
 
-    fn word(&self) -> Word {
-        self.scheduler.unwrap_or(Word::Wlc)
+    fn word(&self) -> SchedulerWord {
+        self.scheduler.unwrap_or(SchedulerWord::Wlc)
     }
 
     fn forwarding(&self) -> &'static str {
@@ -568,7 +568,7 @@ impl Service {
     fn affinity(&self) -> &'static str {
         let by_port = self.sched_flags.iter().any(|flag| flag.ends_with("-port"));
         match self.word() {
-            Word::Sh | Word::Mh if !by_port => "client",
+            SchedulerWord::Sh | SchedulerWord::Mh if !by_port => "client",
             _ => "none",
         }
     }

@@ -451,7 +451,7 @@ impl JoinAttempt {
     }
 
     /// What a balancer says; `None`: it is not for this attempt.
-    pub fn hear(&mut self, datagram: &[u8]) -> Option<JoinAnswer> {
+    pub fn handle(&mut self, datagram: &[u8]) -> Option<JoinAnswer> {
         let key = |_, epoch| (epoch == self.ticket.epoch).then(|| self.ticket.secret.key(BALANCER));
         let (head, bodies) = envelope::open(datagram, FORM, key).ok()?;
         let is_own = (head.sender, head.boot) == (self.head.sender, self.head.boot)
@@ -552,7 +552,7 @@ mod tests {
                     JoinStep::Answer(answer) => answer,
                     JoinStep::Give(given) => given.answer(&[42; 32], b"sealed by both keys"),
                 };
-                match agent.hear(&answer) {
+                match agent.handle(&answer) {
                     Some(JoinAnswer::Challenged) => {}
                     answer => return answer,
                 }
@@ -605,7 +605,7 @@ mod tests {
             panic!("it is answered");
         };
         let wrong = JoinAnswer::Refused(JoinRefusal::WrongAddress);
-        assert_eq!(agent.hear(&answer), Some(wrong));
+        assert_eq!(agent.handle(&answer), Some(wrong));
         let refused = JoinOutcome::Refused(JoinRefusal::WrongAddress);
         assert_eq!(world.count(refused), 1);
         assert!(world.desk.claims().is_empty());
@@ -622,7 +622,7 @@ mod tests {
                 agent.head.sender = IpAddr::from(sender);
                 for _ in 0..2 {
                     if let JoinStep::Answer(answer) = world.handle(&agent.ask(), thief) {
-                        agent.hear(&answer);
+                        agent.handle(&answer);
                     }
                 }
             }

@@ -37,7 +37,7 @@ pub struct ClientRule {
     longer: bool,
     before: Option<Trial>,
     /// Trials in a row of the longest limit.
-    held: u32,
+    longest_trials: u32,
     /// What was to hold since the last trial.
     wanted: Option<u32>,
     /// What the kernel gave where more was wanted.
@@ -52,7 +52,7 @@ impl ClientRule {
     /// Below this share of dropped SYNs the queue's limit does not show in client latency.
     const DROPS: f64 = 0.005;
     /// Trials after which the longest limit is held against a shorter one again.
-    const HOLD: u32 = 8;
+    const TRIALS_OF_LONGEST: u32 = 8;
 
     /// Keeps to `limits`.
     pub fn new(limits: RangeInclusive<u32>) -> Self {
@@ -62,7 +62,7 @@ impl ClientRule {
             before: None,
             // Of the limit that is in force nothing is known: if it is the longest, a
             // shorter one is tried first.
-            held: Self::HOLD,
+            longest_trials: Self::TRIALS_OF_LONGEST,
             wanted: None,
             bound: None,
         }
@@ -96,14 +96,14 @@ impl ClientRule {
         let end = *self.limits.end();
         let longest = self.bound.map_or(end, |bound| bound.min(end));
         if self.longer && in_force >= longest {
-            self.longer = self.held < Self::HOLD;
-            self.held += 1;
+            self.longer = self.longest_trials < Self::TRIALS_OF_LONGEST;
+            self.longest_trials += 1;
             if !self.longer {
                 // It may be another by the time that longer ones are tried again.
                 self.bound = None;
             }
         } else {
-            self.held = 0;
+            self.longest_trials = 0;
         }
         let next = match self.longer {
             true => in_force.saturating_mul(2),

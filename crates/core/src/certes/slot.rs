@@ -103,7 +103,7 @@ impl Slot {
     }
 
     /// Counts that the client of a first SYN of this slot sent more.
-    pub fn hear(&mut self, outcome: &TrackedEvent) {
+    pub fn count_heard(&mut self, outcome: &TrackedEvent) {
         self.heard += 1;
         let answered = outcome.count != Count::Offered && outcome.retry == 0;
         self.heard_answered += u64::from(answered);

@@ -218,12 +218,12 @@ impl Controlled {
         (params.floor * configured, params.cap * configured)
     }
 
-    pub(super) fn room_down(&self, params: &ControlParams) -> f64 {
+    pub(super) fn headroom_down(&self, params: &ControlParams) -> f64 {
         self.weight - self.bounds(params).0
     }
 
     /// What the real may gain in one interval.
-    pub(super) fn room_up(&self, params: &ControlParams) -> f64 {
+    pub(super) fn headroom_up(&self, params: &ControlParams) -> f64 {
         let to_cap = self.bounds(params).1 - self.weight;
         to_cap.min(params.max_increase * self.member.configured)
     }

@@ -360,9 +360,9 @@ impl Controller {
                 (true, Standing::Low | Standing::Middle)
                     if change >= 0.0 && !survey.doubtful[index] =>
                 {
-                    (real.room_up(&self.params) - change).max(0.0)
+                    (real.headroom_up(&self.params) - change).max(0.0)
                 }
-                (false, _) if change <= 0.0 => (real.room_down(&self.params) + change).max(0.0),
+                (false, _) if change <= 0.0 => (real.headroom_down(&self.params) + change).max(0.0),
                 _ => 0.0,
             }
         });

@@ -67,11 +67,11 @@ pub struct Share {
 /// One real as the other balancers see it.
 #[derive(Debug, Clone, Default)]
 pub struct Merged {
-    shares: BTreeMap<BalancerId, Held>,
+    shares: BTreeMap<BalancerId, LastShare>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct LastShare {
     share: Share,
     /// Of two shares the one with the higher number is the newer one.
     number: u64,
@@ -154,7 +154,7 @@ impl Merged {
             return false;
         }
         let taken = known.map_or(share.totals, |known| known.taken);
-        let held = Held {
+        let held = LastShare {
             share,
             number,
             at_ns: now_ns,

@@ -266,7 +266,7 @@ impl Controller {
                     None => Reason::Unknown,
                 },
                 Standing::High | Standing::Lingering | Standing::Suspect { .. } => {
-                    match real.room_down(&self.params) {
+                    match real.headroom_down(&self.params) {
                         room if room <= 1e-9 * real.member.configured => Reason::Floor,
                         _ => self.few_samples(real),
                     }

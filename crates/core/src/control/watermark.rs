@@ -41,7 +41,7 @@ impl Controller {
         let receivers = self.receivers(survey, reasons);
         let rooms: Vec<f64> = receivers
             .iter()
-            .map(|&index| self.reals[index].room_up(&self.params))
+            .map(|&index| self.reals[index].headroom_up(&self.params))
             .collect();
         let parts = share::equally(wanted, &rooms);
         let moved: f64 = parts.iter().sum();
@@ -84,7 +84,7 @@ impl Controller {
                 let excess = latency_ns / lowest.latency_ns - self.params.alpha_high;
                 let part = self.params.step * excess;
                 let take = real.weight * part.min(self.params.max_decrease);
-                take.min(real.room_down(&self.params)).max(0.0)
+                take.min(real.headroom_down(&self.params)).max(0.0)
             })
             .collect()
     }

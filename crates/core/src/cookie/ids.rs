@@ -23,7 +23,7 @@ pub struct Wanted {
 
 /// An id that is known to the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct KnownId {
     /// The id.
     pub id: u16,
     /// Of the real that has or had it.
@@ -95,10 +95,10 @@ fn preferred(address: IpAddr, ids: u16) -> u16 {
 }
 
 /// The id of every wanted real, in their order. `ids` is how many there are, `now_s` the time on the
-/// clock of [`Held::freed_s`], `rest_s` how long one rests.
+/// clock of [`KnownId::freed_s`], `rest_s` how long one rests.
 pub fn assign(
     wanted: &[Wanted],
-    held: &[Held],
+    held: &[KnownId],
     ids: u16,
     now_s: u64,
     rest_s: u64,
@@ -150,7 +150,7 @@ pub fn assign(
 fn check(
     address: IpAddr,
     id: u16,
-    held: &[Held],
+    held: &[KnownId],
     ids: u16,
     now_s: u64,
     rest_s: u64,
@@ -191,9 +191,9 @@ mod tests {
         Wanted { address, id }
     }
 
-    fn held(id: u16, last: u8, freed_s: Option<u64>) -> Held {
+    fn held(id: u16, last: u8, freed_s: Option<u64>) -> KnownId {
         let address = IpAddr::from([10, 0, 0, last]);
-        Held {
+        KnownId {
             id,
             address,
             freed_s,
@@ -239,7 +239,7 @@ mod tests {
             Ok(vec![5])
         );
         // Automatic ids avoid it.
-        let all_but_one: Vec<Held> = (0..1023).map(|id| held(id, 200, Some(1000))).collect();
+        let all_but_one: Vec<KnownId> = (0..1023).map(|id| held(id, 200, Some(1000))).collect();
         let ids = assign(&[real(9, None)], &all_but_one, 1024, 1100, 600);
         assert_eq!(ids, Ok(vec![1023]));
         let full = assign(&auto(9..11), &all_but_one, 1024, 1100, 600);

@@ -87,7 +87,7 @@ impl Tuple {
 
     /// Which of several partitions of a stateful balancer's slots it falls into.
     pub fn partition(&self, seed: u64, partitions: u32) -> u32 {
-        crate::places::conn_partition(&self.words[..self.count as usize], seed, partitions)
+        crate::flow_spot::conn_partition(&self.words[..self.count as usize], seed, partitions)
     }
 
     /// What its token is hidden by where there are two tiers of balancers.

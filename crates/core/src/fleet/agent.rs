@@ -77,7 +77,7 @@ impl FleetAgent {
 
     /// Goes by a balancer's book from now on, if it comes of its own; says whether. A balancer may
     /// lag.
-    pub fn hear(&mut self, book: AgentBook) -> bool {
+    pub fn handle_book(&mut self, book: AgentBook) -> bool {
         let comes_of = |own| own != book.position && book.position.follows(own);
         let later = self.position().is_none_or(comes_of);
         if later {

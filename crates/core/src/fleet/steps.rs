@@ -12,7 +12,7 @@ use super::{
     MemberPhase, MemberRecord, Position,
 };
 use crate::control::merge::BalancerId;
-use crate::cookie::ids::{self, Held, Wanted};
+use crate::cookie::ids::{self, KnownId, Wanted};
 
 /// Something that rests before it is forgotten. It rests by the clock of one balancer that has
 /// watched it all the time; a balancer that starts begins to watch again.
@@ -212,10 +212,10 @@ fn move_ids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence)
 fn give_ids(book: &mut FleetBook) {
     let since = book.position;
     for (name, vip) in &book.vips {
-        let held = |ids: &BTreeMap<IdKey, IdRecord>| -> Vec<Held> {
+        let held = |ids: &BTreeMap<IdKey, IdRecord>| -> Vec<KnownId> {
             let of_vip = ids.iter().filter(|((of, _), _)| of == name);
             of_vip
-                .map(|((_, id), record)| Held {
+                .map(|((_, id), record)| KnownId {
                     id: *id,
                     address: record.real,
                     // What rests here rests until it is in the book no more.

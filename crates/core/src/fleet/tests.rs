@@ -350,10 +350,10 @@ fn a_fleet_that_is_founded_anew_is_no_successor_of_the_one_that_serves() {
     small.settle();
     let before = small.book().position;
     let mut agent = FleetAgent::new(real(7));
-    assert!(agent.hear(small.book().of_agent(real(7))));
+    assert!(agent.handle_book(small.book().of_agent(real(7))));
     // By a newcomer at a store that was wiped, which none that serves has reached yet.
     let stranger = FleetBook::new(Absence::Waits, 1, 9);
-    assert!(!agent.hear(stranger.of_agent(real(7))));
+    assert!(!agent.handle_book(stranger.of_agent(real(7))));
     small.stored = Stored {
         book: Some(Arc::new(stranger.clone())),
         ..Stored::default()
@@ -368,7 +368,7 @@ fn a_fleet_that_is_founded_anew_is_no_successor_of_the_one_that_serves() {
     small.settle();
     assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
     assert!(small.members.iter().all(FleetMember::in_service));
-    assert!(agent.hear(small.book().of_agent(real(7))));
+    assert!(agent.handle_book(small.book().of_agent(real(7))));
 }
 
 #[test]
@@ -419,12 +419,15 @@ fn an_agent_does_not_go_back_to_a_former_key() {
         ..prepared
     };
     book.keys = switched;
-    assert!(agent.hear(book.of_agent(real(7))));
-    assert!(!agent.hear(book.of_agent(real(7))), "it has heard it");
+    assert!(agent.handle_book(book.of_agent(real(7))));
+    assert!(
+        !agent.handle_book(book.of_agent(real(7))),
+        "it has heard it"
+    );
     assert_eq!(agent.cookie(WEB), Some((5, 2)));
     // Put back by one that had not read of the switch.
     book.keys = prepared;
-    assert!(agent.hear(book.restored(None, 3).of_agent(real(7))));
+    assert!(agent.handle_book(book.restored(None, 3).of_agent(real(7))));
     assert_eq!(agent.cookie(WEB), Some((5, 2)));
 }
 

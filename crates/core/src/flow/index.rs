@@ -53,8 +53,8 @@ impl Index {
             if word == EMPTY {
                 return None;
             }
-            if word & TAG == tag && is_it(place(word)) {
-                return Some(place(word));
+            if word & TAG == tag && is_it(position(word)) {
+                return Some(position(word));
             }
             at = (at + 1) & (self.words.len() - 1);
         }
@@ -131,7 +131,7 @@ fn tag(hash: u32) -> u64 {
 }
 
 #[inline]
-fn place(word: u64) -> u32 {
+fn position(word: u64) -> u32 {
     (word as u32).wrapping_sub(1)
 }
 

@@ -99,7 +99,7 @@ impl RttObserver {
     /// Takes a packet; calls `tell` for each latency that it makes known.
     pub fn seen(&mut self, seen: &Seen, mut tell: impl FnMut(Value)) {
         let flow = seen.flow;
-        if !self.flows.contains_key(&flow) && !self.make_room(seen.t_ns) {
+        if !self.flows.contains_key(&flow) && !self.make_space(seen.t_ns) {
             self.refused += 1;
             return;
         }
@@ -161,7 +161,7 @@ impl RttObserver {
     }
 
     /// Room for one more: else connections silent for a minute go.
-    fn make_room(&mut self, now_ns: u64) -> bool {
+    fn make_space(&mut self, now_ns: u64) -> bool {
         const SILENT_NS: u64 = 60_000_000_000;
         if self.flows.len() >= self.max_flows {
             self.flows

@@ -92,7 +92,7 @@ pub(super) const RULES: Rules = Rules {
 };
 
 fn carry(carried: &mut Carried) -> Result<()> {
-    check_room(carried)?;
+    check_capacity(carried)?;
     carry_rings(carried)?;
     if carried.losses.iter().any(|loss| loss == BY_HASH) {
         return Ok(()); // flows name reals by id
@@ -186,7 +186,7 @@ fn read_ctl(ctl: &MapHandle) -> Result<Vec<u8>> {
 }
 
 /// A table may become smaller as long as it holds what is in use.
-fn check_room(carried: &Carried) -> Result<()> {
+fn check_capacity(carried: &Carried) -> Result<()> {
     let vips = u64::from(carried.map("vip_stats")?.max_entries());
     let blocks = u64::from(carried.map("cookie_slots")?.max_entries());
     let types = carried.types("vips").value;

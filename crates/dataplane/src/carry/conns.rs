@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use causeway_core::places::conn_partition;
+use causeway_core::flow_spot::conn_partition;
 use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::flows::words_of;

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use causeway_core::places::FlowSpot;
+use causeway_core::flow_spot::FlowSpot;
 use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::translate::Translator;
@@ -306,7 +306,7 @@ impl FlowFollower {
         let word = |at: usize| value.get(at).copied().unwrap_or(0);
         let age = tag & AGE_MASK;
         let is_opened = self.is_begun && !is_known && !self.old.may_be_opened(from, tag);
-        Some(self.place(&Flow {
+        Some(self.insert(&Flow {
             digest: self.new.identity.digest(word),
             value: &value,
             age,
@@ -319,7 +319,7 @@ impl FlowFollower {
     }
 
     /// Puts a flow into the new table; `false` if there is no room.
-    fn place(&self, flow: &Flow<'_>) -> bool {
+    fn insert(&self, flow: &Flow<'_>) -> bool {
         let key_at = self.new.identity.key;
         let Some(key) = flow.value.get(key_at..key_at + KEY_WORDS) else {
             return false;

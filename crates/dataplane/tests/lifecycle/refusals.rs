@@ -161,7 +161,7 @@ fn a_driver_that_refuses_is_named_and_not_worked_around() {
         assert!(error.to_string().contains("MTU"), "{error}");
         // What only measures does so elsewhere.
         let meter = KernelMeter::start(&MeterOptions::new("big0")).expect("a meter");
-        assert_eq!(meter.place(), MeterHook::Tc);
+        assert_eq!(meter.hook(), MeterHook::Tc);
         assert!(meter.refused().is_some());
         drop(meter);
         let error = KernelMeter::start(&MeterOptions {

@@ -407,10 +407,10 @@ fn a_servers_tables_hold_as_many_others_as_they_held() {
         assert!(error.contains("from 0 to 1024, not 1025"), "{error}");
         assert_eq!(counts(), [700, 701, 700], "nothing is half done");
         for (networks, addresses, vips) in [(1025, 0, 0), (0, 1281, 0), (0, 0, 1025)] {
-            let fits = server.check_room(networks, addresses, vips);
+            let fits = server.check_capacity(networks, addresses, vips);
             fits.expect_err("no room");
         }
-        server.check_room(1024, 1280, 1024).expect("room");
+        server.check_capacity(1024, 1280, 1024).expect("room");
         // A successor that lacks a part of what was told takes nothing away.
         let (networks, more) = (BTreeSet::new(), BTreeSet::from([addr("192.9.9.9")]));
         server

@@ -102,7 +102,7 @@ impl Bind {
     }
 
     /// Every address and port of it; else what is wrong, and the remedy.
-    pub(super) fn places(&self, beside: &ImportContext) -> Result<Vec<(IpAddr, u16)>, Refusal> {
+    pub(super) fn addresses(&self, beside: &ImportContext) -> Result<Vec<(IpAddr, u16)>, Refusal> {
         let what = format!("bind {}, left out", self.text);
         if self.tls {
             let instead = "TLS ends at the servers: give them the certificate";

@@ -127,8 +127,8 @@ impl Kernel {
     }
 
     /// Where the program runs.
-    pub(super) fn place(&self) -> MeterHook {
-        self.meter.place()
+    pub(super) fn hook(&self) -> MeterHook {
+        self.meter.hook()
     }
 
     fn add(&mut self, samples: &[MeterSample]) {

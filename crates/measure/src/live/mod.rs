@@ -265,7 +265,7 @@ fn source(
     if let Some(refused) = kernel.refused() {
         eprintln!("the driver of {interface} refuses XDP as things are ({refused})");
     }
-    eprintln!("measuring on {interface} ({}); Ctrl-C ends", kernel.place());
+    eprintln!("measuring on {interface} ({}); Ctrl-C ends", kernel.hook());
     Ok(Box::new(kernel))
 }
 

@@ -111,11 +111,11 @@ impl Recorder {
         recording.last_ns = recording.last_ns.max(seen.packet.t_ns);
         let index = recording.packets;
         recording.packets += 1;
-        let Some((place, from_client)) = self.place(seen) else {
+        let Some((at, from_client)) = self.connection_of(seen) else {
             self.recording.left_out += 1;
             return;
         };
-        self.recording.connections[place].packet(&seen.packet, from_client);
+        self.recording.connections[at].packet(&seen.packet, from_client);
         let mut found = Found {
             open: &self.open,
             recording: &mut self.recording,
@@ -124,13 +124,13 @@ impl Recorder {
     }
 
     /// The packet's connection, and whether its client sent it.
-    fn place(&mut self, seen: &Observation) -> Option<(usize, bool)> {
+    fn connection_of(&mut self, seen: &Observation) -> Option<(usize, bool)> {
         let opens = seen.packet.tcp_flags & (Packet::SYN | Packet::ACK) == Packet::SYN;
         for (key, from_client) in [(seen.key, true), (seen.key.reversed(), false)] {
             match self.open.get(&key) {
                 // The tuple is used again.
-                Some(&place) if opens && self.recording.connections[place].ended => {}
-                Some(&place) => return Some((place, from_client)),
+                Some(&at) if opens && self.recording.connections[at].ended => {}
+                Some(&at) => return Some((at, from_client)),
                 None => {}
             }
         }
@@ -142,7 +142,7 @@ impl Recorder {
             true => seen.key,
             false => seen.key.reversed(),
         };
-        let place = self.recording.connections.len();
+        let at = self.recording.connections.len();
         self.recording.connections.push(Connection {
             client: SocketAddr::new(key.src(), key.sport()),
             server: SocketAddr::new(key.dst(), key.dport()),
@@ -156,8 +156,8 @@ impl Recorder {
             requests: Vec::new(),
             tally: Tally::default(),
         });
-        self.open.insert(key, place);
-        Some((place, from_client))
+        self.open.insert(key, at);
+        Some((at, from_client))
     }
 
     /// A balancer tells another its connections.
@@ -196,10 +196,10 @@ struct Found<'a> {
 
 impl Sink for Found<'_> {
     fn sample(&mut self, flow: &FlowKey, _: u8, sample: &Sample) {
-        let (Some(&place), Some(mean_ns)) = (self.open.get(flow), sample.mean_ns()) else {
+        let (Some(&at), Some(mean_ns)) = (self.open.get(flow), sample.mean_ns()) else {
             return;
         };
-        let connection = &mut self.recording.connections[place];
+        let connection = &mut self.recording.connections[at];
         connection.tally.add(sample);
         let request = Request {
             sent_ns: sample.when_ns.saturating_sub(mean_ns as u64),

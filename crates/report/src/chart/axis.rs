@@ -96,7 +96,7 @@ impl Axis {
     }
 
     /// What a label takes: its width, or on the vertical axis, which goes up, its height.
-    fn room(&self) -> f64 {
+    fn label_size(&self) -> f64 {
         if self.end > self.start { 62.0 } else { 21.0 }
     }
 
@@ -112,7 +112,7 @@ impl Axis {
         let decades = (self.to / self.from).log10();
         let mantissas: &[f64] = match decades {
             d if d < 0.8 => return self.steps(nice_step((self.to - self.from) / 5.0)),
-            d if 0.3 * (self.end - self.start).abs() / d > self.room() => &[1.0, 2.0, 5.0],
+            d if 0.3 * (self.end - self.start).abs() / d > self.label_size() => &[1.0, 2.0, 5.0],
             _ => &[1.0],
         };
         let range = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;

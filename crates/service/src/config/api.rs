@@ -197,8 +197,6 @@ fn read_open(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))
 }
 
-type Place<'a> = Option<&'a Spanned<String>>;
-
 /// Reads the table and its files; what is wrong is reported at the key that names the file.
 /// Where `http` listens, `listen` may not.
 pub fn api(
@@ -207,8 +205,8 @@ pub fn api(
     faults: &mut Faults<'_>,
 ) -> Option<ApiConfig> {
     let raw = raw?;
-    let mut named = |place: Place<'_>, key: &str, why: &str| {
-        if place.is_none() {
+    let mut named = |value: Option<&Spanned<String>>, key: &str, why: &str| {
+        if value.is_none() {
             faults.file(format!("`api.{key}` is missing; {why}"));
         }
     };

@@ -46,17 +46,17 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Where a piece of the text stands in it.
-    fn place(&self, piece: &RawValue) -> Range<usize> {
+    fn span_of(&self, piece: &RawValue) -> Range<usize> {
         let begin = piece.get().as_ptr() as usize - self.text.as_ptr() as usize;
         begin..begin + piece.get().len()
     }
 
     fn part<T: Deserialize<'a>>(&self, piece: &'a RawValue) -> Result<T, Fault> {
-        serde_json::from_str(piece.get()).map_err(|error| (self.place(piece), sentence(&error)))
+        serde_json::from_str(piece.get()).map_err(|error| (self.span_of(piece), sentence(&error)))
     }
 
     fn value(&self, piece: &'a RawValue, depth: usize) -> Result<DeValue<'a>, Fault> {
-        let wrong = |message: &str| Err((self.place(piece), message.to_owned()));
+        let wrong = |message: &str| Err((self.span_of(piece), message.to_owned()));
         if depth > DEPTH_MAX {
             return wrong("this is nested deeper than any key");
         }
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
                 let elements: Vec<&RawValue> = self.part(piece)?;
                 let elements = elements.into_iter().map(|element| {
                     Ok(Spanned::new(
-                        self.place(element),
+                        self.span_of(element),
                         self.value(element, depth + 1)?,
                     ))
                 });
@@ -91,14 +91,14 @@ impl<'a> Reader<'a> {
         let mut table = DeTable::new();
         let Members(members) = self.part(piece)?;
         for (key, value) in members {
-            let (at, name) = (self.place(key), self.part::<String>(key)?);
+            let (at, name) = (self.span_of(key), self.part::<String>(key)?);
             if table.contains_key(name.as_str()) {
                 return Err((at, format!("`{name}` stands here twice")));
             }
-            let value = Spanned::new(self.place(value), self.value(value, depth + 1)?);
+            let value = Spanned::new(self.span_of(value), self.value(value, depth + 1)?);
             table.insert(Spanned::new(at, Cow::Owned(name)), value);
         }
-        Ok((self.place(piece), table))
+        Ok((self.span_of(piece), table))
     }
 }
 

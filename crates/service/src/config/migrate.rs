@@ -50,12 +50,12 @@ pub fn migrate<'a>(
 }
 
 /// A table, in either way of writing.
-enum Place<'a> {
+enum AnyTable<'a> {
     Table(&'a mut Table),
     Inline(&'a mut InlineTable),
 }
 
-impl Place<'_> {
+impl AnyTable<'_> {
     fn as_table(&mut self) -> &mut dyn TableLike {
         match self {
             Self::Table(table) => *table,
@@ -101,14 +101,14 @@ impl Place<'_> {
 }
 
 /// The tables that an entry is, or has in a list.
-fn places(item: &mut Item) -> Vec<Place<'_>> {
+fn tables_of(item: &mut Item) -> Vec<AnyTable<'_>> {
     match item {
-        Item::Table(table) => vec![Place::Table(table)],
-        Item::ArrayOfTables(tables) => tables.iter_mut().map(Place::Table).collect(),
-        Item::Value(Value::InlineTable(table)) => vec![Place::Inline(table)],
+        Item::Table(table) => vec![AnyTable::Table(table)],
+        Item::ArrayOfTables(tables) => tables.iter_mut().map(AnyTable::Table).collect(),
+        Item::Value(Value::InlineTable(table)) => vec![AnyTable::Inline(table)],
         Item::Value(Value::Array(values)) => {
             let tables = values.iter_mut().filter_map(Value::as_inline_table_mut);
-            tables.map(Place::Inline).collect()
+            tables.map(AnyTable::Inline).collect()
         }
         _ => Vec::new(),
     }
@@ -125,22 +125,21 @@ fn rename(
     let Some((first, rest)) = path.split_first() else {
         return;
     };
-    for mut place in places(item) {
+    for mut table in tables_of(item) {
         if !rest.is_empty() {
-            let table = place.as_table();
-            let inner = table.iter_mut();
+            let inner = table.as_table().iter_mut();
             let inner = inner.filter(|(key, _)| *first == "*" || key.get() == *first);
             for (_, item) in inner {
                 rename(item, rest, new, whole, done, left);
             }
-        } else if place.as_table().contains_key(first) {
-            if place.as_table().contains_key(new) {
+        } else if table.as_table().contains_key(first) {
+            if table.as_table().contains_key(new) {
                 left.push(format!(
                     "`{whole}` is called `{new}` now, and both are there: remove one"
                 ));
                 continue;
             }
-            place.rename(first, new);
+            table.rename(first, new);
             done.push(format!("`{whole}` is called `{new}`"));
         }
     }

@@ -109,13 +109,13 @@ pub enum CountValue {
 )]
 pub enum SecretValue {
     Text(String),
-    At(SecretPlace),
+    At(SecretSource),
 }
 
 /// Where a secret is, if not in the file.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
-pub enum SecretPlace {
+pub enum SecretSource {
     /// In a file of its own, which not every user may read.
     File(PathBuf),
     /// In a variable of the daemon's environment.
@@ -151,10 +151,10 @@ pub fn secret<T>(
     let value = value?;
     let parsed = match value.as_ref() {
         SecretValue::Text(text) => parse(text),
-        SecretValue::At(SecretPlace::File(path)) => read_absolute(path)
+        SecretValue::At(SecretSource::File(path)) => read_absolute(path)
             .and_then(|text| parse(text.trim()))
             .map_err(|message| format!("file {}: {message}", path.display())),
-        SecretValue::At(SecretPlace::Env(name)) => std::env::var(name)
+        SecretValue::At(SecretSource::Env(name)) => std::env::var(name)
             .map_err(|_| "is not set; a unit sets it by EnvironmentFile=".to_owned())
             .and_then(|text| parse(text.trim()))
             .map_err(|message| format!("environment variable {name}: {message}")),

@@ -143,7 +143,7 @@ impl<'o> Balancer<'o> {
         storage: &'o mut MaybeUninit<OpenObject>,
         flows: u32,
     ) -> Result<Self, BenchError> {
-        let layout = places(flows);
+        let layout = slots_for(flows);
         let cpus = libbpf_rs::num_possible_cpus().map_err(failed("counting the CPUs"))? as u32;
         let balancer = Self::start(storage, Size::of_table(FEW_FLOWS), |open| {
             if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
@@ -266,7 +266,7 @@ impl<'o> Balancer<'o> {
         instrument: &mut Instrument<'_>,
         flows: u32,
     ) -> Result<Vec<u16>, BenchError> {
-        let layout = places(flows);
+        let layout = slots_for(flows);
         let mut table = ConnTable::new(
             &MapHandle::try_from(&self.skel.maps.conn_slots).map_err(failed("opening a map"))?,
             &MapHandle::try_from(&self.skel.maps.conn_free_slots)
@@ -510,7 +510,7 @@ pub(super) fn packets(verdicts: &impl MapCore, verdict: Verdict) -> Result<u64, 
 const OPEN_AT_ONCE: u32 = 16;
 
 /// Half as many places again as flows: a few partitions have more flows than others.
-fn places(flows: u32) -> ConnLayout {
+fn slots_for(flows: u32) -> ConnLayout {
     ConnLayout {
         connections: flows + flows / 2,
         ..ConnLayout::default()

@@ -162,7 +162,7 @@ pub fn growth(
 fn point(plan: &BenchPlan, flows: u32, size: Size) -> Result<Vec<Row>, BenchError> {
     let mut storage: [MaybeUninit<OpenObject>; 4] = [const { MaybeUninit::uninit() }; 4];
     let [instrument, measured, plain, cookie] = &mut storage;
-    let mut instrument = Instrument::with_room(instrument, flows)?;
+    let mut instrument = Instrument::with_capacity(instrument, flows)?;
     let measured = Balancer::sized(measured, size)?;
     let plain = Balancer::unmeasured(plain, &measured)?;
     let few = Size { flows: 1, ..size };

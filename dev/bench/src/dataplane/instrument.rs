@@ -44,11 +44,11 @@ pub(super) struct Batch {
 
 impl<'o> Instrument<'o> {
     pub(super) fn load(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
-        Self::with_room(storage, 0)
+        Self::with_capacity(storage, 0)
     }
 
     /// With room for this many clients, if they are more than usual.
-    pub(super) fn with_room(
+    pub(super) fn with_capacity(
         storage: &'o mut MaybeUninit<OpenObject>,
         clients: u32,
     ) -> Result<Self, BenchError> {

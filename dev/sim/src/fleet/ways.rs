@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use causeway_core::cookie::ids::{self, Held, IdError, Wanted};
+use causeway_core::cookie::ids::{self, IdError, KnownId, Wanted};
 use causeway_core::cookie::{self, CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys, Tuple};
 use causeway_core::select::{self, Loaded, RingMember, RingSize};
 
@@ -397,7 +397,7 @@ struct Cookies {
     keys: Keys,
     rotations: u64,
     layout: CookieLayout,
-    held: Vec<Held>,
+    held: Vec<KnownId>,
     /// By id; stays while the id rests.
     routes: Vec<Option<u32>>,
     /// By server.
@@ -446,7 +446,7 @@ impl Cookies {
         }
         for ((of, wanted), &id) in (0..).zip(&wanted).zip(&ids) {
             self.held.retain(|held| held.id != id);
-            self.held.push(Held {
+            self.held.push(KnownId {
                 id,
                 address: wanted.address,
                 freed_s: None,
@@ -569,7 +569,7 @@ impl Slots {
         }
     }
 
-    fn place(&self, packet: &ConnPacket) -> usize {
+    fn slot_of(&self, packet: &ConnPacket) -> usize {
         let partition = tuple(packet.hash).partition(1, self.partitions);
         (partition * TOKENS + packet.token % TOKENS) as usize
     }
@@ -600,7 +600,7 @@ impl KeepingWay for Slots {
         match packet.token {
             NO_TOKEN => self.table.insert(packet.hash, server),
             _ => {
-                let place = self.place(packet);
+                let place = self.slot_of(packet);
                 self.slots[place] = Some((packet.hash, server));
             }
         }
@@ -611,7 +611,7 @@ impl KeepingWay for Slots {
         if packet.token == NO_TOKEN {
             return self.table.find(packet.hash);
         }
-        let (hash, server) = self.slots[self.place(packet)]?;
+        let (hash, server) = self.slots[self.slot_of(packet)]?;
         (hash == packet.hash).then_some(server)
     }
 
@@ -619,7 +619,7 @@ impl KeepingWay for Slots {
         if packet.token == NO_TOKEN {
             return self.table.remove(packet.hash);
         }
-        let (place, tier) = (self.place(packet), self.tier(packet.token));
+        let (place, tier) = (self.slot_of(packet), self.tier(packet.token));
         if self.slots[place].take().is_some() {
             self.free_of(packet, tier).push(packet.token);
         }
@@ -634,7 +634,7 @@ impl KeepingWay for Slots {
         }
         for packet in open.filter(|packet| packet.token != NO_TOKEN) {
             if self.tier(packet.token) == tier {
-                let place = self.place(&packet);
+                let place = self.slot_of(&packet);
                 self.slots[place] = Some((packet.hash, packet.on));
             }
         }

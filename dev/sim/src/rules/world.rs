@@ -174,12 +174,12 @@ impl RulesWorld {
         }
         let book = Arc::new(book);
         let mut agents = vec![FleetAgent::new(OLD_REAL)];
-        agents[0].hear(book.of_agent(OLD_REAL));
+        agents[0].handle_book(book.of_agent(OLD_REAL));
         if rules.has_new_real() {
             agents.push(FleetAgent::new(NEW_REAL));
         }
         if rules.drops() {
-            agents[1].hear(book.of_agent(NEW_REAL));
+            agents[1].handle_book(book.of_agent(NEW_REAL));
         }
         let members = (0..rules.members).map(|at| {
             let knows = book.members.contains_key(&name(at));
@@ -461,7 +461,7 @@ impl RulesWorld {
                 let book = member.daemon.as_ref().and_then(FleetMember::book);
                 let Some(book) = book else { continue };
                 let mut next = self.clone();
-                next.agents[which].hear(book.of_agent(agent.real()));
+                next.agents[which].handle_book(book.of_agent(agent.real()));
                 if self.agent_matters(agent.position(), agent)
                     != self.agent_matters(Some(book.position), &next.agents[which])
                 {
@@ -739,7 +739,7 @@ impl RulesWorld {
             for member in &self.members {
                 if let Some(book) = member.daemon.as_ref().and_then(FleetMember::book) {
                     let orders = book.of_agent(self.agents[which].real());
-                    self.agents[which].hear(orders);
+                    self.agents[which].handle_book(orders);
                 }
             }
             let agent = self.agents[which].clone();

@@ -155,7 +155,7 @@ fn a_client_is_heard_of_once_after_its_first_syn() {
             let outcome = tracker.step(*event, at as u64 * MS);
             slot.count(&outcome);
             if outcome.heard {
-                slot.hear(&outcome);
+                slot.count_heard(&outcome);
             }
         }
         (slot.silent(), slot.silent_answered())

@@ -26,9 +26,9 @@ use crate::scenario::daemon_process::DaemonProcess;
 use crate::topology::vip4;
 
 /// Connections that any local user holds at the API's address, of which 64 are served at a time.
-const HELD: usize = 600;
+const SLOW_TCP: usize = 600;
 /// Those of root's own programs at the Unix socket: fewer than are served at a time.
-const HELD_UNIX: usize = 48;
+const SLOW_UNIX: usize = 48;
 /// The loopback address of the API.
 const LOOPBACK: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9470);
 /// Descriptors of the daemon under all of it: what it may have without raising its limit.
@@ -172,7 +172,7 @@ pub(super) fn run(context: &Context, world: &World<'_>) -> Result<Value> {
     );
     ensure!(done > 0, "control stood still");
     Ok(json!({
-        "held_connections": HELD + HELD_UNIX, "held_at_the_end": held,
+        "held_connections": SLOW_TCP + SLOW_UNIX, "held_at_the_end": held,
         "descriptors": [start.descriptors, under.descriptors],
         "rss_kib": [start.rss_kib, under.rss_kib], "slowest_answer_ms": asked_ms,
         "dead_server_found_ms": found_ms, "probes": states,
@@ -318,11 +318,11 @@ impl SlowClients {
                 // Those that were closed come again.
                 unix.retain(Option::is_some);
                 tcp.retain(Option::is_some);
-                for _ in unix.len()..HELD_UNIX {
-                    unix.push(hold(UnixStream::connect(&socket).ok()));
+                for _ in unix.len()..SLOW_UNIX {
+                    unix.push(begin(UnixStream::connect(&socket).ok()));
                 }
-                for _ in 0..(HELD - tcp.len()).min(100) {
-                    tcp.push(hold(TcpStream::connect_timeout(&address, timeout).ok()));
+                for _ in 0..(SLOW_TCP - tcp.len()).min(100) {
+                    tcp.push(begin(TcpStream::connect_timeout(&address, timeout).ok()));
                 }
                 for stream in &mut unix {
                     drip(stream);
@@ -344,7 +344,7 @@ impl SlowClients {
 
 const BEGIN: &[u8] = b"GET /v1/stats HTTP/1.1\r\nHost: localhost\r\nX-Slow: ";
 
-fn hold<S: std::io::Write>(stream: Option<S>) -> Option<S> {
+fn begin<S: std::io::Write>(stream: Option<S>) -> Option<S> {
     let mut stream = stream?;
     stream.write_all(BEGIN).ok()?;
     Some(stream)

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::latencies::RequestTimes;
 use super::loads::{self, Ends, Pace, TcpStack};
 use super::tunnel::{Setting, Tunnel};
-use super::world::{DEVICE, GUESTS, Place, TunnelShape, TunnelWorld};
+use super::world::{DEVICE, GUESTS, LossPoint, TunnelShape, TunnelWorld};
 use super::{Context, Scenario, param};
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
@@ -66,7 +66,7 @@ fn run(context: &Context) -> Result<Value> {
             for loss in [0.0, lossy] {
                 let _injected = site
                     .world
-                    .lose(loss / 100.0, Place::Network, context.seed)?;
+                    .lose(loss / 100.0, LossPoint::Network, context.seed)?;
                 let before = site.carried()?;
                 let ends = site.ends(vip);
                 let times = loads::short(&ends, PORT, bytes, pace)?;

@@ -17,7 +17,7 @@ use super::redis::Redis;
 use super::replay::Replays;
 use super::runs::{CLIENTS, Carrier, WEB, carriers, guests, hosts};
 use super::tunnel::{Setting, Tunnel};
-use super::world::{Place, TunnelShape, TunnelWorld};
+use super::world::{LossPoint, TunnelShape, TunnelWorld};
 use super::{BifrostPlan, Context};
 use crate::link_emulator::{Impairment, LinkEmulator};
 use crate::nginx::Nginx;
@@ -27,7 +27,7 @@ type Part = fn(&Context, &BifrostPlan, &mut Replays<'_>) -> Result<(Value, Value
 /// The parts by name.
 pub(super) const PARTS: [(&str, Part); 6] = [
     ("delay", delay),
-    ("place", place),
+    ("place", by_loss_point),
     ("elephant", elephant),
     ("congestion", congestion),
     ("redis", redis),
@@ -39,10 +39,10 @@ const BAD: usize = 1;
 /// What is done to paths.
 const DELAYS: [&str; 4] = ["even", "slow", "jitter", "jitter_all"];
 /// Where packets are lost.
-const PLACES: [(&str, Place); 3] = [
-    ("network", Place::Network),
-    ("card", Place::Card),
-    ("receiver", Place::Receiver),
+const LOSS_POINTS: [(&str, LossPoint); 3] = [
+    ("network", LossPoint::Network),
+    ("card", LossPoint::Card),
+    ("receiver", LossPoint::Receiver),
 ];
 /// Rings and queues at the guest, beside the carrier's own elephant: the name, a line for
 /// the engine, one for the tunnel.
@@ -62,7 +62,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 /// Every case of the parts.
 pub(super) fn names() -> Vec<&'static str> {
-    let places = PLACES.iter().map(|(name, _)| *name);
+    let places = LOSS_POINTS.iter().map(|(name, _)| *name);
     let guest = GUEST.iter().map(|(name, _, _)| *name);
     let others = DELAYS.into_iter().chain(places).chain(guest);
     others
@@ -169,7 +169,7 @@ fn delay(
         for loss in losses(plan) {
             let _injected = site
                 .world
-                .lose(loss / 100.0, Place::Network, context.seed)?;
+                .lose(loss / 100.0, LossPoint::Network, context.seed)?;
             for load in [Load::Short, Load::Rr] {
                 comparison.run(&CaseTrouble::new(case, loss), load, &carriers)?;
             }
@@ -199,7 +199,7 @@ fn delayed(case: &str, path: usize, even: Impairment) -> Impairment {
 
 /// Losses in the network, in front of the sending card, behind the receiving one, and in
 /// front of a guest beside an elephant.
-fn place(
+fn by_loss_point(
     context: &Context,
     plan: &BifrostPlan,
     replays: &mut Replays<'_>,
@@ -207,7 +207,7 @@ fn place(
     let mut site = Site::build(context, plan, "place", &plan.congestion)?;
     site.connect(context, plan, &plan.setting)?;
     let mut comparison = Comparison::new(context, plan, replays);
-    for (case, place) in PLACES.into_iter().filter(|(case, _)| plan.has(case)) {
+    for (case, place) in LOSS_POINTS.into_iter().filter(|(case, _)| plan.has(case)) {
         for loss in losses(plan).filter(|loss| *loss > 0.0) {
             let _injected = site.world.lose(loss / 100.0, place, context.seed)?;
             for load in [Load::Short, Load::Rr] {
@@ -300,7 +300,7 @@ fn congestion(
         for loss in losses(plan) {
             let _injected = site
                 .world
-                .lose(loss / 100.0, Place::Network, context.seed)?;
+                .lose(loss / 100.0, LossPoint::Network, context.seed)?;
             for load in [Load::Short, Load::Rr, Load::Bulk] {
                 comparison.run(&CaseTrouble::new(case, loss), load, &carriers)?;
             }
@@ -327,7 +327,7 @@ fn redis(
         for loss in losses(plan) {
             let _injected = site
                 .world
-                .lose(loss / 100.0, Place::Network, context.seed)?;
+                .lose(loss / 100.0, LossPoint::Network, context.seed)?;
             comparison.run(&CaseTrouble::new(GET, loss), Load::Redis, &carriers)?;
         }
     }
@@ -362,7 +362,7 @@ fn nothing(
         let trouble = CaseTrouble::new(BY_TUNNEL, loss);
         let _injected = site
             .world
-            .lose(loss / 100.0, Place::Network, context.seed)?;
+            .lose(loss / 100.0, LossPoint::Network, context.seed)?;
         let all = |comparison: &mut Comparison<'_, '_>, carrier: &[Carrier]| {
             [Load::Short, Load::Rr, Load::Bulk]
                 .into_iter()

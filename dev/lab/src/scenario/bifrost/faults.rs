@@ -13,7 +13,7 @@ use super::latencies::RequestTimes;
 use super::loads::{self, Ends, Pace};
 use super::runs::guests;
 use super::tunnel::{Setting, Tunnel};
-use super::world::{Place, TunnelShape, TunnelWorld};
+use super::world::{LossPoint, TunnelShape, TunnelWorld};
 use super::{Context, Scenario, param};
 use crate::background::joined;
 use crate::clock::until;
@@ -110,7 +110,9 @@ impl Steps<'_> {
     }
 
     fn loss(&mut self) -> Result<()> {
-        let losses = self.world.lose(0.02, Place::Network, self.context.seed)?;
+        let losses = self
+            .world
+            .lose(0.02, LossPoint::Network, self.context.seed)?;
         let times = self.traffic()?;
         let (lost, resent) = (
             losses.counts().lost,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::latencies::RequestTimes;
 use super::replay::Replays;
 use super::runs::{BULK, CLIENTS, ECHO, PINGERS, WEB, guests, merge, pace, rounds_named, say};
-use super::world::{Place, TunnelWorld};
+use super::world::{LossPoint, TunnelWorld};
 use super::{BifrostPlan, Context, loads};
 use crate::background::joined;
 use crate::statistics::median;
@@ -116,7 +116,7 @@ fn one_more(
     let ping_pong = || loads::ping_pong(&ends, ECHO, pace(plan, PINGERS));
     match case {
         "loss_at_card_1_pct" => {
-            let _injected = world.lose(0.01, Place::Card, context.seed)?;
+            let _injected = world.lose(0.01, LossPoint::Card, context.seed)?;
             ping_pong()
         }
         "mtu_shrink" => {

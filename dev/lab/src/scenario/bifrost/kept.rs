@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::replay::{Counted, Replays};
 use super::runs::{BULK, WARM_UP, guests, rounds_named};
 use super::tunnel::Tunnel;
-use super::world::{Place, TunnelWorld};
+use super::world::{LossPoint, TunnelWorld};
 use super::{BifrostPlan, Context, loads};
 use crate::cpu::Steal;
 use crate::statistics::{median, standard_error};
@@ -43,7 +43,7 @@ pub(super) fn bulk_rounds(
             let loss = losses[(index + round) % losses.len()];
             let begin = Counts::read(tunnel)?;
             let _injected =
-                world.lose(loss / 100.0, Place::Network, context.seed + round as u64)?;
+                world.lose(loss / 100.0, LossPoint::Network, context.seed + round as u64)?;
             let bulk = loads::bulk(&ends, BULK, plan.flows, [WARM_UP, plan.bulk], &[])?;
             let counts = Counts::read(tunnel)?.minus(begin);
             let run = BulkRun {

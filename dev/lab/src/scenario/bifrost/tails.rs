@@ -12,7 +12,7 @@ use super::latencies::RequestTimes;
 use super::loads::{self, Pace};
 use super::replay::{Counted, Replays};
 use super::runs::{CLIENTS, Carrier, ECHO, PINGERS, merge, pace, say};
-use super::world::{Losses, Place, TunnelWorld};
+use super::world::{LossPoint, Losses, TunnelWorld};
 use super::{BifrostPlan, Context};
 
 const LOADS: [&str; 2] = ["short", "rr"];
@@ -55,7 +55,7 @@ pub(super) fn tails(
             told(&injected);
             // What was there goes before another comes.
             injected = None;
-            let losses = world.lose(block.loss_pct / 100.0, Place::Network, context.seed)?;
+            let losses = world.lose(block.loss_pct / 100.0, LossPoint::Network, context.seed)?;
             injected = Some((block.loss_pct, losses));
         }
         let times = block.play(plan)?;

@@ -46,7 +46,7 @@ pub(crate) struct TunnelShape {
 
 /// Where losses strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum LossPoint {
     /// Between the hosts, single packets.
     Network,
     /// In front of the hosts' cards: what a host hands over, which may be many packets.
@@ -253,7 +253,7 @@ impl TunnelWorld {
     }
 
     /// Loses packets on every path, both ways.
-    pub(crate) fn lose(&self, share: f64, place: Place, seed: u64) -> Result<Losses> {
+    pub(crate) fn lose(&self, share: f64, place: LossPoint, seed: u64) -> Result<Losses> {
         let mut injectors = Vec::new();
         for path in 0..self.shape.paths {
             for (number, end) in (0..).zip(["a", "b"]) {
@@ -264,12 +264,12 @@ impl TunnelWorld {
                     ..LossRule::default()
                 };
                 let (netns, port, way) = match place {
-                    Place::Network => (&self.net, format!("{end}{path}"), TcDirection::In),
-                    Place::Card => {
+                    LossPoint::Network => (&self.net, format!("{end}{path}"), TcDirection::In),
+                    LossPoint::Card => {
                         let host = &self.hosts[number as usize];
                         (host, format!("p{path}"), TcDirection::Out)
                     }
-                    Place::Receiver => {
+                    LossPoint::Receiver => {
                         let host = &self.hosts[number as usize];
                         (host, format!("p{path}"), TcDirection::In)
                     }
@@ -320,7 +320,7 @@ impl TunnelWorld {
 
     /// Takes every path down, both ways, until dropped.
     pub(crate) fn cut(&self) -> Result<Losses> {
-        self.lose(1.0, Place::Network, 0)
+        self.lose(1.0, LossPoint::Network, 0)
     }
 
     /// Makes every packet on the paths smaller, as when a route changes.

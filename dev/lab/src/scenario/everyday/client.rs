@@ -142,17 +142,17 @@ impl EverydayClient {
     }
 
     /// The command, ready for the shell.
-    pub(super) fn command(&self, place: &Place<'_>) -> Result<String> {
-        let turn_us = self.turn_us + place.path_ms * 1000;
-        let count = place.seconds * 1_000_000 / turn_us * u64::from(self.in_flight);
-        let python = format!("/usr/bin/python3 {}", place.python.display());
+    pub(super) fn command(&self, on: &ClientHost<'_>) -> Result<String> {
+        let turn_us = self.turn_us + on.path_ms * 1000;
+        let count = on.seconds * 1_000_000 / turn_us * u64::from(self.in_flight);
+        let python = format!("/usr/bin/python3 {}", on.python.display());
         let mut command = self
             .command
             .replace("TIMES", CURL_TIMES)
-            .replace("HOST", place.host)
-            .replace("SECONDS", &place.seconds.to_string())
+            .replace("HOST", on.host)
+            .replace("SECONDS", &on.seconds.to_string())
             .replace("COUNT", &count.max(20).to_string())
-            .replace("LOG", &place.log.display().to_string())
+            .replace("LOG", &on.log.display().to_string())
             .replace("PYTHON", &python);
         if command.contains("GO ") {
             let program = gotool::program()?.display().to_string();
@@ -162,7 +162,7 @@ impl EverydayClient {
             "again() {{ end=$(($(date +%s%N) + {}000000000)); \
              while [ $(date +%s%N) -lt $end ]; do \"$@\" || return; done; }}\n\
              until_time() {{ timeout \"$@\" || [ $? = 124 ]; }}\n{command}",
-            place.seconds
+            on.seconds
         ))
     }
 
@@ -187,7 +187,7 @@ impl EverydayClient {
 }
 
 /// Where a client runs.
-pub(super) struct Place<'a> {
+pub(super) struct ClientHost<'a> {
     pub(super) host: &'a str,
     pub(super) path_ms: u64,
     pub(super) seconds: u64,
@@ -803,7 +803,7 @@ mod tests {
     fn the_shells_words_fail_as_their_command_does() {
         let directory = tempfile::tempdir().unwrap();
         let fails = |command: &'static str| {
-            let place = Place {
+            let on = ClientHost {
                 host: "",
                 path_ms: 0,
                 seconds: 1,
@@ -811,7 +811,7 @@ mod tests {
                 python: Path::new(""),
             };
             let client = client("", Service::Http, command, Nothing, &[]);
-            let command = client.command(&place).unwrap();
+            let command = client.command(&on).unwrap();
             let status = std::process::Command::new("sh")
                 .args(["-c", &command])
                 .status();

@@ -26,7 +26,7 @@ use causeway_core::estimate::Tally;
 use tempfile::TempDir;
 
 use super::Plan;
-use super::client::{EverydayClient, Place, Service, TruthSource};
+use super::client::{ClientHost, EverydayClient, Service, TruthSource};
 use super::truth::{self, Response};
 use crate::agent::AgentProcess;
 use crate::background::{KilledOnDrop, output_of, serve};
@@ -396,7 +396,7 @@ impl Lane {
         };
         self.client().sysctl("net/ipv4/tcp_timestamps", switch)?;
         let scratch = tempfile::Builder::new().prefix("client-").tempdir()?;
-        let place = Place {
+        let on = ClientHost {
             host: &host.to_string(),
             path_ms: self.path_ms,
             seconds,
@@ -412,11 +412,11 @@ impl Lane {
         let epoch_s = client.epoch_s(self.path_ms);
         wait_for_epoch(epoch_s * 1_000_000_000);
         let begun_ns = clock::monotonic_ns();
-        let output = self.run_command(&client.command(&place)?, seconds)?;
+        let output = self.run_command(&client.command(&on)?, seconds)?;
         let ended_ns = wall_ns();
         sleep(SETTLING + Duration::from_millis(self.path_ms));
         let (both, requests, server) = (both.finish()?, requests.finish()?, server.finish()?);
-        let (client_us, log) = client.read(&output, &place.log)?;
+        let (client_us, log) = client.read(&output, &on.log)?;
         let of_tls =
             matches!(client.truth, TruthSource::PacketsOfTls) || client.service == Service::Https;
         // Packets do not show which of several answers belongs to which request.

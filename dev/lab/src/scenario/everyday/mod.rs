@@ -267,13 +267,13 @@ impl Row {
 
 /// How many rows there are, and which of them miss a target.
 #[derive(Debug, Default, Serialize)]
-struct Held {
+struct RowsMet {
     of: usize,
     met: usize,
     missed: Vec<String>,
 }
 
-impl Held {
+impl RowsMet {
     fn add(&mut self, row: &Row, met: bool) {
         self.of += 1;
         self.met += usize::from(met);
@@ -294,8 +294,8 @@ impl Held {
 /// near and covered. Of those that are hard to tell what is graded better than low must be, no
 /// grade may be wrong, and half must be covered over all of them.
 fn targets(rows: &[Row]) -> Value {
-    let mut easy: BTreeMap<_, BTreeMap<_, Held>> = BTreeMap::new();
-    let (mut near, mut graded, mut covered) = (Held::default(), Held::default(), Vec::new());
+    let mut easy: BTreeMap<_, BTreeMap<_, RowsMet>> = BTreeMap::new();
+    let (mut near, mut graded, mut covered) = (RowsMet::default(), RowsMet::default(), Vec::new());
     let has_target =
         |row: &&Row| row.source == REQUEST_SIDE && TARGET_PATHS_MS.contains(&row.path_ms);
     for row in rows.iter().filter(has_target) {

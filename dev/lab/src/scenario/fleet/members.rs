@@ -359,7 +359,7 @@ impl<'a> Fleet<'a> {
         let vips = [topology::vip4(0).into(), topology::vip6(0).into()]
             .into_iter()
             .flat_map(|address| [vip(address, Protocol::Tcp), vip(address, Protocol::Udp)]);
-        let hears = hears_agents(&self.members[index].node);
+        let hears = agents_address(&self.members[index].node);
         let head = vec![
             SharedKeys::hash_key_line(),
             self.members[index].bird.announce(),
@@ -376,7 +376,7 @@ impl<'a> Fleet<'a> {
 }
 
 /// Where a balancer listens for agents.
-pub(super) fn hears_agents(node: &Node) -> SocketAddr {
+pub(super) fn agents_address(node: &Node) -> SocketAddr {
     (node.ipv4, 9472).into()
 }
 

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use self::bgp::Bird;
 use self::etcd::Etcd;
-use self::members::{Fleet, Pool, hears_agents};
+use self::members::{Fleet, Pool, agents_address};
 use self::plan::{Event, FleetPlan};
 use super::connections::{ConnectionLoad, RunningClients, SharedKeys, Tally};
 use super::{Context, Scenario, bench, param};
@@ -248,7 +248,7 @@ fn start_agents(
     servers
         .map(|(index, server)| {
             let balancer = &balancers[index % balancers.len()];
-            let cookies = keys.book_of_agent(server, hears_agents(balancer))?;
+            let cookies = keys.book_of_agent(server, agents_address(balancer))?;
             AgentProcess::start_with(binary, server, &bench::pin_dir(server), &cookies)
         })
         .collect()

@@ -186,8 +186,8 @@ impl World<'_> {
         self.balancer.messages().len()
     }
 
-    fn until_held(&self, held: bool) -> Result<()> {
-        let wanted = f64::from(u8::from(held));
+    fn until_attached(&self, attached: bool) -> Result<()> {
+        let wanted = f64::from(u8::from(attached));
         self.until("causeway_data_plane_up", || {
             Ok(self.metric("causeway_data_plane_up")? == wanted)
         })
@@ -292,11 +292,11 @@ fn bpffs_unmounted(world: &mut World<'_>) -> Result<String> {
     let none = None::<&str>;
     mount(Some(BPFFS), others, none, MsFlags::MS_BIND, none)?;
     umount2(BPFFS, MntFlags::MNT_DETACH)?;
-    world.until_held(false)?;
+    world.until_attached(false)?;
     let said = world.said_since(before, "not pinned any more")?;
     world.wait_for_answers()?;
     mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), none)?;
-    world.until_held(true)?;
+    world.until_attached(true)?;
     world.said_since(before, "restored")?;
     world.wait_for_pins()?;
     umount2(others, MntFlags::MNT_DETACH)?;
@@ -333,21 +333,21 @@ fn down_and_up(world: &mut World<'_>) -> Result<String> {
 fn renamed(world: &mut World<'_>) -> Result<String> {
     let before = world.logged();
     world.ip(&format!("link set {DEVICE} name wan0\n"))?;
-    world.until_held(false)?;
+    world.until_attached(false)?;
     let said = world.said_since(before, "is called wan0 now")?;
     world.wait_for_answers()?;
     world.ip(&format!("link set wan0 name {DEVICE}\n"))?;
-    world.until_held(true)?;
+    world.until_attached(true)?;
     Ok(said)
 }
 
 fn made_anew(world: &mut World<'_>) -> Result<String> {
     let before = world.logged();
     world.ip(&format!("link del {DEVICE}\n"))?;
-    world.until_held(false)?;
+    world.until_attached(false)?;
     let said = world.said_since(before, "is gone")?;
     world.bench.topology.renew_balancer_link()?;
-    world.until_held(true)?;
+    world.until_attached(true)?;
     world.said_since(before, "is there again")?;
     Ok(said)
 }
@@ -359,7 +359,7 @@ fn moved_away(world: &mut World<'_>) -> Result<String> {
     world.ip(&format!(
         "link set {DEVICE} name away0\nlink set away0 netns {away}\n"
     ))?;
-    world.until_held(false)?;
+    world.until_attached(false)?;
     let said = world.said_since(before, "is gone")?;
     let back = world.bench.topology.balancer.netns.name().to_owned();
     let other = &world.bench.topology.clients[1].netns;
@@ -368,7 +368,7 @@ fn moved_away(world: &mut World<'_>) -> Result<String> {
         "link set away0 name {DEVICE}\nlink set {DEVICE} up\n"
     ))?;
     world.bench.topology.address_balancer()?;
-    world.until_held(true)?;
+    world.until_attached(true)?;
     Ok(said)
 }
 

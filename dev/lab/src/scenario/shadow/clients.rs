@@ -27,8 +27,8 @@ const SIZE: u32 = 2_000;
 /// forwarder for an answer that nobody translates hears of it in no other way.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// What a holder asks for, and how often.
-const HELD_WORK: Duration = Duration::from_micros(200);
-const HELD_EVERY: Duration = Duration::from_secs(2);
+const KEPT_WORK: Duration = Duration::from_micros(200);
+const KEPT_EVERY: Duration = Duration::from_secs(2);
 
 /// What they do.
 #[derive(Debug, Clone)]
@@ -129,9 +129,9 @@ impl Visits {
     async fn run(self, seen: Arc<Seen>, ends: Ends) {
         let mut clients = JoinSet::new();
         for index in 0..self.holders {
-            let phase = HELD_EVERY.mul_f64(index as f64 / self.holders as f64);
+            let phase = KEPT_EVERY.mul_f64(index as f64 / self.holders as f64);
             let (seen, ends) = (Arc::clone(&seen), Arc::clone(&ends));
-            clients.spawn(hold(self.target, phase, seen, ends));
+            clients.spawn(keep_open(self.target, phase, seen, ends));
         }
         let mut rng = StdRng::seed_from_u64(self.seed);
         let (start, mut at) = (tokio::time::Instant::now(), Duration::ZERO);
@@ -200,17 +200,17 @@ async fn visit(target: SocketAddr, paths: Vec<String>, seen: Arc<Seen>) {
 }
 
 /// A request now and then on one connection; a new one if it breaks.
-async fn hold(target: SocketAddr, phase: Duration, seen: Arc<Seen>, ends: Ends) {
-    let path = modelled_servers::queued(SIZE, HELD_WORK);
+async fn keep_open(target: SocketAddr, phase: Duration, seen: Arc<Seen>, ends: Ends) {
+    let path = modelled_servers::queued(SIZE, KEPT_WORK);
     let mut due = tokio::time::Instant::now() + phase;
     while !ends.load(Ordering::Relaxed) {
         sleep_until(due).await;
         let Some(mut session) = Session::open(target, &seen).await else {
-            due += HELD_EVERY;
+            due += KEPT_EVERY;
             continue;
         };
         while !ends.load(Ordering::Relaxed) && session.get(&path).await {
-            due += HELD_EVERY;
+            due += KEPT_EVERY;
             sleep_until(due).await;
         }
     }

@@ -146,7 +146,7 @@ fn run(context: &Context) -> Result<Value> {
     for seed in context.seed..context.seed + runs {
         plan.visits.seed = seed;
         let (forecast, today) = beside(context, (&bench, &spare), &plan, &pool)?;
-        let causeway = in_its_place(context, (&bench, &keys), &plan, &pool)?;
+        let causeway = with_causeway(context, (&bench, &keys), &plan, &pool)?;
         let row = Row::new(seed, &forecast, &today, &causeway)?;
         context.say(row.line());
         row.ensure_holds(strict)?;
@@ -210,7 +210,7 @@ fn beside(
 }
 
 /// What Causeway's clients have, with cookies.
-fn in_its_place(
+fn with_causeway(
     context: &Context,
     (bench, keys): (&Bench, &SharedKeys),
     plan: &Plan,
@@ -298,16 +298,16 @@ impl Truth {
 struct Row {
     seed: u64,
     quality: String,
-    today: Held,
-    causeway: Held,
-    broken: Vec<HeldBroken>,
+    today: ForecastP99,
+    causeway: ForecastP99,
+    broken: Vec<ForecastBroken>,
     /// All within a tenth.
     holds: bool,
 }
 
 /// A p99 in milliseconds, forecast or measured by shadow and as clients had it.
 #[derive(Debug, Serialize)]
-struct Held {
+struct ForecastP99 {
     shadow_ms: f64,
     clients_ms: f64,
     ratio: f64,
@@ -315,7 +315,7 @@ struct Held {
 
 /// Broken connections: by shadow, and as clients had it.
 #[derive(Debug, Serialize)]
-struct HeldBroken {
+struct ForecastBroken {
     change: &'static str,
     balancer: &'static str,
     shadow: f64,
@@ -324,7 +324,7 @@ struct HeldBroken {
     off: f64,
 }
 
-impl Held {
+impl ForecastP99 {
     fn new(forecast: &Value, pointer: &str, clients_ms: f64) -> Result<Self> {
         let shadow_ms = number(forecast, pointer)?;
         Ok(Self {
@@ -346,7 +346,7 @@ impl Row {
             let changes = forecast["broken"].as_array();
             let of = changes.and_then(|all| all.iter().find(|of| of["change"] == change));
             let shadow = number(of.unwrap_or(&Value::Null), column)?;
-            Ok::<_, anyhow::Error>(HeldBroken {
+            Ok::<_, anyhow::Error>(ForecastBroken {
                 change,
                 balancer,
                 shadow,
@@ -359,8 +359,8 @@ impl Row {
         let mut row = Self {
             seed,
             quality: forecast["forecast"]["quality"].to_string().replace('"', ""),
-            today: Held::new(forecast, "/forecast/today/p99_ms", today.p99_ms)?,
-            causeway: Held::new(forecast, "/forecast/causeway/p99_ms", causeway.p99_ms)?,
+            today: ForecastP99::new(forecast, "/forecast/today/p99_ms", today.p99_ms)?,
+            causeway: ForecastP99::new(forecast, "/forecast/causeway/p99_ms", causeway.p99_ms)?,
             broken: vec![
                 broken("pool_changed", "/today", "existing", changed(today))?,
                 broken("pool_changed", "/cookies", "causeway", changed(causeway))?,

@@ -22,7 +22,7 @@ impl<'a> CertesWorld<'a> {
         }
         if outcome.heard {
             let first = self.slot(outcome.first_syn_ns);
-            self.out.slots[first].hear(&outcome);
+            self.out.slots[first].count_heard(&outcome);
         }
         if outcome.count == Count::Completed {
             self.complete(id, slot, &outcome);

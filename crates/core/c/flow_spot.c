@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What src/places.rs calls of bpf/shared.
+// What src/flow_spot.rs calls of bpf/shared.
 
 #include "flow_spot.h"
 
