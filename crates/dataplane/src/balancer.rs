@@ -104,6 +104,14 @@ impl TunnelEnds {
     pub fn is_empty(self) -> bool {
         self.v4.is_none() && self.v6.is_none()
     }
+
+    /// Whether tunnels end at this address.
+    pub fn contains(self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => self.v4 == Some(v4),
+            IpAddr::V6(v6) => self.v6 == Some(v6),
+        }
+    }
 }
 
 impl LoadBalancerOptions {
