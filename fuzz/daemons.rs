@@ -64,9 +64,8 @@ pub(crate) fn request(data: &[u8]) {
     };
     let beside = Beside {
         has_keys: true,
-        balancers: 1,
-        kept: None,
         may_be_empty: true,
+        ..Beside::NOTHING
     };
     let _ = serde_json::from_value::<VipChange>(value.clone());
     let _ = serde_json::from_value::<RealChange>(value.clone());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What comes from the network to the daemons: agents' reports, a balancer's questions,
-//! and answers to probes.
+//! What comes from the network to the daemons: agents' reports, a balancer's questions, what
+//! balancers send each other, and answers to probes.
 
 #![allow(deprecated, reason = "std has SipHash-2-4 under no other name")]
 
@@ -13,11 +13,14 @@ use causeway_core::agent_report::{
     Body, BookParts, Boot, JoinAttempt, JoinContext, JoinDesk, JoinStep, JoinTicket, Question,
     Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
 };
+use causeway_core::control::MeasuredInterval;
 use causeway_core::cookie::{CookieKey, KeyEpoch};
+use causeway_core::envelope::DATAGRAM_MAX;
 use causeway_core::fleet::JoinToken;
 use causeway_core::health::{
     Echo, PostgresError, dns_code, endpoint_weight, grpc_serves, redis_serves,
 };
+use causeway_core::peer::{PeerExchange, PeerKeys, RealInterval};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const BALANCER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 9472);
@@ -56,7 +59,14 @@ pub(crate) fn report(data: &[u8]) {
         rest = next;
         now_ns += u64::from(flags) << 20;
         let mut datagram = datagram.to_vec();
-        sign(&mut datagram, flags, &keys);
+        let label = if flags & 4 == 0 {
+            *b"agent   "
+        } else {
+            *b"balancer"
+        };
+        let secret = keys.of_server(SERVER, KeyEpoch::Zero);
+        let key = secret.map(|secret| secret.derive(label, [0; 16]));
+        sign(&mut datagram, flags, *b"CWAR", key);
         let first = receiver.receive(&datagram, Some(&keys), now_ns);
         if let Err(Reception::Unproven) = first {
             assert!(receiver.challenge(&datagram, &keys, now_ns).is_some());
@@ -108,8 +118,86 @@ fn prove(receiver: &mut ReportReceiver, agent: &mut ReportSender, keys: &ReportK
     assert!(receiver.receive(&response, Some(keys), 0).is_ok());
 }
 
+/// Datagrams of another balancer, each behind two octets of length and one of flags: 1 signs it, 2
+/// makes it one of a boot that has shown to be alive, and it comes the later the higher they are.
+pub(crate) fn peers(data: &[u8]) {
+    let keys = keys();
+    let key = |from, to| {
+        let root: CookieKey = "7".repeat(32).parse().ok()?;
+        let octets = |of: Ipv4Addr| of.to_ipv6_mapped().octets();
+        let member = root.derive(*b"member  ", octets(from));
+        Some(member.derive(*b"to      ", octets(to)))
+    };
+    let (own, other) = (Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1));
+    let Some(mut members) = members([own, other], &keys) else {
+        return;
+    };
+    let real = |name| RealInterval {
+        name,
+        measured: MeasuredInterval::default(),
+        weight: Some(1.0),
+        vote: Some(true),
+    };
+    let reals = [7, 8].map(real);
+    let mut now_ns = 100 << 30;
+    members[0].interval(now_ns, &reals);
+    prove_peer(&mut members, now_ns);
+    let [member, _] = &mut members;
+    let mut rest = data;
+    while let Some((&[high, low, flags], after)) = rest.split_first_chunk() {
+        let length = usize::from(u16::from_be_bytes([high, low])).min(after.len());
+        let (datagram, next) = after.split_at(length);
+        rest = next;
+        now_ns += u64::from(flags) << 24;
+        let mut datagram = datagram.to_vec();
+        sign(&mut datagram, flags, *b"CWPR", key(other, own));
+        let (first, answer) = member.handle_datagram(&datagram, now_ns);
+        assert!(answer.is_none() || first == Reception::Unproven);
+        // A replay counts for nothing.
+        assert_ne!(
+            member.handle_datagram(&datagram, now_ns).0,
+            Reception::Taken
+        );
+        for real in member.interval(now_ns, &reals) {
+            assert!(real.weight.is_none_or(f64::is_finite));
+        }
+        let sent = member.transmits(now_ns);
+        assert!(sent.iter().all(|(_, sent)| sent.len() <= DATAGRAM_MAX));
+        let _ = (member.statuses(now_ns), member.left_out());
+    }
+}
+
+/// Two balancers that exchange with each other.
+fn members(addresses: [Ipv4Addr; 2], keys: &ReportKeys) -> Option<[PeerExchange; 2]> {
+    let sockets = addresses.map(|address| SocketAddr::from((address, 9473)));
+    let secret: CookieKey = "5".repeat(32).parse().ok()?;
+    let keys = PeerKeys::of(keys)?;
+    Some(addresses.map(|address| {
+        let mut member = PeerExchange::new(address.into(), BOOT, secret);
+        member.set_keys(Some(keys.clone()));
+        member.set_members(&sockets);
+        member
+    }))
+}
+
+/// The second member's boot responds to the first one's challenge.
+fn prove_peer([own, other]: &mut [PeerExchange; 2], now_ns: u64) {
+    for expected in [Reception::Unproven, Reception::Taken] {
+        for (_, datagram) in other.transmits(now_ns) {
+            let (outcome, challenge) = own.handle_datagram(&datagram, now_ns);
+            assert_eq!(outcome, expected);
+            if let Some((_, challenge)) = challenge {
+                assert_eq!(
+                    other.handle_datagram(&challenge, now_ns).0,
+                    Reception::Taken
+                );
+            }
+        }
+    }
+}
+
 /// Magic, version, length and tag as the flags want them.
-fn sign(datagram: &mut [u8], flags: u8, keys: &ReportKeys) {
+fn sign(datagram: &mut [u8], flags: u8, magic: [u8; 4], key: Option<CookieKey>) {
     if datagram.len() < HEAD {
         return;
     }
@@ -122,18 +210,12 @@ fn sign(datagram: &mut [u8], flags: u8, keys: &ReportKeys) {
     if flags & 1 == 0 {
         return;
     }
-    datagram[..4].copy_from_slice(b"CWAR");
+    datagram[..4].copy_from_slice(&magic);
     datagram[5] = 0;
     let length = datagram.len() as u16;
     datagram[6..8].copy_from_slice(&length.to_be_bytes());
     datagram[8..16].fill(0);
-    let label = if flags & 4 == 0 {
-        *b"agent   "
-    } else {
-        *b"balancer"
-    };
-    let secret = keys.of_server(SERVER, KeyEpoch::Zero);
-    let Some(key) = secret.map(|secret| secret.derive(label, [0; 16]).to_hex()) else {
+    let Some(key) = key.map(|key| key.to_hex()) else {
         return;
     };
     let half = |digits: &str| u64::from_str_radix(digits, 16).unwrap_or(0).swap_bytes();

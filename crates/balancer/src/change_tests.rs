@@ -368,6 +368,34 @@ fn the_gateway_is_followed_and_its_silence_borne_and_told() {
 }
 
 #[test]
+fn who_takes_over_goes_on_with_gateways_that_are_silent() {
+    let text = WEB.replace("10.0.0.4", "fd00::4");
+    let plane = FakePlane::default();
+    let answer = |v4: Option<u8>, v6: Option<u8>| {
+        let mac = |last| [2, 0, 0, 0, 0, last];
+        let mut state = plane.state();
+        state.gateway = v4.map(|last| MacAddress(mac(last)));
+        state.gateway6 = Some(Gateway {
+            address: "fe80::1".parse().unwrap(),
+            mac: v6.map(mac),
+            others: 0,
+        });
+    };
+    let start = || {
+        Engine::start(Box::new(plane.clone()), config(&text), START)?;
+        anyhow::Ok(plane.gateways()?.map(|mac| mac[5]))
+    };
+    answer(None, None);
+    assert_eq!(start().unwrap_err().to_string(), "the gateway is silent");
+    answer(Some(4), Some(6));
+    assert_eq!(start().unwrap(), [4, 6]);
+    answer(None, None);
+    assert_eq!(start().unwrap(), [4, 6]);
+    answer(Some(5), None);
+    assert_eq!(start().unwrap(), [5, 6]);
+}
+
+#[test]
 fn reals_on_the_link_are_told_to_go_by_the_gateway() {
     let mut bench = Bench::new(WEB);
     bench.plane.state().on_link = vec![[10, 0, 0, 2].into()];

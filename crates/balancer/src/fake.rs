@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use causeway_core::control::Sampling;
 use causeway_core::cookie::ids::KnownId;
 use causeway_core::cookie::{CookieLayout, Keys, quic};
@@ -18,7 +18,7 @@ use causeway_dataplane::{
     CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, Repairs,
     SourceRing, Vip, VipId, VipOptions, VipRings,
 };
-use causeway_netio::{Gateway, Gateways, NextHop, OuterSource};
+use causeway_netio::{Gateway, Gateways, Mac, NextHop, OuterSource};
 
 use super::plane::{CookiePlane, DataPlane, Draining, Found, Ids, Resolve, Route, SweptFlows};
 use crate::config::{HashKey, MacAddress};
@@ -200,7 +200,7 @@ impl Resolve for FakePlane {
         };
         let silent = gateways.v4.is_some() && macs == [[0; 6]; 2];
         let sources = self.state().outer_sources;
-        let next_hop = (!silent).then_some(NextHop {
+        let next_hop = NextHop {
             mac: [2; 6],
             gateway_mac: macs[0],
             gateway6_mac: macs[1],
@@ -208,9 +208,10 @@ impl Resolve for FakePlane {
             source_v4: sources.0.map(OuterSource::whole),
             source_v6: sources.1.map(OuterSource::whole),
             gue: causeway_netio::Gue::default(),
-        });
+        };
         Ok(Found {
-            next_hop: next_hop.context("the gateway is silent"),
+            next_hop,
+            silence: silent.then(|| anyhow::anyhow!("the gateway is silent")),
             gateways,
         })
     }
@@ -293,6 +294,11 @@ impl CookiePlane for FakePlane {
 impl DataPlane for FakePlane {
     fn resolver(&self) -> Arc<dyn Resolve> {
         Arc::new(self.clone())
+    }
+
+    fn gateways(&self) -> anyhow::Result<[Mac; 2]> {
+        let hop = self.state().next_hop;
+        Ok(hop.map_or_else(Default::default, |hop| [hop.gateway_mac, hop.gateway6_mac]))
     }
 
     fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()> {

@@ -20,7 +20,7 @@ use causeway_dataplane::{
     Picking, Real, RealId, RealStats, Repairs, SourceRing, Started, Vip, VipId, VipOptions,
     VipRings, possible_cpus,
 };
-use causeway_netio::{Gateways, NextHop, OuterSource};
+use causeway_netio::{Gateways, Mac, NextHop, OuterSource};
 use causeway_service::config::plural;
 use causeway_service::random;
 use tracing::{info, warn};
@@ -45,15 +45,17 @@ pub struct KernelPlane {
 impl KernelPlane {
     /// Loads the data plane, or takes over the running one.
     pub fn start(config: &BalancerConfig) -> anyhow::Result<(Self, Started)> {
-        // Before anything is attached: what cannot forward must not start.
         let mut resolver = Resolver {
             interface: config.interface.clone(),
             in_use: Mutex::default(),
         };
-        let reals = config.encapsulated_reals();
-        resolver
-            .look(&Route::of(config), &reals, GATEWAY_TIMEOUT)?
-            .next_hop?;
+        // Before anything is attached: what cannot forward must not start. What runs does forward.
+        if !LoadBalancer::is_running(&config.pin_dir)? {
+            let reals = config.encapsulated_reals();
+            resolver
+                .look(&Route::of(config), &reals, GATEWAY_TIMEOUT)?
+                .answering()?;
+        }
         let (balancer, started) = LoadBalancer::start(&config.data_plane())?;
         resolver.in_use = Mutex::new(balancer.outer_sources()?);
         choose_hash_key(&balancer, config.hash_key)?;
@@ -109,20 +111,15 @@ impl Resolve for Resolver {
         let encap = &route.encap;
         let info = causeway_netio::interface_info(&self.interface)?;
         let mut gateways = Gateways::default();
+        let mut silence = None;
         let macs = match encap.gateway_mac {
             Some(mac) => [mac.0; 2],
             None if !route.encapsulates => [[0; 6]; 2],
             None => {
                 gateways = causeway_netio::find_gateways(&info, reals, timeout)?;
-                match gateways.answering(&self.interface, timeout) {
-                    Ok(macs) => macs,
-                    Err(error) => {
-                        return Ok(Found {
-                            next_hop: Err(error.into()),
-                            gateways,
-                        });
-                    }
-                }
+                let answering = gateways.answering(&self.interface, timeout);
+                silence = answering.err().map(anyhow::Error::from);
+                gateways.macs()
             }
         };
         let mut next_hop = info.next_hop(macs[0], macs[1], &self.in_use());
@@ -144,7 +141,8 @@ impl Resolve for Resolver {
             next_hop.source_v6 = Some(source_v6(address, length));
         }
         Ok(Found {
-            next_hop: Ok(next_hop),
+            next_hop,
+            silence,
             gateways,
         })
     }
@@ -221,6 +219,10 @@ impl CookiePlane for KernelPlane {
 impl DataPlane for KernelPlane {
     fn resolver(&self) -> Arc<dyn Resolve> {
         Arc::clone(&self.resolver) as Arc<dyn Resolve>
+    }
+
+    fn gateways(&self) -> anyhow::Result<[Mac; 2]> {
+        Ok(self.balancer.gateways()?)
     }
 
     fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::balancer::NextHopView;
-use causeway_netio::{Gateway, NextHop};
+use causeway_netio::{Gateway, Gateways, Mac, NextHop};
 use causeway_service::config::plural;
 use tracing::{info, warn};
 
@@ -55,11 +55,13 @@ impl NextHops {
     }
 
     /// The way for `config`, if it is another than that in force: the one that was offered, or what a
-    /// look finds.
+    /// look finds. Who resumes goes on with gateways that are silent: packets go to their addresses,
+    /// `former`, already.
     pub(crate) fn find(
         &mut self,
         config: &BalancerConfig,
         resolver: &dyn Resolve,
+        former: Option<[Mac; 2]>,
     ) -> anyhow::Result<Option<Way>> {
         let route = Route::of(config);
         if self.has_way(&route) {
@@ -69,7 +71,12 @@ impl NextHops {
             return Ok(Some(way));
         }
         let reals = config.encapsulated_reals();
-        let next_hop = resolver.look(&route, &reals, GATEWAY_TIMEOUT)?.next_hop?;
+        let mut found = resolver.look(&route, &reals, GATEWAY_TIMEOUT)?;
+        if let Some(former) = former.filter(|_| route.encapsulates) {
+            found = found.or_former(former);
+            found.silence.take_if(|_| former != [Mac::default(); 2]);
+        }
+        let next_hop = found.answering()?;
         Ok(Some(Way { route, next_hop }))
     }
 
@@ -101,14 +108,13 @@ impl NextHops {
         let Some(way) = self.way.as_mut().filter(|way| way.route == *route) else {
             return;
         };
-        let found = found.unwrap_or_else(|error| Found {
-            next_hop: Err(error),
-            gateways: Default::default(),
-        });
-        let gateways = found.gateways;
-        let fault = match found.next_hop {
-            Ok(mut next_hop) => {
-                keep_silent(&mut next_hop, &way.next_hop);
+        let former = [way.next_hop.gateway_mac, way.next_hop.gateway6_mac];
+        let (gateways, fault) = match found.map(|found| found.or_former(former)) {
+            Ok(Found {
+                next_hop,
+                silence,
+                gateways,
+            }) => {
                 if next_hop != way.next_hop {
                     if let Err(error) = plane.set_next_hop(&next_hop) {
                         warn!("the next hop has changed, and cannot be set: {error:#}");
@@ -119,10 +125,11 @@ impl NextHops {
                     info!("the next hop is now {v4} for IPv4, {v6} for IPv6, MTU {mtu}");
                     way.next_hop = next_hop;
                 }
-                None
+                (gateways, silence)
             }
-            Err(error) => Some(format!("{error:#}")),
+            Err(error) => (Gateways::default(), Some(error)),
         };
+        let fault = fault.map(|fault| format!("{fault:#}"));
         let way_hop = way.next_hop;
         let looked_for = route.encapsulates && route.encap.gateway_mac.is_none();
         let families = [
@@ -180,18 +187,6 @@ fn state(own: Option<Gateway>, other: Option<Gateway>, looked_for: bool) -> &'st
         (Some(false), _) | (None, Some(false)) => "silent",
         (None, Some(true)) => "shared",
         (None, None) => "none",
-    }
-}
-
-/// Where a gateway is silent, its last address holds.
-fn keep_silent(next_hop: &mut NextHop, former: &NextHop) {
-    for (mac, former) in [
-        (&mut next_hop.gateway_mac, former.gateway_mac),
-        (&mut next_hop.gateway6_mac, former.gateway6_mac),
-    ] {
-        if *mac == [0; 6] {
-            *mac = former;
-        }
     }
 }
 

@@ -19,7 +19,7 @@ use causeway_dataplane::{
     CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, Repairs,
     SourceRing, Vip, VipId, VipOptions, VipRings,
 };
-use causeway_netio::{Gateways, NextHop};
+use causeway_netio::{Gateways, Mac, NextHop};
 
 use crate::config::{BalancerConfig, Encap, HashKey};
 
@@ -33,10 +33,34 @@ pub trait Resolve: Send + Sync {
 /// What a look at the way to the reals has found.
 #[derive(Debug)]
 pub struct Found {
-    /// The next hop; one of them answers, or none is needed.
-    pub next_hop: anyhow::Result<NextHop>,
+    /// The next hop, with zeros for the MAC address of a gateway that is silent.
+    pub next_hop: NextHop,
+    /// Why none of those that are needed answers.
+    pub silence: Option<anyhow::Error>,
     /// The gateways; none where the configuration has the MAC address, or none is needed.
     pub gateways: Gateways,
+}
+
+impl Found {
+    /// The next hop, if a gateway answers or none is needed.
+    pub fn answering(self) -> anyhow::Result<NextHop> {
+        self.silence.map_or(Ok(self.next_hop), Err)
+    }
+
+    /// The same where packets went to `former` until now: a gateway that is silent keeps its
+    /// address, of IPv4 and of IPv6.
+    pub fn or_former(mut self, former: [Mac; 2]) -> Self {
+        let hop = &mut self.next_hop;
+        for (mac, former) in [&mut hop.gateway_mac, &mut hop.gateway6_mac]
+            .into_iter()
+            .zip(former)
+        {
+            if *mac == Mac::default() {
+                *mac = former;
+            }
+        }
+        self
+    }
 }
 
 /// What a configuration wants of the way to the reals.
@@ -104,6 +128,9 @@ pub trait CookiePlane {
 pub trait DataPlane: CookiePlane + Send {
     /// What finds next hops for it, without a need to hold it.
     fn resolver(&self) -> Arc<dyn Resolve>;
+    /// The MAC addresses that encapsulated packets go to, those of a predecessor until others are
+    /// set; zeros: none.
+    fn gateways(&self) -> anyhow::Result<[Mac; 2]>;
     /// Sets where encapsulated packets go, and the outer header.
     fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()>;
     /// Every VIP that the data plane knows.

@@ -321,7 +321,8 @@ impl Shared {
             }
             (route, engine.plane().resolver())
         };
-        let next_hop = resolver.look(&route, &reals(), GATEWAY_TIMEOUT)?.next_hop?;
+        let found = resolver.look(&route, &reals(), GATEWAY_TIMEOUT)?;
+        let next_hop = found.answering()?;
         self.engine().offer(Way { route, next_hop });
         Ok(())
     }

@@ -60,7 +60,8 @@ impl Engine {
         resume_at: Option<u64>,
     ) -> anyhow::Result<()> {
         let resolver = self.plane.resolver();
-        let way = self.next_hops.find(&config, resolver.as_ref())?;
+        let former = resume_at.map(|_| self.plane.gateways()).transpose()?;
+        let way = self.next_hops.find(&config, resolver.as_ref(), former)?;
         let mut done = Done::default();
         match self.stage(&config, way.as_ref(), resume_at, &mut done) {
             Ok(staged) => {

@@ -39,6 +39,11 @@ fn reports() {
 }
 
 #[test]
+fn peers() {
+    run("peers", VARIANTS, words::peers);
+}
+
+#[test]
 fn answers() {
     run("answer", VARIANTS, words::answer);
 }

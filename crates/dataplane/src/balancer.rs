@@ -22,7 +22,7 @@ use crate::rings::{NewRing, Rings};
 use crate::skel::lb::LbSkelBuilder;
 use crate::tunnel_sources::TunnelSources;
 use crate::upkeep::Repairs;
-use crate::xdp::XdpMode;
+use crate::xdp::{Link, XdpMode};
 use crate::{abi, flow_table};
 
 mod carried;
@@ -103,6 +103,14 @@ impl TunnelEnds {
     /// Whether there is none.
     pub fn is_empty(self) -> bool {
         self.v4.is_none() && self.v6.is_none()
+    }
+
+    /// Whether tunnels end at this address.
+    pub fn contains(self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => self.v4 == Some(v4),
+            IpAddr::V6(v6) => self.v6 == Some(v6),
+        }
     }
 }
 
@@ -254,6 +262,13 @@ impl LoadBalancer {
         balancer.tunnel_sources.set(&options.tunnel_sources)?;
         balancer.store(options)?;
         Ok((balancer, started))
+    }
+
+    /// Whether the balancer pinned in `pin_dir` is on an interface.
+    pub fn is_running(pin_dir: &Path) -> Result<bool> {
+        let link = Link::open(&pin_dir.join(BLUEPRINT.link))?;
+        let info = link.map(|link| link.info()).transpose()?;
+        Ok(info.is_some_and(|info| info.ifindex != 0))
     }
 
     /// Takes the balancer pinned in `pin_dir` down: program, maps and pins. Nothing
@@ -425,6 +440,13 @@ impl LoadBalancer {
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         next_hop::store_next_hop(next_hop, &mut ctl);
         self.ctl.put(&0, &ctl)
+    }
+
+    /// The MAC addresses that encapsulated packets go to, by IPv4 and by IPv6; a predecessor's
+    /// until a next hop is set, zeros without one.
+    pub fn gateways(&self) -> Result<[Mac; 2]> {
+        let ctl = self.ctl.get(&0)?.unwrap_or_default();
+        Ok([ctl.gateway_mac, ctl.gateway6_mac])
     }
 
     /// The outer sources in use; a predecessor's until a next hop is set.

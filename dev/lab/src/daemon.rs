@@ -17,7 +17,8 @@ use crate::background::{KilledOnDrop, output_of};
 use crate::clock::until;
 use crate::netns::Netns;
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// One with a million reals loads them first.
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `causeway VERB`. Dropped, it is killed; what it pinned stays.

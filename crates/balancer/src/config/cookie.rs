@@ -10,8 +10,8 @@ use causeway_service::config::{
     text, time_within,
 };
 
-use super::Protocol;
 use super::raw::{RawCookie, RawVip};
+use super::{Protocol, TunnelEnds};
 
 /// How long an id rests that was taken away: connections of a server that is gone
 /// give up before (Linux: after 15 retransmissions, 924 s, or sooner).
@@ -46,6 +46,8 @@ pub struct Beside {
     pub has_keys: bool,
     /// How many second-tier balancers there are, a power of two.
     pub balancers: u32,
+    /// Where tunnels of a first tier end: no real is there.
+    pub tunnel_ends: TunnelEnds,
     /// What the VIP's cookies are, where it does not say.
     pub kept: Option<CookieLayout>,
     /// Its reals may come later: it is asked for, and stands in no file.
@@ -58,6 +60,7 @@ impl Beside {
         Self {
             has_keys: config.cookies.is_some(),
             balancers: config.stateful.balancers,
+            tunnel_ends: config.tunnel_ends,
             kept: None,
             may_be_empty: true,
         }
@@ -76,6 +79,7 @@ impl Beside {
     pub const NOTHING: Self = Self {
         has_keys: false,
         balancers: 1,
+        tunnel_ends: TunnelEnds { v4: None, v6: None },
         kept: None,
         may_be_empty: false,
     };

@@ -167,6 +167,11 @@ fn a_first_tier_needs_numbers_and_keeps_nothing() {
             reals,
             "no tunnel ends here; name this balancer's own address in `tunnel_ends`",
         ),
+        (
+            "[encap]\ntunnel_ends = [\"10.0.0.1\"]\ntunnel_sources = [\"10.0.0.9\"]\n[stateful]\nbalancers = 4",
+            reals,
+            "real 10.0.0.1 is this balancer itself, where `tunnel_ends` has tunnels end: its packets would come back; give the server's address",
+        ),
     ] {
         let error = first(head, vip).unwrap_err();
         assert!(error.contains(expected), "{error}");

@@ -77,9 +77,11 @@ pub(super) fn config_with(
     let peers = raw.peers.as_ref();
     let peers = peers.and_then(|raw| peers::peers(raw, cookies.as_ref(), faults));
     let stateful = stateful::stateful(&raw.stateful, faults);
+    let tunnel_ends = tunnel_ends(&raw.encap.tunnel_ends, faults);
     let beside = Beside {
         has_keys: beside.has_keys || cookies.is_some(),
         balancers: beside.balancers.max(stateful.balancers),
+        tunnel_ends,
         ..beside
     };
     let vips = vips(measure, beside, faults);
@@ -117,7 +119,7 @@ pub(super) fn config_with(
         stateful,
         limits,
         measure,
-        tunnel_ends: tunnel_ends(&raw.encap.tunnel_ends, faults),
+        tunnel_ends,
         tunnel_sources: tunnel_sources(&raw.encap, faults),
         control,
         law,

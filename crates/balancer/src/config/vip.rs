@@ -155,7 +155,7 @@ pub(super) fn vip(
     let health = raw.health.as_ref();
     let health =
         health.and_then(|raw| health::health(raw, protocol, port, (measured, beside), faults));
-    let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
+    let reals = reals(raw, address, forwarding, (cookie.as_ref(), beside), faults);
     let discover = raw.discover.as_ref();
     let discover = discover.and_then(|raw| discover::discover(raw, address, beside, faults));
     let most = discover.as_ref().map_or(0, |discover| discover.max_reals);
@@ -379,7 +379,7 @@ fn reals(
     raw: &RawVip,
     vip: Option<IpAddr>,
     forwarding: ForwardingMode,
-    cookie: Option<&CookieLayout>,
+    (cookie, beside): (Option<&CookieLayout>, Beside),
     faults: &mut Faults<'_>,
 ) -> Vec<RealConfig> {
     let mut seen: HashMap<IpAddr, usize> = HashMap::new();
@@ -388,6 +388,15 @@ fn reals(
         let Some(real) = real(spanned, vip, forwarding, cookie, faults) else {
             continue;
         };
+        if beside.tunnel_ends.contains(real.address) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "real {} is this balancer itself, where `tunnel_ends` has tunnels end: its packets would come back; give the server's address",
+                    real.address
+                ),
+            );
+        }
         let line = faults.line(&spanned.span());
         if let Some(first) = seen.insert(real.address, line) {
             faults.at(

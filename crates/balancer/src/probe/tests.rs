@@ -382,6 +382,10 @@ async fn pages_that_no_server_would_send() {
         (b"HTTP/1.1 ", "the answer is not HTTP"),
         (b"SSH-2.0-x\r\n", "the answer is not HTTP"),
         (b"HTTP/1.1 \xff\xff\xff \r\n\r\n", "the answer is not HTTP"),
+        // A status has three digits.
+        (b"HTTP/1.1 +20 OK\r\n\r\nwell", "the answer is not HTTP"),
+        (b"HTTP/1.1 20 OK\r\n\r\nwell", "the answer is not HTTP"),
+        (b"HTTP/1.1 0200 OK\r\n\r\nwell", "the answer is not HTTP"),
         (&[b'H'; 40_000], "the answer is not HTTP"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\nwel",

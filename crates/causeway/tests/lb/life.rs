@@ -528,6 +528,51 @@ fn what_prevents_a_start_is_one_sentence() {
     });
 }
 
+#[test]
+fn a_daemon_goes_on_with_a_gateway_that_is_silent_when_it_takes_over() {
+    Machine::run(|machine| {
+        let text = fs::read_to_string(machine.config()).expect("the configuration");
+        let looked_up = text.replace("encap.gateway_mac = \"02:00:00:00:00:01\"\n", "");
+        fs::write(machine.config(), looked_up).expect("write the configuration");
+        ip("route add default via 10.9.0.1");
+        let answers = |mac: &str| {
+            ip(&format!(
+                "neigh replace 10.9.0.1 lladdr {mac} dev eth0 nud permanent"
+            ));
+        };
+        let next_hop = || {
+            let stats = machine.json(&["stats"]);
+            let hop = &stats["next_hop"][0];
+            [&hop["state"], &hop["mac"]].map(|of| of.as_str().unwrap_or_default().to_owned())
+        };
+        let wait_for =
+            |state: &str, mac: &str| wait(|| machine.log(), || next_hop() == [state, mac]);
+
+        // What has never forwarded does not start.
+        let first = Command::new(BINARY)
+            .args(["lb", "-c"])
+            .arg(machine.config())
+            .output();
+        let said = stderr(&first.expect("run causeway"));
+        assert!(
+            said.contains("the gateway 10.9.0.1 on eth0 did not answer"),
+            "{said}"
+        );
+        assert!(!machine.xdp_is_attached());
+
+        answers("02:00:00:00:00:07");
+        let daemon = machine.start();
+        wait_for("reachable", "02:00:00:00:00:07");
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        ip("neigh del 10.9.0.1 dev eth0");
+        let _daemon = machine.start();
+        wait_for("silent", "02:00:00:00:00:07");
+        answers("02:00:00:00:00:09");
+        wait_for("reachable", "02:00:00:00:00:09");
+    });
+}
+
 /// With the rights that the unit leaves a daemon that serves.
 #[test]
 fn an_interface_that_changes_under_the_daemon_is_followed() {

@@ -2,6 +2,7 @@
 //! UDP VIPs with QUIC connection ids: what an id decides, and what happens without one.
 
 use causeway_core::cookie::quic::CidRoute;
+use causeway_dataplane::FlowLimit;
 use causeway_dataplane::abi::{CookieResult, PICK_TURN, RealValue, Verdict};
 use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Codec};
 
@@ -202,6 +203,20 @@ verdict_tests! { Unmeasured, Verdict:
             }
         }
         assert_eq!(rig.cookie_counts(5), [(CookieResult::CidOther, 8)]);
+    }
+    RateLimited what_may_open_a_connection_is_limited_and_no_open_one(world) {
+        let rig = &mut world.0;
+        rig.limit((VIP, 443, UDP), 5, FlowLimit::new(0.001, 1, 32, 64).unwrap());
+        let mut foreign = id(700);
+        foreign[0] = 7 << 5;
+        let opening = |port| client(port).udp(&long(V1, 0, &MADE_UP));
+        rig.expect(Verdict::FirstDatagram, &arriving(&opening(4000)), &tunnelled(0, &opening(4000)));
+        rig.expect_untouched(Verdict::RateLimited, &arriving(&opening(4001)));
+        // Of connections that an earlier balancer had, of servers without ids.
+        for port in 4002..4042 {
+            let (action, _) = rig.send(&arriving(&client(port).udp(&short(&foreign))));
+            assert_eq!(action, Verdict::FirstDatagram.action() as u32);
+        }
     }
     FirstDatagram what_is_no_quic_goes_by_table_and_hash(world) {
         let rig = &mut world.0;

@@ -22,6 +22,7 @@ mod everyday;
 mod fct;
 mod fleet;
 mod health;
+mod large;
 mod night;
 mod packet_cost;
 mod packet_rate;
@@ -187,6 +188,7 @@ pub fn all() -> &'static [Scenario] {
         cookie::MPTCP,
         cookie::TIERS,
         health::HEALTH,
+        large::LARGE,
         night::NIGHT,
         page::PAGE_STATES,
         paper::PAPER,

@@ -60,6 +60,17 @@ fn servers_that_fail_leave_the_ring_and_return() {
     assert_eq!(lost(3), "status 200");
 }
 
+/// How long it takes, and with how many, is the command's to show.
+#[test]
+fn many_vips_are_loaded_and_changed() {
+    let report = run("large", &["vips=20", "reals=5", "changes=2"]);
+    for changed in ["by_request_s", "by_reload_s"] {
+        let times = report["result"][changed].as_array().expect("times");
+        assert_eq!(times.len(), 2);
+    }
+    assert!(number(&report, "/result/kernel_bytes") > 1e6);
+}
+
 /// Times on a busy machine say nothing. That the kernel ran the program once for each packet
 /// that a verdict counts, and that there are samples of latency only with measurement, is
 /// the scenario's to check; here, that there was something to check.

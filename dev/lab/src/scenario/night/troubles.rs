@@ -124,6 +124,9 @@ pub(super) fn endure(world: &mut World<'_>, lasts: Duration) -> Result<Value> {
             faults.extend(world.faults()?);
         }
         rounds += 1;
+        // The VIPs of every look are the same.
+        world.write_config(false)?;
+        world.balancer.reload_now()?;
         let held = world.process()?;
         looks.push((began.elapsed().as_secs(), held));
         world
@@ -141,6 +144,7 @@ pub(super) fn endure(world: &mut World<'_>, lasts: Duration) -> Result<Value> {
             ),
             ("maps", first.maps as u64, last.maps as u64),
             ("bytes of maps", first.maps_bytes, last.maps_bytes),
+            ("entries of maps", first.entries as u64, last.entries as u64),
         ] {
             faults.extend((last > first).then(|| format!("{what} grew from {first} to {last}")));
         }
