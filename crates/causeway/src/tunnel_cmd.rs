@@ -156,6 +156,7 @@ fn text(status: &TunnelStatus, all: bool) -> String {
         ("frames skipped", totals.frames_skipped),
         ("ring to guests full", totals.vnic_full),
         ("refused by guests' kernel", totals.guest_refused),
+        ("guests' device down or full", totals.guest_stuck),
         ("send errors", totals.send_errors),
         ("socket errors", totals.socket_errors),
         ("sessions", totals.sessions),

@@ -77,9 +77,15 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
     ),
     (
         "guest_refused",
-        "Frames that the guest's kernel did not take",
+        "Frames that the guest's kernel rejected",
         None,
         |t| t.guest_refused,
+    ),
+    (
+        "guest_stuck",
+        "Frames dropped because the guest's device was down or had no room for 200 ms",
+        None,
+        |t| t.guest_stuck,
     ),
     (
         "send_errors",
