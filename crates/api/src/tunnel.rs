@@ -21,6 +21,13 @@ pub struct TunnelStatus {
     pub config_file: String,
     /// Why the last reload was refused, if it was; the state before it holds.
     pub last_reload_error: Option<String>,
+    /// Whether it runs on the copy of the last good configuration, because the file was refused at
+    /// the start.
+    #[serde(default)]
+    pub last_good: bool,
+    /// Why the last good configuration would not outlive it, if so.
+    #[serde(default)]
+    pub state_error: Option<String>,
     /// The TUN device.
     pub device: String,
     /// Threads.

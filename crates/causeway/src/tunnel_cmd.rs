@@ -107,7 +107,7 @@ impl Args {
         }
         let process = Process::begin()?;
         match TunnelConfig::load_to_start(&self.config) {
-            Ok(config) => run(process, self.config, config).map(|()| ExitCode::SUCCESS),
+            Ok(start) => run(process, self.config, start).map(|()| ExitCode::SUCCESS),
             Err(errors) => {
                 log::failure(&errors.to_string());
                 Ok(ExitCode::FAILURE)
