@@ -22,7 +22,9 @@ use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Repairs, Started, Vip,
 };
 use causeway_service::access::Rules;
+use causeway_service::config;
 use causeway_service::http::{blocking, described, description, problem, with_description};
+use causeway_service::last_good::{CopyKeeper, StartConfig};
 use causeway_service::log_fault;
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::Doors;
@@ -97,18 +99,24 @@ pub struct Agent {
     load: Mutex<ServerLoad>,
     latencies: LatencySlot,
     file: PathBuf,
+    copy: CopyKeeper,
     /// Of other hosts, if they are served.
     doors: Doors,
 }
 
 impl Agent {
     /// Attaches the data plane, or takes over the running one, and sets what
-    /// `config` says. `file` is where the configuration was read; a reload renews `doors`.
+    /// `start` says. `file` is where the configuration was read; a reload renews `doors`.
     pub fn start(
-        from: AgentConfig,
+        start: StartConfig<AgentConfig>,
         file: PathBuf,
         doors: Doors,
     ) -> anyhow::Result<(Self, Option<Started>)> {
+        let last_reload_error = start.refusal();
+        let StartConfig {
+            config: from, text, ..
+        } = start;
+        let copy = CopyKeeper::new(from.copy_of(&file));
         let book = match from.follows_book() {
             true => FollowedBook::load(&from.state_dir).unwrap_or_else(|fault| {
                 warn!(
@@ -147,7 +155,13 @@ impl Agent {
                     "this machine has no control group of version 2: connections get their clock at the first segment that the server sends, not when they open"
                 );
             }
-            apply(decapsulator, &config, rest)?;
+            if let Err(error) = apply(decapsulator, &config, rest) {
+                // If nothing ran before, nothing half-made must run now.
+                if !took_over {
+                    Decapsulator::detach(&config.pin_dir)?;
+                }
+                return Err(error.into());
+            }
         }
         let (decapsulator, started) = started.unzip();
         let latencies = LatencySlot::default();
@@ -174,7 +188,9 @@ impl Agent {
             pid: std::process::id(),
             started: Moment::now(),
             config_file: file.display().to_string(),
-            last_reload_error: None,
+            last_reload_error,
+            last_good: text.is_err(),
+            state_error: None,
             data_plane_error: None,
             quic_ids_error: None,
             book_unheard: (rest == Rest::Kept).then(|| UNHEARD.to_owned()),
@@ -196,8 +212,12 @@ impl Agent {
             load: Mutex::default(),
             latencies,
             file,
+            copy,
             doors,
         };
+        if let Ok(text) = text {
+            agent.copy.keep(text);
+        }
         agent.give_quic_ids();
         Ok((agent, started))
     }
@@ -212,12 +232,16 @@ impl Agent {
             Some(renewed) => format!("{error}; {renewed}"),
             None => error,
         });
-        lock(&self.status).last_reload_error = outcome.as_ref().err().cloned();
+        let mut status = lock(&self.status);
+        status.last_reload_error = outcome.as_ref().err().cloned();
+        status.last_good &= outcome.is_err();
+        drop(status);
         outcome
     }
 
     fn try_reload(&self) -> Result<String, String> {
-        let wanted = AgentConfig::load(&self.file).map_err(|errors| errors.to_string())?;
+        let text = config::read(&self.file).map_err(|errors| errors.to_string())?;
+        let wanted = AgentConfig::parse(&self.file, &text).map_err(|errors| errors.to_string())?;
         let mut running = lock(&self.running);
         if let Some(key) = wanted.needs_restart(&running.file) {
             let mend = match AgentConfig::needs_unload(key) {
@@ -242,6 +266,7 @@ impl Agent {
             .renew(wanted.socket_group.as_ref(), wanted.api.as_ref());
         (running.file, running.config) = (wanted, config);
         drop(running);
+        self.copy.keep(text);
         self.give_quic_ids();
         Ok(summary)
     }
@@ -393,6 +418,15 @@ impl Agent {
             .collect())
     }
 
+    /// The status but for what the kernel has to be asked.
+    fn own_status(&self) -> AgentStatus {
+        let state_error = self.copy.error();
+        AgentStatus {
+            state_error,
+            ..lock(&self.status).clone()
+        }
+    }
+
     fn stats(&self) -> anyhow::Result<AgentStats> {
         Ok(AgentStats {
             at: Moment::now(),
@@ -428,16 +462,18 @@ impl Agent {
     }
 
     /// Watches what keeps the data plane in the kernel until `stopped`: repairs what can be
-    /// repaired, and logs what cannot. What QUIC programs lack it tries to write again.
+    /// repaired, and logs what cannot. What QUIC programs and the next agent lack it tries to write
+    /// again.
     pub fn keep_attached(&self, stopped: &AtomicBool) {
-        let Some(decapsulator) = &self.decapsulator else {
-            return;
-        };
         while !stopped.load(Ordering::Relaxed) {
             thread::park_timeout(MEND_EVERY);
+            self.copy.keep_again();
             if lock(&self.status).quic_ids_error.is_some() {
                 self.give_quic_ids();
             }
+            let Some(decapsulator) = &self.decapsulator else {
+                continue;
+            };
             let fault = match decapsulator.mend() {
                 Ok(changes) => {
                     tell_of_mending(&changes);
@@ -612,7 +648,7 @@ async fn no_route(request: Request) -> Response {
 /// The agent: what it runs on
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = AgentStatus)))]
 async fn status(State(agent): Api) -> Answer<Json<AgentStatus>> {
-    let status = lock(&agent.status).clone();
+    let status = agent.own_status();
     // A socket for each VIP, of which there may be thousands.
     let vips_missing = blocking(move || {
         let vips = lock(&agent.running).config.vips.clone();
@@ -663,9 +699,9 @@ async fn reload(State(agent): Api) -> Answer<Json<String>> {
     responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text"), (Vec<u8> = "application/vnd.google.protobuf")))),
 )]
 async fn metrics_page(State(agent): Api, headers: HeaderMap) -> Answer<Response> {
-    let is_held = lock(&agent.status).data_plane_error.is_none();
+    let status = agent.own_status();
     let stats = blocking(move || agent.stats()).await?.map_err(failed)?;
-    Ok(metrics::agent_page(stats, is_held).answer(&headers))
+    Ok(metrics::agent_page(stats, status).answer(&headers))
 }
 
 fn failed(error: anyhow::Error) -> Response {
@@ -691,6 +727,7 @@ mod tests {
             "version": "0.1.0", "interface": "eth0", "mode": "none", "took_over": false, "pid": 8,
             "started": Moment::default(), "config_file": "agent.toml", "last_reload_error": null,
         });
+        let copy = CopyKeeper::new(file.copy_of(&dir.join("agent.toml")));
         Agent {
             decapsulator: None,
             clients: None,
@@ -706,6 +743,7 @@ mod tests {
             status: Mutex::new(serde_json::from_value(status).expect("a status")),
             load: Mutex::default(),
             latencies: LatencySlot::default(),
+            copy,
             file: dir.join("agent.toml"),
             doors: listeners.expect("a socket").doors(),
         }

@@ -21,7 +21,7 @@ use causeway_core::fleet::{FleetAgent, KeyNumber};
 use causeway_dataplane::{Protocol, Vip};
 use causeway_quic_lb::CidConfig;
 use causeway_quic_lb::file::{CidFile, CidService};
-use causeway_service::{FileRights, parse_version, replace_beside};
+use causeway_service::{FileRights, keep_file, parse_version, replace_beside};
 use serde::{Deserialize, Serialize};
 
 use crate::config::AgentConfig;
@@ -78,12 +78,7 @@ impl FollowedBook {
                 .map(|(server, (agent, orders))| (*server, KeptOrders::new(agent, orders)))
                 .collect(),
         };
-        fs::create_dir_all(dir)?;
-        replace_beside(
-            &dir.join(FILE),
-            &serde_json::to_vec(&file)?,
-            FileRights::PRIVATE,
-        )
+        keep_file(&dir.join(FILE), &serde_json::to_vec(&file)?)
     }
 
     /// Has this server's QUIC programs issue connection ids as the book says. Without any, no file

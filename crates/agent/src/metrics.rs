@@ -3,17 +3,19 @@
 
 use std::fmt;
 
-use causeway_api::agent::AgentStats;
-use causeway_service::metrics::{MetricsPage, build_info, counters, flag, gauge, packets};
+use causeway_api::agent::{AgentStats, AgentStatus};
+use causeway_service::metrics::{
+    MetricsPage, build_info, config_in_force, counters, flag, gauge, packets,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::client_metrics::ClientsPage;
 
 /// The page of an agent; what its clients felt has a prefix of its own.
-pub(crate) fn agent_page(mut stats: AgentStats, is_held: bool) -> MetricsPage {
+pub(crate) fn agent_page(mut stats: AgentStats, status: AgentStatus) -> MetricsPage {
     let clients = stats.clients.take();
-    let agent = Box::new(AgentPage { stats, is_held });
+    let agent = Box::new(AgentPage { stats, status });
     match clients {
         None => MetricsPage::of([("causeway_agent", agent)]),
         Some(clients) => MetricsPage::of([
@@ -26,8 +28,7 @@ pub(crate) fn agent_page(mut stats: AgentStats, is_held: bool) -> MetricsPage {
 #[derive(Debug)]
 struct AgentPage {
     stats: AgentStats,
-    /// Whether the data plane is on its interface and pinned.
-    is_held: bool,
+    status: AgentStatus,
 }
 
 impl Collector for AgentPage {
@@ -38,8 +39,13 @@ impl Collector for AgentPage {
         let events = events.map(|of| ([("event", of.event.as_str())], of.segments));
         counters(&mut encoder, "cookie_segments", help, None, events)?;
         let help = "Whether the program is pinned with its tables, and on an interface that is up";
-        let held = flag(self.is_held);
+        let held = flag(self.status.data_plane_error.is_none());
         gauge(&mut encoder, "data_plane_up", help, None, held)?;
+        config_in_force(
+            &mut encoder,
+            self.status.last_reload_error.is_none(),
+            self.status.state_error.is_none(),
+        )?;
         build_info(&mut encoder)
     }
 }

@@ -2,14 +2,15 @@
 //! The agent's process from start to end.
 
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use causeway_dataplane::Decapsulator;
 use causeway_service::access::Rules;
 use causeway_service::http::reading_only;
+use causeway_service::last_good::{Attempt, StartConfig, serve_or_by_copy};
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
@@ -18,7 +19,7 @@ use crate::clients::Clients;
 use crate::{AgentConfig, report};
 
 /// Takes the data plane down.
-pub fn unload(config: &AgentConfig) -> anyhow::Result<()> {
+pub fn unload(file: &Path, config: &AgentConfig) -> anyhow::Result<()> {
     if UnixStream::connect(&config.socket).is_ok() {
         bail!(
             "the agent at {} runs; stop it first",
@@ -31,18 +32,39 @@ pub fn unload(config: &AgentConfig) -> anyhow::Result<()> {
         true => decapsulation,
         false => counting,
     };
+    // Nothing is in force any more.
+    let copy = config.copy_of(file);
+    copy.forget().context("the last good copy of the file")?;
     println!("{}", detached.describe(&config.interface, &config.pin_dir));
     Ok(())
 }
 
 /// Serves until SIGTERM or SIGINT; the data plane works on without the process.
-pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
+pub fn run(process: Process, file: PathBuf, start: StartConfig<AgentConfig>) -> anyhow::Result<()> {
+    let copy = |error| AgentConfig::instead(&file, error);
+    let copy = start.text.is_ok().then_some(copy);
+    serve_or_by_copy(process, start, copy, |process, start| {
+        attempt(process, &file, start)
+    })
+}
+
+fn attempt(
+    process: Process,
+    file: &Path,
+    start: StartConfig<AgentConfig>,
+) -> anyhow::Result<Attempt> {
+    start.log_refusal(file);
+    start.log_api_errors();
+    let config = start.config.clone();
     let listeners = Listeners::bind(
         (&config.socket, config.socket_group.as_ref()),
         config.http,
         config.api.as_ref(),
     )?;
-    let (agent, started) = Agent::start(config.clone(), file.clone(), listeners.doors())?;
+    let (agent, started) = match Agent::start(start, file.to_owned(), listeners.doors()) {
+        Ok(started) => started,
+        Err(error) => return Ok(Attempt::Refused(process, error)),
+    };
     match &started {
         Some(started) => started.log(&config.interface, config.xdp_mode, &config.summary()),
         None => info!("measures clients; nothing is attached to XDP"),
@@ -85,5 +107,5 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
         config.pin_dir.display(),
         file.display()
     );
-    Ok(())
+    Ok(Attempt::Stopped)
 }

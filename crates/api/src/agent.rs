@@ -29,6 +29,13 @@ pub struct AgentStatus {
     pub config_file: String,
     /// Why the last reload was refused, if it was; the state before it holds.
     pub last_reload_error: Option<String>,
+    /// Whether it runs on the copy of the last good configuration, because the file was refused at
+    /// the start.
+    #[serde(default)]
+    pub last_good: bool,
+    /// Why the last good configuration would not outlive it, if so.
+    #[serde(default)]
+    pub state_error: Option<String>,
     /// What is wrong with the data plane's hold in the kernel, if something is: its interface
     /// is gone or renamed, or pins cannot be made again.
     pub data_plane_error: Option<String>,

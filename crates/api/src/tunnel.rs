@@ -21,6 +21,13 @@ pub struct TunnelStatus {
     pub config_file: String,
     /// Why the last reload was refused, if it was; the state before it holds.
     pub last_reload_error: Option<String>,
+    /// Whether it runs on the copy of the last good configuration, because the file was refused at
+    /// the start.
+    #[serde(default)]
+    pub last_good: bool,
+    /// Why the last good configuration would not outlive it, if so.
+    #[serde(default)]
+    pub state_error: Option<String>,
     /// The TUN device.
     pub device: String,
     /// Threads.
@@ -65,8 +72,12 @@ pub struct TunnelTotals {
     pub frames_reordered: u64,
     /// Frames that the ring in front of the guest had no room for.
     pub vnic_full: u64,
-    /// Frames that the guest's kernel did not take.
+    /// Frames that the guest's kernel rejected.
     pub guest_refused: u64,
+    /// Frames that the guest's kernel had no room for during 200 ms, or that came while its device was
+    /// down for as long.
+    #[serde(default)]
+    pub guest_stuck: u64,
     /// Messages that the kernel did not take for sending.
     pub send_errors: u64,
     /// What sockets reported (connection refused, no route), and empty datagrams.

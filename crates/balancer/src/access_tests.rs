@@ -19,10 +19,9 @@ use tokio::sync::oneshot;
 
 use super::api;
 use super::fake::FakePlane;
-use super::run::load;
+use super::run::{copy_of, load};
 use super::serve_tests::{address_of_its_own, shared};
 use crate::config::BalancerConfig;
-use crate::state_dir::StateDir;
 
 /// Files of a daemon: authority, certificate, tokens.
 struct Files {
@@ -380,8 +379,7 @@ fn a_start_does_without_files_of_the_api_until_they_are_in_order() {
     let errors = loaded.api_errors().expect("errors");
     assert!(errors.contains("it is not the key of the certificate"));
     // So does the copy that is in the place of a file with another fault.
-    let kept = StateDir::new(&state, Path::new("/pins"));
-    kept.save_config(&file, &text).unwrap();
+    copy_of(&file, &state).save(&text).unwrap();
     fs::write(&file, text.replace("port = 80", "port = 800000")).unwrap();
     let loaded = load(&file).unwrap();
     assert!(loaded.refused().is_some() && loaded.api_errors().is_some());

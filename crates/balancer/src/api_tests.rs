@@ -19,6 +19,7 @@ use tower::ServiceExt;
 use super::api;
 use super::engine::Engine;
 use super::fake::FakePlane;
+use super::run::copy_of;
 use super::serve_tests::HeldEngine;
 use super::shared::Shared;
 use super::state_dir::StateDir;
@@ -54,8 +55,10 @@ impl Daemon {
             data_plane_error: None,
             held_vips: Vec::new(),
         };
-        let state = StateDir::new(&dir.path().join("state"), Path::new("/pins"));
-        let shared = Arc::new(Shared::new(engine, status, file).with_state(state));
+        let state_dir = dir.path().join("state");
+        let state = StateDir::new(&state_dir, Path::new("/pins"));
+        let copy = copy_of(&file, &state_dir);
+        let shared = Arc::new(Shared::new(engine, status, file).with_state(state, copy));
         Self {
             plane,
             intervals: Cell::new(0),

@@ -3,15 +3,13 @@
 //! an accepted one must not touch.
 
 use super::engine::Engine;
-use std::path::Path;
 use std::time::Duration;
 
 use causeway_netio::Gateway;
 
 use super::fake::FakePlane;
 use super::plane::{DataPlane, Resolve, Route};
-use super::run::load;
-use super::state_dir::StateDir;
+use super::run::{copy_of, load};
 use super::tests::{Bench, START, WEB, config};
 use crate::config::MacAddress;
 
@@ -112,8 +110,7 @@ fn a_file_that_means_to_have_no_vips_is_taken() {
     let file = dir.path().join("lb.toml");
     let state_dir = dir.path().display();
     let text = |rest: &str| format!("interface = \"eth0\"\nstate_dir = \"{state_dir}\"\n{rest}");
-    let kept = StateDir::new(dir.path(), Path::new("/pins"));
-    kept.save_config(&file, &text(WEB)).unwrap();
+    copy_of(&file, dir.path()).save(&text(WEB)).unwrap();
     let refused = |rest: &str| {
         std::fs::write(&file, text(rest)).unwrap();
         load(&file).unwrap().refused()

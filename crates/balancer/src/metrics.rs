@@ -11,7 +11,8 @@ use causeway_api::fleet::{Agreement, FleetPosition, FleetView, PeersView};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
 use causeway_service::metrics::{
-    LatencyRow, MetricsPage, build_info, counters, flag, gauge, gauges, latencies, packets,
+    LatencyRow, MetricsPage, build_info, config_in_force, counters, flag, gauge, gauges, latencies,
+    packets,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -149,13 +150,8 @@ impl Page {
     }
 
     fn config(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        config_in_force(encoder, self.reloads.successful, self.state_kept)?;
         let of_daemon = [
-            (
-                "config_last_reload_successful",
-                "Whether what the file said when it was read last is in force",
-                None,
-                flag(self.reloads.successful),
-            ),
             (
                 "config_last_reload_success_timestamp",
                 "When the configuration in force was taken, since 1970",
@@ -167,12 +163,6 @@ impl Page {
                 "Whether the program is pinned with its tables, and on an interface that is up",
                 None,
                 flag(self.is_attached),
-            ),
-            (
-                "state_kept",
-                "Whether what is to outlive the daemon is on the disk",
-                None,
-                flag(self.state_kept),
             ),
         ];
         for (name, help, unit, value) in of_daemon {

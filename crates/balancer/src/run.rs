@@ -11,79 +11,71 @@ use causeway_api::Moment;
 use causeway_api::balancer::Status;
 use causeway_core::fleet::Removal;
 use causeway_dataplane::{LoadBalancer, Started};
-use causeway_service::config::{self, ConfigErrors, no_api_files};
+use causeway_service::config::{self, ConfigErrors};
+use causeway_service::last_good::{
+    Attempt, CopyPlace, LastGood, StartConfig, or_without_api_files, serve_or_by_copy,
+};
 use causeway_service::memory::give_back_memory;
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::{Listeners, Process};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::agent_reports::ReportListener;
-use crate::config::{BalancerConfig, ConfigReader, FleetConfig, STATE_DIR};
+use crate::config::{BalancerConfig, ConfigReader, FleetConfig};
 use crate::engine::Engine;
 use crate::fleet::{self, Fleet, FleetOrders};
 use crate::kernel::KernelPlane;
 use crate::peers::PeerSocket;
 use crate::shared::Shared;
 use crate::state_dir::StateDir;
-use crate::{announce, serve, state_dir};
+use crate::{announce, serve};
 
-/// A configuration to start with.
-pub struct LoadedConfig {
-    config: BalancerConfig,
-    /// It knows the VIPs of that.
-    reader: ConfigReader,
-    /// The file's text; `None` if it was refused and its last good copy is here instead.
-    text: Result<String, ConfigErrors>,
-    /// What it takes away from a fleet, for which it is refused.
-    held: Vec<Removal>,
-    /// What is wrong with files of `[api]`, which it does without.
-    api_errors: Option<ConfigErrors>,
+/// Where the copy of a balancer's file is.
+const COPY: CopyPlace = CopyPlace {
+    name: "last-good.toml",
+    key: &["state_dir"],
+};
+
+/// The copy of a balancer's file in its `state_dir`.
+pub(crate) fn copy_of(file: &Path, state_dir: &Path) -> LastGood {
+    LastGood::new(COPY, file, state_dir)
 }
 
-impl LoadedConfig {
-    fn log_refusal(&self, file: &Path) {
-        if let Err(errors) = &self.text {
-            error!(
-                "{} is refused, and the copy of how it was last in force is used: correct it and reload\n{errors}",
-                file.display()
-            );
-        }
-    }
+/// A balancer's configuration to start with.
+pub struct LoadedConfig {
+    start: StartConfig<BalancerConfig>,
+    /// It knows the VIPs of that.
+    reader: ConfigReader,
+    /// What it takes away from a fleet, for which it is refused.
+    held: Vec<Removal>,
 }
 
 #[cfg(test)]
 impl LoadedConfig {
     /// How many reals its first VIP has.
     pub(crate) fn reals(&self) -> usize {
-        self.config.vips[0].reals.len()
+        self.start.config.vips[0].reals.len()
     }
 
     /// Why the file was refused, if it was.
     pub(crate) fn refused(&self) -> Option<String> {
-        self.text.as_ref().err().map(ToString::to_string)
+        self.start.text.as_ref().err().map(ToString::to_string)
     }
 
     /// What is wrong with the files of `[api]`, if the rest is in force without them.
     pub(crate) fn api_errors(&self) -> Option<String> {
-        self.api_errors.as_ref().map(ToString::to_string)
+        self.start.api_errors.as_ref().map(ToString::to_string)
     }
 }
 
-/// Reads the text of a file to start with. Where nothing but files of `[api]` is wrong, it is done
-/// without them, as without a port that cannot be had: packets need the daemon, other hosts may wait.
 fn read_to_start(
     reader: &mut ConfigReader,
     path: &Path,
     text: &str,
 ) -> Result<(BalancerConfig, Option<ConfigErrors>), ConfigErrors> {
-    let errors = match reader.of_balancer(path, text) {
-        Ok(config) => return Ok((config, None)),
-        Err(errors) => errors,
-    };
-    match BalancerConfig::without_api_files(path, text) {
-        Ok(config) => Ok((config, Some(errors))),
-        Err(_) => Err(errors),
-    }
+    or_without_api_files(reader.of_balancer(path, text), || {
+        BalancerConfig::without_api_files(path, text)
+    })
 }
 
 /// Reads a file. If it is refused, there may be a copy of how it was last in force: without a
@@ -106,68 +98,63 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
         ),
         Ok((config, api_errors)) => {
             return Ok(LoadedConfig {
-                config,
+                start: StartConfig {
+                    config,
+                    text,
+                    api_errors,
+                },
                 reader,
-                text,
                 held,
-                api_errors,
             });
         }
         Err(errors) => errors,
     };
-    last_good(file, text, held, errors)
+    by_copy(file, text, held, errors)
 }
 
 /// The configuration that is in force, for what looks at a data plane or takes it down: a fault in
 /// the file is no reason not to.
 pub fn in_force(file: &Path) -> Result<BalancerConfig, ConfigErrors> {
     let loaded = load(file)?;
-    loaded.log_refusal(file);
-    Ok(loaded.config)
+    loaded.start.log_refusal(file);
+    Ok(loaded.start.config)
 }
 
 /// Whether the file was cut short, or made of an empty template: a reload refuses to lose all
 /// VIPs, and so must a start.
 fn loses_vips(file: &Path, config: &BalancerConfig) -> bool {
+    let copy = copy_of(file, &config.state_dir);
     config.vips.is_empty()
         && !config.allow_empty
         && config.fleet.is_none()
-        && state_dir::last_good(&config.state_dir, file).is_some_and(|(path, copy)| {
-            let of_copy = BalancerConfig::without_api_files(&path, &copy);
+        && copy.read().is_some_and(|kept| {
+            let of_copy = BalancerConfig::without_api_files(copy.path(), &kept);
             of_copy.is_ok_and(|of_copy| !of_copy.vips.is_empty())
         })
 }
 
 /// The copy of a file that is refused for `errors`; these, if there is none that can be read.
-fn last_good(
+fn by_copy(
     file: &Path,
     text: Result<String, ConfigErrors>,
     held: Vec<Removal>,
     errors: ConfigErrors,
 ) -> Result<LoadedConfig, ConfigErrors> {
-    let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
-    let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
-    let Some((path, copy)) = state_dir::last_good(Path::new(&dir), file) else {
-        return Err(errors);
-    };
-    // Held though it is in force: others have changed the book since it was taken.
-    let of_copy = copy.split_once('\n').map(|(_, of_file)| of_file);
-    let is_in_force = text.as_ref().is_ok_and(|text| of_copy == Some(text));
     let mut reader = ConfigReader::default();
-    match read_to_start(&mut reader, &path, &copy) {
-        Ok((config, api_errors)) => Ok(LoadedConfig {
-            config,
-            reader,
-            text: if is_in_force { text } else { Err(errors) },
-            held: if is_in_force { Vec::new() } else { held },
-            api_errors,
-        }),
-        Err(_) => Err(errors),
-    }
+    let start = StartConfig::of_copy(COPY, file, text, errors, |path, copy| {
+        read_to_start(&mut reader, path, copy)
+    })?;
+    // A file may be in force and held: others have changed the book since it was taken.
+    let held = if start.text.is_ok() { Vec::new() } else { held };
+    Ok(LoadedConfig {
+        start,
+        reader,
+        held,
+    })
 }
 
 /// Takes the data plane down: routes first, then program, maps and pins.
-pub fn unload(config: &BalancerConfig) -> anyhow::Result<()> {
+pub fn unload(file: &Path, config: &BalancerConfig) -> anyhow::Result<()> {
     if UnixStream::connect(&config.socket).is_ok() {
         bail!(
             "the daemon at {} runs; stop it first",
@@ -181,51 +168,41 @@ pub fn unload(config: &BalancerConfig) -> anyhow::Result<()> {
     }
     let detached = LoadBalancer::detach(&config.pin_dir)?;
     // Nothing is in force any more: a file without VIPs may be meant.
-    state_dir::forget_last_good(&config.state_dir).context("the last good copy of the file")?;
+    let copy = copy_of(file, &config.state_dir);
+    copy.forget().context("the last good copy of the file")?;
     println!("{}", detached.describe(&config.interface, &config.pin_dir));
     Ok(())
 }
 
 /// Loads the data plane or takes over the running one, then serves until SIGTERM or SIGINT.
 pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Result<()> {
-    let is_file = loaded.text.is_ok();
-    let (process, error) = match attempt(process, &file, loaded)? {
-        Outcome::Stopped => return Ok(()),
-        Outcome::Refused(process, error) => (process, error),
+    let copy = |error| {
+        let mut reader = ConfigReader::default();
+        let start = StartConfig::instead(COPY, &file, error, |path, copy| {
+            read_to_start(&mut reader, path, copy)
+        })?;
+        Some(LoadedConfig {
+            start,
+            reader,
+            held: Vec::new(),
+        })
     };
-    // What a reload would have refused must keep no daemon down, either.
-    let refused = ConfigErrors::of_file(&file, format!("{error:#}"));
-    let copy = last_good(&file, config::read(&file), Vec::new(), refused).ok();
-    let Some(copy) = copy.filter(|copy| is_file && copy.text.is_err()) else {
-        return Err(error);
-    };
-    match attempt(process, &file, copy)? {
-        Outcome::Stopped => Ok(()),
-        Outcome::Refused(..) => Err(error),
-    }
+    let copy = loaded.start.text.is_ok().then_some(copy);
+    serve_or_by_copy(process, loaded, copy, |process, loaded| {
+        attempt(process, &file, loaded)
+    })
 }
 
-/// How an attempt to serve ended.
-enum Outcome {
-    /// By a signal.
-    Stopped,
-    /// Before it served: the data plane cannot be what the configuration says.
-    Refused(Process, anyhow::Error),
-}
-
-fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Result<Outcome> {
-    loaded.log_refusal(file);
+fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Result<Attempt> {
     let LoadedConfig {
-        config,
+        start,
         reader,
-        text,
         held,
-        api_errors,
     } = loaded;
-    let api_errors = api_errors.as_ref().map(no_api_files);
-    if let Some(told) = &api_errors {
-        error!("{told}");
-    }
+    start.log_refusal(file);
+    start.log_api_errors();
+    let refusal = start.refusal();
+    let StartConfig { config, text, .. } = start;
     let shown = text.as_ref().ok();
     if let Some(shown) = shown.and_then(|text| BalancerConfig::open_secret(file, text)) {
         warn!("{shown}");
@@ -248,7 +225,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     let peers = peers.transpose()?;
     let (mut plane, started) = match KernelPlane::start(&config) {
         Ok(started) => started,
-        Err(error) => return Ok(Outcome::Refused(process, error)),
+        Err(error) => return Ok(Attempt::Refused(process, error)),
     };
     // Only of agents is there something to learn.
     let learning = match reports {
@@ -258,10 +235,10 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     let slots = plane.keep_slots(config.stateful.idle, learning)?;
     let mut status = status(file, &config, &started);
     status.last_good = text.is_err();
-    let refused = text.as_ref().err().map(ToString::to_string);
-    status.last_reload_error = refused.or_else(|| api_errors.clone());
+    status.last_reload_error.clone_from(&refusal);
     let state = StateDir::new(&config.state_dir, &config.pin_dir);
     let kept = state.load();
+    let copy = copy_of(file, &config.state_dir);
     let fleet = config.fleet.as_ref();
     let fleet = fleet.map(|fleet| Fleet::open(&config, fleet, &kept.by_hand));
     let (fleet, membership) = fleet.transpose()?.unzip();
@@ -275,7 +252,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
             if !started.took_over {
                 LoadBalancer::detach(&pin_dir)?;
             }
-            return Ok(Outcome::Refused(process, error));
+            return Ok(Attempt::Refused(process, error));
         }
     };
     // It was for reading the rings that the kernel has.
@@ -289,11 +266,10 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     if let (Some(peers), Some(link)) = (peers, engine.peers().link()) {
         peers.serve(link)?;
     }
-    if api_errors.is_some() {
+    if refusal.is_some() {
         engine.note_reload(None);
     }
     if text.is_err() {
-        engine.note_reload(None);
         engine.set_held(held);
     }
     let (orders, inbox) = fleet.is_some().then(FleetOrders::new).unzip();
@@ -302,7 +278,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
         shared
             .with_reader(reader)
             .with_slots(slots)
-            .with_state(state)
+            .with_state(state, copy)
             .with_doors(listeners.doors())
             .with_fleet(orders),
     );
@@ -316,7 +292,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
         pin_dir.display(),
         file.display()
     );
-    Ok(Outcome::Stopped)
+    Ok(Attempt::Stopped)
 }
 
 fn status(file: &Path, config: &BalancerConfig, started: &Started) -> Status {

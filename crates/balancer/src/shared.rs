@@ -10,6 +10,7 @@ use causeway_api::Moment;
 use causeway_api::balancer::{Difference, Status};
 use causeway_api::fleet::{FleetPush, FleetPushed, FleetRollback};
 use causeway_service::config::{ConfigErrors, plural};
+use causeway_service::last_good::LastGood;
 use causeway_service::log_fault;
 use causeway_service::memory::give_back_memory;
 use causeway_service::process::Doors;
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Keeping {
     dir: Option<StateDir>,
+    copy: Option<LastGood>,
     saved: Option<KeptState>,
     /// The text of a file in force whose copy could not be written.
     unsaved_config: Option<String>,
@@ -75,10 +77,11 @@ impl Shared {
         }
     }
 
-    /// With a directory for what is to outlive the daemon.
-    pub(crate) fn with_state(self, dir: StateDir) -> Self {
+    /// With a directory for what is to outlive the daemon, and the copy of its file.
+    pub(crate) fn with_state(self, dir: StateDir, copy: LastGood) -> Self {
         let kept = Keeping {
             dir: Some(dir),
+            copy: Some(copy),
             ..Keeping::default()
         };
         Self {
@@ -99,8 +102,8 @@ impl Shared {
             return;
         }
         let error = dir.save(&kept).err();
-        let config = keeping.unsaved_config.as_ref();
-        let config_error = config.and_then(|text| dir.save_config(&self.config_file, text).err());
+        let config = keeping.copy.as_ref().zip(keeping.unsaved_config.as_ref());
+        let config_error = config.and_then(|(copy, text)| copy.save(text).err());
         if config_error.is_none() {
             keeping.unsaved_config = None;
         }
@@ -111,10 +114,10 @@ impl Shared {
     /// Keeps the text of the file that has been taken into force.
     pub(crate) fn keep_config(&self, text: &str) {
         let mut keeping = self.keeping();
-        let Some(dir) = &keeping.dir else {
+        let Some(copy) = &keeping.copy else {
             return;
         };
-        let error = dir.save_config(&self.config_file, text).err();
+        let error = copy.save(text).err();
         keeping.unsaved_config = error.is_some().then(|| text.to_owned());
         if error.is_some() {
             self.note_kept(error);

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What outlives the process beside the pinned maps: what operators set by hand, which reals
-//! were down, and the configuration that was in force last.
+//! What outlives the process beside the pinned maps and the last good file: what operators set by
+//! hand, and which reals were down.
 //!
 //! A file is replaced in one step and is on the disk before a call returns. One that is
 //! damaged costs what it held and one sentence, never the start.
 
-use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind};
+use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use causeway_api::balancer::RealChange;
-use causeway_service::{FileRights, parse_version, replace_beside};
+use causeway_service::{keep_file, parse_version};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 /// Of the format of `state.json`.
 const VERSION: u32 = 1;
 const STATE: &str = "state.json";
-const LAST_GOOD: &str = "last-good.toml";
 
 /// What one daemon leaves the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,8 +134,8 @@ impl StateDir {
         // Another balancer's stays, whatever this one has lost by that.
         let theirs = fs::read_to_string(self.dir.join(STATE)).ok();
         let theirs = theirs.and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
-        let wrong = |error: String| format!("{}: {error}", self.dir.join(STATE).display());
         if let Some(theirs) = theirs {
+            let wrong = |error: String| format!("{}: {error}", self.dir.join(STATE).display());
             self.is_ours(&theirs.pin_dir).map_err(wrong)?;
         }
         let file = StateFile {
@@ -149,17 +147,7 @@ impl StateDir {
         };
         let mut text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
         text.push(b'\n');
-        self.replace(STATE, &text)
-            .map_err(|error| wrong(format!("cannot be written ({error})")))
-    }
-
-    /// Keeps the text of the configuration file that has just been taken into force.
-    pub fn save_config(&self, file: &Path, text: &str) -> Result<(), String> {
-        let text = format!("{}{text}", first_line(file));
-        self.replace(LAST_GOOD, text.as_bytes()).map_err(|error| {
-            let path = self.dir.join(LAST_GOOD);
-            format!("{}: cannot be written ({error})", path.display())
-        })
+        self.keep_file(STATE, &text)
     }
 
     /// The text of a file of the directory; `None` if there is none.
@@ -176,41 +164,10 @@ impl StateDir {
 
     /// Keeps a file in the directory: it is on the disk then.
     pub(crate) fn keep_file(&self, name: &str, content: &[u8]) -> Result<(), String> {
-        self.replace(name, content).map_err(|error| {
-            let path = self.dir.join(name);
-            format!("{}: cannot be written ({error})", path.display())
-        })
+        let path = self.dir.join(name);
+        keep_file(&path, content)
+            .map_err(|error| format!("{}: cannot be written ({error})", path.display()))
     }
-
-    /// Replaces a file of the directory in one step.
-    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)?;
-        replace_beside(&self.dir.join(name), content, FileRights::PRIVATE)
-    }
-}
-
-/// The copy of `file` in `dir`, with its path; `None` if there is none of that file.
-pub fn last_good(dir: &Path, file: &Path) -> Option<(PathBuf, String)> {
-    let path = dir.join(LAST_GOOD);
-    let text = fs::read_to_string(&path).ok()?;
-    text.starts_with(&first_line(file)).then_some((path, text))
-}
-
-/// Removes the copy.
-pub fn forget_last_good(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(LAST_GOOD)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-/// Whose copy it is: a file that is tried out must not start another's configuration.
-fn first_line(file: &Path) -> String {
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    format!("# {} as it was last in force\n", file.display())
 }
 
 #[cfg(test)]
@@ -274,15 +231,5 @@ mod tests {
         let refused = second.save(&KeptState::default()).unwrap_err();
         assert!(refused.contains("`state_dir` of its own"), "{refused}");
         assert_eq!(first.load(), kept());
-    }
-
-    #[test]
-    fn a_copy_is_of_one_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::new(dir.path(), Path::new("/pins"));
-        state.save_config(Path::new("/a.toml"), "x = 1\n").unwrap();
-        let (_, text) = last_good(dir.path(), Path::new("/a.toml")).unwrap();
-        assert!(text.ends_with("force\nx = 1\n"), "{text}");
-        assert_eq!(last_good(dir.path(), Path::new("/b.toml")), None);
     }
 }

@@ -79,7 +79,8 @@ reasons! {
     Skipped = "skipped",
     /// Chunk: of a frame that the vNIC dropped; its retransmission is asked for.
     VnicFull = "vnic-full",
-    /// Probe: more than can be answered at once.
+    /// Probe: more than can be answered at once. Probe, reply: of more unknown instances than keys
+    /// are derived for.
     Flood = "flood",
 }
 

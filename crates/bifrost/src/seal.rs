@@ -7,9 +7,10 @@
 //! number; acknowledgements and probes number themselves, marked by the top bit.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 
 use crate::config::{TunnelKey, TunnelKeys};
+use crate::drop_reason::DropReason;
 use crate::wire::{COMMON_HEADER_LEN, CommonHeader, DATA_HEADER_LEN, PROBE_CLEAR_LEN, TAG_LEN};
 
 const SALT: &[u8] = b"causeway bifrost 1";
@@ -17,8 +18,12 @@ const SALT: &[u8] = b"causeway bifrost 1";
 /// Set in the number of each datagram that is not data.
 const CONTROL: u64 = 1 << 55;
 
-fn derive(secret: &[u8; 32], label: &[u8], from: u64, to: u64) -> LessSafeKey {
-    let secret = Salt::new(HKDF_SHA256, SALT).extract(secret);
+/// What keys of a shared secret are derived of.
+fn extract(key: &TunnelKey) -> Prk {
+    Salt::new(HKDF_SHA256, SALT).extract(&key.secret)
+}
+
+fn derive(secret: &Prk, label: &[u8], from: u64, to: u64) -> LessSafeKey {
     let (from, to) = (from.to_le_bytes(), to.to_le_bytes());
     let info = [label, &from, &to];
     let output = secret
@@ -116,10 +121,13 @@ impl AeadInput {
 
 impl SessionKeys {
     pub(crate) fn new(keys: &TunnelKeys, own: u64, peer: u64) -> SessionKeys {
-        let pair = |key: &TunnelKey| KeyPair {
-            id: key.id,
-            send: derive(&key.secret, b"talk", own, peer),
-            receive: derive(&key.secret, b"talk", peer, own),
+        let pair = |key: &TunnelKey| {
+            let secret = extract(key);
+            KeyPair {
+                id: key.id,
+                send: derive(&secret, b"talk", own, peer),
+                receive: derive(&secret, b"talk", peer, own),
+            }
         };
         let keys = keys.send.iter().chain(&keys.also);
         SessionKeys {
@@ -144,19 +152,33 @@ impl SessionKeys {
 /// come from the secret and the instance of their sender.
 pub(crate) struct HandshakeKeys {
     own: Option<LessSafeKey>,
-    /// Of the peer's instances, the newest last; deriving a key costs microseconds.
+    /// By the keys' ids.
+    secrets: Vec<(u8, Prk)>,
+    /// Of the peer's instances, the newest last.
     known: Vec<(u8, u64, LessSafeKey)>,
+    /// When the next key is due to be derived.
+    due_ns: u64,
 }
 
 /// Instances whose handshake keys are kept.
 const KNOWN: usize = 4;
+/// Deriving a key and trying it costs microseconds, and whoever sends under the peer's address can ask
+/// for it with an instance made up. So there is one for each of these times, which bounds what a flood
+/// takes of a CPU and leaves a peer that begins anew a place in it,
+const DERIVE_NS: u64 = 50_000;
+/// and this many at once.
+const DERIVE_BURST: u64 = 64;
 
 impl HandshakeKeys {
     pub(crate) fn new(keys: &TunnelKeys, instance: u64) -> HandshakeKeys {
-        let own = |key: &TunnelKey| derive(&key.secret, b"greet", instance, 0);
+        let all = keys.send.iter().chain(&keys.also);
+        let secrets: Vec<(u8, Prk)> = all.map(|key| (key.id, extract(key))).collect();
+        let own = keys.send.as_ref().and(secrets.first());
         HandshakeKeys {
-            own: keys.send.as_ref().map(own),
+            own: own.map(|(_, secret)| derive(secret, b"greet", instance, 0)),
+            secrets,
             known: Vec::new(),
+            due_ns: 0,
         }
     }
 
@@ -166,29 +188,40 @@ impl HandshakeKeys {
         }
     }
 
-    /// `None`: no such key.
+    /// # Errors
+    /// There is no such key, too many keys have been derived lately, or the tag does not fit.
     pub(crate) fn open(
         &mut self,
-        keys: &TunnelKeys,
+        now_ns: u64,
         (id, instance): (u8, u64),
         at: AeadInput,
         datagram: &mut [u8],
-    ) -> Option<bool> {
+    ) -> Result<(), DropReason> {
+        let try_key = |key: &LessSafeKey, datagram: &mut [u8]| {
+            let authentic = open(key, at.nonce(), at.clear, datagram);
+            authentic.then_some(()).ok_or(DropReason::Forged)
+        };
         let known = |known: &(u8, u64, LessSafeKey)| known.0 == id && known.1 == instance;
         if let Some((_, _, key)) = self.known.iter().find(|entry| known(entry)) {
-            return Some(open(key, at.nonce(), at.clear, datagram));
+            return try_key(key, datagram);
         }
-        let mut keys = keys.send.iter().chain(&keys.also);
-        let secret = keys.find(|key| key.id == id)?.secret;
-        let key = derive(&secret, b"greet", instance, 0);
-        let authentic = open(&key, at.nonce(), at.clear, datagram);
-        if authentic {
-            if self.known.len() == KNOWN {
-                self.known.remove(0);
-            }
-            self.known.push((id, instance, key));
+        let (_, secret) = self
+            .secrets
+            .iter()
+            .find(|(of, _)| *of == id)
+            .ok_or(DropReason::Key)?;
+        let due_ns = self.due_ns.max(now_ns);
+        if due_ns - now_ns >= DERIVE_BURST * DERIVE_NS {
+            return Err(DropReason::Flood);
         }
-        Some(authentic)
+        self.due_ns = due_ns + DERIVE_NS;
+        let key = derive(secret, b"greet", instance, 0);
+        try_key(&key, datagram)?;
+        if self.known.len() == KNOWN {
+            self.known.remove(0);
+        }
+        self.known.push((id, instance, key));
+        Ok(())
     }
 }
 

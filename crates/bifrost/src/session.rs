@@ -190,6 +190,7 @@ impl Session {
     /// It is not of an instance that may be the peer's.
     pub(crate) fn open_probe(
         &mut self,
+        now_ns: u64,
         header: &CommonHeader,
         datagram: &mut [u8],
     ) -> Result<ProbeHeader, DropReason> {
@@ -197,11 +198,8 @@ impl Session {
             let instance = ProbeHeader::instance_of(datagram)?;
             let input = AeadInput::probe(header);
             let from = (header.key, instance);
-            match self.handshake_keys.open(&self.keys, from, input, datagram) {
-                None => return Err(DropReason::Key),
-                Some(false) => return Err(DropReason::Forged),
-                Some(true) => {}
-            }
+            let keys = &mut self.handshake_keys;
+            keys.open(now_ns, from, input, datagram)?;
         }
         let probe = ProbeHeader::parse(*header, datagram)?;
         // One's own, sent back.

@@ -11,7 +11,7 @@ use causeway_bifrost::{
     DropReason, PathId, PathMetrics, PathState, Span, TransportConfig, TransportEngine, TunnelEvent,
 };
 
-use kit::{Net, PATH, SLOT, engine, engine_with, meet, path_of, receive_all, sent};
+use kit::{Net, PATH, SLOT, engine, engine_with, meet, path_of, receive_all, sealed, sent};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -223,4 +223,46 @@ fn frames_are_dropped_once_no_path_has_been_alive_for_their_lifetime() {
     net.offer(300, 1);
     net.run(20 * MS, |_| true);
     assert_eq!(net.ends[1].metrics().frames_out, 1);
+}
+
+/// Each would have a key derived for it; whoever knows the key's id and the peer's address can send them.
+#[test]
+fn a_flood_of_forged_probes_costs_few_keys_and_a_peer_that_begins_anew_is_heard_in_it() {
+    let mut ends = [1, 2].map(sealed);
+    let mut now_ns = meet(&mut ends);
+    let [_, mut end] = ends;
+    let mut other = sealed(3);
+    other.handle_timeout(now_ns);
+    let probe = sent(&mut other, now_ns).pop().expect("a probe");
+    let forge = |number: u64| {
+        let mut datagram = probe.clone();
+        // The sender's instance, in clear.
+        datagram[12..20].copy_from_slice(&(number + 1000).to_le_bytes());
+        datagram
+    };
+    const COUNT: u64 = 100_000;
+    for number in 0..COUNT {
+        now_ns += 10 * US;
+        receive_all(&mut end, now_ns, &[forge(number)]);
+        sent(&mut end, now_ns);
+    }
+    let drops = |reason| end.metrics().drops(reason);
+    let forged = drops(DropReason::Forged);
+    assert_eq!(forged + drops(DropReason::Flood), COUNT);
+    assert!((19_000..21_000).contains(&forged), "{forged}");
+    // It goes on, and the peer is another from now on.
+    let mut heard = false;
+    for number in COUNT..3 * COUNT {
+        now_ns += 20 * US;
+        other.handle_timeout(now_ns);
+        let datagrams = sent(&mut other, now_ns);
+        receive_all(&mut end, now_ns, &datagrams);
+        receive_all(&mut end, now_ns, &[forge(number)]);
+        end.handle_timeout(now_ns);
+        let datagrams = sent(&mut end, now_ns);
+        receive_all(&mut other, now_ns, &datagrams);
+        heard |= std::iter::from_fn(|| end.poll_event())
+            .any(|event| event == TunnelEvent::PeerRestarted);
+    }
+    assert!(heard);
 }

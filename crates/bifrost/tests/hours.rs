@@ -5,12 +5,9 @@
 mod kit;
 
 use causeway_bifrost::wire::{CommonHeader, PacketKind};
-use causeway_bifrost::{
-    DeliveryVerdict, DropReason, Span, TransportConfig, TransportEngine, TunnelEvent, TunnelKey,
-    TunnelKeys,
-};
+use causeway_bifrost::{DeliveryVerdict, DropReason, Span, TransportEngine, TunnelEvent};
 
-use kit::{SLOT, engine, receive_all, sent};
+use kit::{SLOT, engine, receive_all, sealed, sent};
 
 const MS: u64 = 1_000_000;
 const MINUTE: u64 = 60_000 * MS;
@@ -87,24 +84,6 @@ fn ends_may_take_turns_behind_an_address() {
         assert!(passes([&mut active, &mut a], &mut now_ns), "turn {turn}");
         std::mem::swap(&mut active, &mut standby);
     }
-}
-
-/// One end, with a path and a key.
-fn sealed(instance: u64) -> TransportEngine {
-    let key = TunnelKey {
-        id: 1,
-        secret: [9; 32],
-    };
-    let config = TransportConfig {
-        keys: TunnelKeys {
-            send: Some(key),
-            also: None,
-        },
-        ..TransportConfig::default()
-    };
-    let mut end = engine(instance);
-    end.reconfigure(0, config).expect("the settings are valid");
-    end
 }
 
 /// An enemy has recorded what a peer, which is gone, answered. Its stamp comes round again.

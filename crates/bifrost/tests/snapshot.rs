@@ -7,27 +7,18 @@ mod kit;
 use std::collections::BTreeSet;
 
 use causeway_bifrost::wire::{CommonHeader, PacketKind};
-use causeway_bifrost::{
-    Span, TransportConfig, TransportEngine, TunnelEvent, TunnelKey, TunnelKeys,
-};
+use causeway_bifrost::{Span, TransportEngine, TunnelEvent};
 
-use kit::{SLOT, engine, receive_all, sent};
+use kit::{SLOT, engine, receive_all, sealed, sent};
 
 const STEP_NS: u64 = 100_000;
 const SECOND: u64 = 1_000_000_000;
 
-fn end(instance: u64, sealed: bool) -> TransportEngine {
-    let mut engine = engine(instance);
-    let secret = [7; 32];
-    let config = TransportConfig {
-        keys: TunnelKeys {
-            send: sealed.then_some(TunnelKey { id: 1, secret }),
-            also: None,
-        },
-        ..TransportConfig::default()
-    };
-    engine.reconfigure(0, config).expect("keys are valid");
-    engine
+fn end(instance: u64, is_sealed: bool) -> TransportEngine {
+    match is_sealed {
+        true => sealed(instance),
+        false => engine(instance),
+    }
 }
 
 /// What both ends do in a step; the first end has a twin, which is told the same and whose

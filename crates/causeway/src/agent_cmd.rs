@@ -174,14 +174,19 @@ impl Args {
                 return Ok(ExitCode::SUCCESS);
             }
             Some(Action::Unload { file, yes }) => {
-                return match AgentConfig::load(&file.config) {
-                    Ok(config) if yes => unload(&config).map(|()| ExitCode::SUCCESS),
-                    Ok(config) => bail!(
-                        "this takes {} down; say --yes if that is meant",
-                        config.summary()
-                    ),
-                    Err(errors) => Ok(refused(&errors)),
+                let start = match AgentConfig::load_to_start(&file.config) {
+                    Ok(start) => start,
+                    Err(errors) => return Ok(refused(&errors)),
                 };
+                start.log_refusal(&file.config);
+                if !yes {
+                    bail!(
+                        "this takes {} down; say --yes if that is meant",
+                        start.config.summary()
+                    );
+                }
+                unload(&file.config, &start.config)?;
+                return Ok(ExitCode::SUCCESS);
             }
             Some(Action::History { file, output, span }) => {
                 let last = span.map(|span| span.as_secs());

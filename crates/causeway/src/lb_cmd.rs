@@ -56,7 +56,7 @@ impl Args {
             };
         };
         match in_force(&self.config) {
-            Ok(config) if yes => unload(&config).map(|()| ExitCode::SUCCESS),
+            Ok(config) if yes => unload(&self.config, &config).map(|()| ExitCode::SUCCESS),
             Ok(config) => bail!(
                 "this takes {} down; say --yes if that is meant",
                 config.summary()

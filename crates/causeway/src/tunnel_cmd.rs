@@ -107,7 +107,7 @@ impl Args {
         }
         let process = Process::begin()?;
         match TunnelConfig::load_to_start(&self.config) {
-            Ok(config) => run(process, self.config, config).map(|()| ExitCode::SUCCESS),
+            Ok(start) => run(process, self.config, start).map(|()| ExitCode::SUCCESS),
             Err(errors) => {
                 log::failure(&errors.to_string());
                 Ok(ExitCode::FAILURE)
@@ -156,6 +156,7 @@ fn text(status: &TunnelStatus, all: bool) -> String {
         ("frames skipped", totals.frames_skipped),
         ("ring to guests full", totals.vnic_full),
         ("refused by guests' kernel", totals.guest_refused),
+        ("guests' device down or full", totals.guest_stuck),
         ("send errors", totals.send_errors),
         ("socket errors", totals.socket_errors),
         ("sessions", totals.sessions),

@@ -8,7 +8,7 @@ mod sandbox;
 mod units;
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ use sandbox::{Netns, Sandbox, ip, wait_for};
 
 const VIP: &str = "192.0.2.1";
 const SERVER: &str = "10.7.0.1";
+/// Of an agent that goes by its file.
+const IN_FORCE: &str = "causeway_agent_config_last_reload_successful 1.0";
 /// An address that no host has.
 const OTHER: &str = "10.7.0.9";
 
@@ -92,8 +94,9 @@ impl World {
     fn configure(&self, address: &str, vip: &str) {
         let text = format!(
             "[agent]\ninterface = \"srv0\"\naddresses = [\"{address}\"]\nvips = [\"{vip}\"]\nbalancers = [\"10.7.0.0/24\"]\n\
-             pin_dir = \"{}\"\nsocket = \"{}\"\nhttp = false\n",
+             pin_dir = \"{}\"\nstate_dir = \"{}\"\nsocket = \"{}\"\nhttp = false\n",
             self.pin_dir.display(),
+            self.path("state"),
             self.socket().display()
         );
         fs::write(self.file(), text).expect("write the configuration");
@@ -131,6 +134,16 @@ impl World {
             .output()
             .expect("run causeway");
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What Prometheus gets.
+    fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect("127.0.0.1:9471").expect("the address of `http`");
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
     }
 
     /// What is said of a service's clients, once there is anything.
@@ -385,6 +398,63 @@ fn the_units_capabilities_suffice() {
     });
 }
 
+/// As a balancer does; without an agent no cookie key would be changed and nothing reported.
+#[test]
+fn an_agent_whose_file_is_broken_starts_with_the_last_good_one() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let good = world
+            .text()
+            .replace("http = false", "http = \"127.0.0.1:9471\"");
+        world.write(&good);
+        let mut agent = world.agent();
+        assert!(world.metrics().contains(IN_FORCE));
+        agent.0.kill().expect("SIGKILL");
+        agent.0.wait().expect("the agent's end");
+
+        world.write(&format!("{good}\n[broken"));
+        let agent = world.agent();
+        let used = "is refused, and the copy of how it was last in force is used";
+        assert!(world.log().contains(used), "{}", world.log());
+        assert!(world.delivers());
+        assert!(world.metrics().contains("_successful 0.0"));
+        let said = world.status();
+        let trouble = "agent.toml was refused at the start, and the copy of the last good one is in force: correct it, then `causeway agent reload`: ";
+        assert!(said.contains(trouble), "{said}");
+
+        world.write(&good);
+        agent.signal(Signal::SIGHUP);
+        wait_for("the reload", || world.log().contains("reloaded: "));
+        assert!(world.metrics().contains(IN_FORCE));
+        assert!(!world.status().contains("refused"), "{}", world.status());
+        agent.terminate();
+
+        // Nor does one that can be read, and not be put in force.
+        world.write(&good.replace("srv0", "srv9"));
+        let agent = world.agent();
+        assert!(world.log().contains(used), "{}", world.log());
+        assert!(world.delivers());
+        agent.terminate();
+        // What runs can be taken down by it, too.
+        world.write("[broken");
+        fs::rename(world.path("state"), world.path("kept")).expect("move the copy");
+        let unload = |said: &str| {
+            let mut command = causeway();
+            command.args(["agent", "unload", "--yes", "-c"]);
+            let output = command.arg(world.file()).output().expect("run causeway");
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(told.contains(said), "{told}");
+            output.status.success()
+        };
+        assert!(!unload("agent.toml:1: "), "there is no copy");
+        world.write(&format!("{good}\n[broken"));
+        fs::rename(world.path("kept"), world.path("state")).expect("move it back");
+        assert!(unload(used));
+        assert!(!has_program());
+        assert!(!unload("agent.toml:"), "nothing is in force any more");
+    });
+}
+
 #[test]
 fn a_reload_changes_addresses_and_refuses_what_it_cannot() {
     Sandbox::run(|sandbox| {
@@ -486,12 +556,11 @@ fn an_agent_goes_by_the_book_though_its_quic_programs_cannot_be_given_it() {
     Sandbox::run(|sandbox| {
         let world = World::build(sandbox);
         let (blocked, state) = (world.path("blocked"), world.path("state"));
-        let top = format!("http = false\nstate_dir = \"{state}\"\n");
         let more = format!(
             "{}[agent.report]\nto = [\"10.7.0.2:9472\"]\nbook = true\n[agent.quic]\nfile = \"{blocked}/ids.json\"\n",
             world.cookie_table()
         );
-        world.write(&(world.text().replace("http = false\n", &top) + &more));
+        world.write(&(world.text() + &more));
         fs::write(&blocked, "a file, no directory").expect("write");
         fs::create_dir(&state).expect("a directory");
         let (service, cids) = quic_service();
@@ -518,12 +587,11 @@ fn a_book_that_is_lost_takes_no_vip_out_of_a_running_data_plane() {
     Sandbox::run(|sandbox| {
         let world = World::build(sandbox);
         let state = world.path("state");
-        let top = format!("http = false\nstate_dir = \"{state}\"\n");
         let more = format!(
             "{}[agent.report]\nto = [\"10.7.0.2:9472\"]\nbook = true\n",
             world.cookie_table()
         );
-        let text = world.text().replace("http = false\n", &top) + &more;
+        let text = world.text() + &more;
         let by_the_book = |line: &&str| !line.starts_with("vips") && !line.starts_with("balancers");
         let lines: Vec<&str> = text.lines().filter(by_the_book).collect();
         world.write(&lines.join("\n"));

@@ -196,10 +196,9 @@ fn the_units_start_what_is_installed() {
         assert!(page.contains(&file), "{file}");
         let only = |key| units::values(unit, key);
         assert_eq!(only("ExecStart"), [format!("{program} {part} -c {file}")]);
-        // The balancer has a copy of its last good file to start with.
-        let check = format!("{program} config check {file}");
-        let checks = if part == "lb" { vec![] } else { vec![check] };
-        assert_eq!(only("ExecStartPre"), checks);
+        // They have a copy of the last good file to start with.
+        assert!(only("ExecStartPre").is_empty());
+        assert_eq!(only("StateDirectory"), ["causeway"]);
         assert_eq!(only("ConditionPathExists"), [file]);
         assert_eq!(only("Type"), ["notify"]);
         assert_eq!(only("Documentation"), [format!("man:causeway-{part}(1)")]);

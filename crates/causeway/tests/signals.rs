@@ -180,7 +180,7 @@ fn an_agent_ends_cleanly_at_any_instant_of_its_start() {
     run("agent", |sandbox| {
         format!(
             "[agent]\ninterface = \"eth0\"\naddresses = [\"10.9.0.2\"]\nvips = [\"192.0.2.1\"]\nbalancers = [\"10.9.0.1\"]\n\
-             pin_dir = \"{}\"\nMORE\n",
+             pin_dir = \"{}\"\nstate_dir = \"STATE\"\nMORE\n",
             sandbox.pin_dir("agent").display()
         )
     });
@@ -189,7 +189,7 @@ fn an_agent_ends_cleanly_at_any_instant_of_its_start() {
 #[test]
 fn a_tunnel_ends_cleanly_at_any_instant_of_its_start() {
     run("tunnel", |_| {
-        "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nMORE\n\
+        "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nstate_dir = \"STATE\"\nMORE\n\
          [[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:7000\"\nremote = \"10.9.0.1:7000\"\n"
             .to_owned()
     });

@@ -192,6 +192,26 @@ fn guests_udp_comes_merged_or_not_as_is_asked_for() {
 }
 
 #[test]
+fn a_frame_for_a_device_that_is_down_is_told_from_a_bad_one() {
+    Sandbox::run(|_| {
+        let device = Device::open(&device("cw0", 1)).expect("a TUN device");
+        let tun = &device.queues[0];
+        let write = |frame: &[u8]| {
+            let written = tun.write(&[IoSlice::new(frame)]);
+            written.err().and_then(|error| error.raw_os_error())
+        };
+        assert_eq!(write(&echo_request()), None);
+        let mut bad = echo_request();
+        bad[VNET_HEADER] = 0xf5;
+        assert_eq!(write(&bad), Some(libc::EINVAL));
+        sandbox::ip("link set cw0 down");
+        assert_eq!(write(&echo_request()), Some(libc::EIO));
+        sandbox::ip("link set cw0 up");
+        assert_eq!(write(&echo_request()), None);
+    });
+}
+
+#[test]
 fn devices_have_queues_and_say_what_is_wrong() {
     Sandbox::run(|_| {
         let first = Device::open(&device("cw0", 3)).expect("a TUN device");

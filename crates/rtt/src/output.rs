@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::args::{ClientArgs, Output};
 use super::observing::Unobserved;
-use super::protocol::{MethodFigures, TcpFigures};
+use super::protocol::{MethodFigures, TcpFigures, TcpState};
 use super::result::{End, Row, RttResult};
 
 /// Prints as the arguments ask.
@@ -225,7 +225,7 @@ fn trouble(outcome: &RttResult) -> String {
     text
 }
 
-/// The kernels' view, in the words of `ss -i`.
+/// The kernels' view, in the words of `ss -i`: of several streams ranges and sums.
 fn tcp_lines(outcome: &RttResult) -> String {
     if outcome.latencies(RttMethod::Tcp).is_none() {
         return String::new();
@@ -238,7 +238,11 @@ fn tcp_lines(outcome: &RttResult) -> String {
         if let Some(tcp) = tcp {
             let _ = writeln!(
                 text,
-                "{name}: {}{}",
+                "{name}{}: {}{}",
+                match tcp.streams {
+                    1 => String::new(),
+                    streams => format!(", {streams} streams"),
+                },
                 congestion.map_or_else(String::new, |c| format!("{c} ")),
                 ss(tcp)
             );
@@ -249,14 +253,24 @@ fn tcp_lines(outcome: &RttResult) -> String {
 
 fn ss(tcp: &TcpFigures) -> String {
     let ms = |us: f64| format!("{:.3}", us / 1e3);
+    let (least, largest) = (&tcp.least, tcp.largest.as_ref().unwrap_or(&tcp.least));
+    let range = |of: fn(&TcpState) -> u32, show: fn(u32) -> String| {
+        let (from, to) = (show(of(least)), show(of(largest)));
+        match from == to {
+            true => from,
+            false => format!("{from}..{to}"),
+        }
+    };
+    let thousandths = |us: u32| format!("{:.3}", f64::from(us) / 1e3);
+    let whole = |us: u32| format!("{:.0}", f64::from(us) / 1e3);
     format!(
-        "rto:{:.0} rtt:{}/{} ato:{:.0} mss:{} cwnd:{} data_segs_out:{} delivered:{} retrans:0/{} bytes_retrans:{} dsack_dups:{} minrtt:{}",
-        f64::from(tcp.rto_us) / 1e3,
-        ms(tcp.rtt_us.into()),
-        ms(tcp.rttvar_us.into()),
-        f64::from(tcp.ato_us) / 1e3,
-        tcp.mss,
-        tcp.cwnd,
+        "rto:{} rtt:{}/{} ato:{} mss:{} cwnd:{} data_segs_out:{} delivered:{} retrans:0/{} bytes_retrans:{} dsack_dups:{} minrtt:{}",
+        range(|of| of.rto_us, whole),
+        range(|of| of.rtt_us, thousandths),
+        range(|of| of.rttvar_us, thousandths),
+        range(|of| of.ato_us, whole),
+        range(|of| of.mss, |bytes| bytes.to_string()),
+        range(|of| of.cwnd, |segments| segments.to_string()),
         tcp.data_segs_out,
         tcp.delivered,
         tcp.retrans,
@@ -369,4 +383,37 @@ fn row_json(row: &Row) -> Value {
         value["bucket_p50_ms"] = json!(bucket_ms(row.summary.p50_ns));
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_netio::rtt::TcpInfo;
+
+    use super::*;
+
+    #[test]
+    fn streams_that_differ_are_told_by_ranges() {
+        let stream = |rtt_us, snd_cwnd| TcpInfo {
+            rtt_us,
+            rto_us: 204_000,
+            snd_mss: 1448,
+            snd_cwnd,
+            data_segs_out: 5,
+            ..TcpInfo::default()
+        };
+        let told = |streams: &[TcpInfo]| ss(&TcpFigures::sum(streams.iter().copied()).unwrap());
+        let one = told(&[stream(70, 10)]);
+        assert!(
+            one.starts_with("rto:204 rtt:0.070/0.000 ato:0 mss:1448 cwnd:10 data_segs_out:5 "),
+            "{one}"
+        );
+        // Neither the first nor the last is the slowest.
+        let three = told(&[stream(70, 10), stream(900, 2), stream(80, 10)]);
+        assert!(
+            three.starts_with(
+                "rto:204 rtt:0.070..0.900/0.000 ato:0 mss:1448 cwnd:2..10 data_segs_out:15 "
+            ),
+            "{three}"
+        );
+    }
 }

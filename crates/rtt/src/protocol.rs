@@ -159,24 +159,20 @@ impl MethodFigures {
     }
 }
 
-/// The kernel's view of all streams of one end: sums, and the last stream's state.
-/// Names are those of `ss -i`.
+/// The kernel's view of all streams of one end. Names are those of `ss -i`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TcpFigures {
-    /// Smoothed round-trip time at the end of the run, microseconds.
-    pub rtt_us: u32,
-    /// Its mean deviation.
-    pub rttvar_us: u32,
+    /// How many they are.
+    #[serde(default = "one")]
+    pub streams: u32,
+    /// Their state at the end of the run: of each figure the least.
+    #[serde(flatten)]
+    pub least: TcpState,
+    /// Of each figure the largest; `None` for one stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest: Option<TcpState>,
     /// Least round-trip time of any stream, microseconds; 0: not known.
     pub minrtt_us: f64,
-    /// Retransmission timeout, microseconds.
-    pub rto_us: u32,
-    /// Delayed-ACK timeout, microseconds.
-    pub ato_us: u32,
-    /// Largest segment, bytes.
-    pub mss: u32,
-    /// Congestion window, segments.
-    pub cwnd: u32,
     /// Segments with data sent, all streams.
     pub data_segs_out: u64,
     /// Of these the retransmitted ones.
@@ -189,8 +185,42 @@ pub struct TcpFigures {
     pub dsack_dups: u64,
 }
 
+/// What the kernel has of each stream, and no sum says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TcpState {
+    /// Smoothed round-trip time, microseconds.
+    pub rtt_us: u32,
+    /// Its mean deviation.
+    pub rttvar_us: u32,
+    /// Retransmission timeout, microseconds.
+    pub rto_us: u32,
+    /// Delayed-ACK timeout, microseconds.
+    pub ato_us: u32,
+    /// Largest segment, bytes.
+    pub mss: u32,
+    /// Congestion window, segments.
+    pub cwnd: u32,
+}
+
+impl TcpState {
+    fn by(self, other: Self, of: fn(u32, u32) -> u32) -> Self {
+        Self {
+            rtt_us: of(self.rtt_us, other.rtt_us),
+            rttvar_us: of(self.rttvar_us, other.rttvar_us),
+            rto_us: of(self.rto_us, other.rto_us),
+            ato_us: of(self.ato_us, other.ato_us),
+            mss: of(self.mss, other.mss),
+            cwnd: of(self.cwnd, other.cwnd),
+        }
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
 impl TcpFigures {
-    /// Sums up streams; `None` without any.
+    /// Those of streams; `None` without any.
     pub fn sum(streams: impl IntoIterator<Item = TcpInfo>) -> Option<Self> {
         streams.into_iter().map(Self::of).reduce(Self::and)
     }
@@ -198,13 +228,17 @@ impl TcpFigures {
     /// Those of one stream.
     pub(crate) fn of(stream: TcpInfo) -> Self {
         Self {
-            rtt_us: stream.rtt_us,
-            rttvar_us: stream.rttvar_us,
+            streams: 1,
+            least: TcpState {
+                rtt_us: stream.rtt_us,
+                rttvar_us: stream.rttvar_us,
+                rto_us: stream.rto_us,
+                ato_us: stream.ato_us,
+                mss: stream.snd_mss,
+                cwnd: stream.snd_cwnd,
+            },
+            largest: None,
             minrtt_us: stream.min_rtt_ns as f64 / 1e3,
-            rto_us: stream.rto_us,
-            ato_us: stream.ato_us,
-            mss: stream.snd_mss,
-            cwnd: stream.snd_cwnd,
             data_segs_out: stream.data_segs_out.into(),
             retrans: stream.total_retrans.into(),
             delivered: stream.delivered.into(),
@@ -213,20 +247,23 @@ impl TcpFigures {
         }
     }
 
-    /// Both, with the state of `last`.
-    pub(crate) fn and(self, last: Self) -> Self {
-        let minrtt_us = match (self.minrtt_us, last.minrtt_us) {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let minrtt_us = match (self.minrtt_us, other.minrtt_us) {
             (known, 0.0) | (0.0, known) => known,
             (a, b) => a.min(b),
         };
+        let largest = [&self, &other].map(|of| of.largest.unwrap_or(of.least));
         Self {
+            streams: self.streams + other.streams,
+            least: self.least.by(other.least, u32::min),
+            largest: Some(largest[0].by(largest[1], u32::max)),
             minrtt_us,
-            data_segs_out: self.data_segs_out + last.data_segs_out,
-            retrans: self.retrans + last.retrans,
-            delivered: self.delivered + last.delivered,
-            bytes_retrans: self.bytes_retrans + last.bytes_retrans,
-            dsack_dups: self.dsack_dups + last.dsack_dups,
-            ..last
+            data_segs_out: self.data_segs_out + other.data_segs_out,
+            retrans: self.retrans + other.retrans,
+            delivered: self.delivered + other.delivered,
+            bytes_retrans: self.bytes_retrans + other.bytes_retrans,
+            dsack_dups: self.dsack_dups + other.dsack_dups,
         }
     }
 }

@@ -236,7 +236,7 @@ impl RttResult {
             local_retrans: ended.tcp.as_ref().map(|t| t.retrans),
             remote_retrans: server.map(|t| t.retrans),
             congestion_control: ended.congestion.unwrap_or_default(),
-            mss: ended.tcp.map(|t| t.mss),
+            mss: ended.tcp.map(|t| t.least.mss),
         }
     }
 
@@ -284,14 +284,14 @@ impl RttResult {
     fn one_segment(&self) -> bool {
         let tcp = self.ended.as_ref().and_then(|e| e.tcp.as_ref());
         let c = &self.conditions;
-        tcp.is_some_and(|tcp| c.request_bytes.max(c.response_bytes) <= tcp.mss)
+        tcp.is_some_and(|tcp| c.request_bytes.max(c.response_bytes) <= tcp.least.mss)
     }
 
     /// The segments that the requests fill if each is written at once, with the line
     /// that opens a connection; `None` where TCP was not asked.
     fn request_segments(&self) -> Option<u64> {
         let ended = self.ended.as_ref()?;
-        let mss = u64::from(ended.tcp.as_ref()?.mss);
+        let mss = u64::from(ended.tcp.as_ref()?.least.mss);
         let requests = self.summary(RttMethod::Rr)?.count;
         let each = u64::from(self.conditions.request_bytes).div_ceil(mss.max(1));
         Some(requests * each + ended.connections)

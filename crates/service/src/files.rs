@@ -2,9 +2,9 @@
 //! Files that are replaced in one step, and what daemons keep in them.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -60,6 +60,15 @@ pub fn replace_file(path: &Path, new: &Path, content: &[u8], rights: FileRights)
 /// The same by way of a file with `.new` behind its name.
 pub fn replace_beside(path: &Path, content: &[u8], rights: FileRights) -> io::Result<()> {
     replace_file(path, &beside(path, ".new"), content, rights)
+}
+
+/// Replaces a file of state in one step, for this process's user alone, as is its directory where
+/// that has to be made.
+pub fn keep_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(dir) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    replace_beside(path, content, FileRights::PRIVATE)
 }
 
 /// What a file of JSON with a `version` holds, if that is the one which this build reads. The error

@@ -9,6 +9,7 @@ pub mod config;
 pub mod exchange;
 mod files;
 pub mod http;
+pub mod last_good;
 mod linger;
 pub mod log;
 pub mod memory;
@@ -22,5 +23,5 @@ pub mod stop;
 pub mod tls;
 pub mod tokens;
 
-pub use files::{FileRights, beside, parse_version, replace_beside, replace_file};
+pub use files::{FileRights, beside, keep_file, parse_version, replace_beside, replace_file};
 pub use random::random;

@@ -198,6 +198,19 @@ pub fn gauge<V: EncodeGaugeValue>(
         .encode_gauge(&value)
 }
 
+/// Whether a daemon goes by its file, and could again after a restart.
+pub fn config_in_force(
+    encoder: &mut DescriptorEncoder<'_>,
+    successful: bool,
+    is_kept: bool,
+) -> fmt::Result {
+    let help = "Whether what the file said when it was read last is in force";
+    let name = "config_last_reload_successful";
+    gauge(encoder, name, help, None, flag(successful))?;
+    let help = "Whether what is to outlive the daemon is on the disk";
+    gauge(encoder, "state_kept", help, None, flag(is_kept))
+}
+
 /// The gauge of a statement: 1 if it holds, else 0.
 pub fn flag(holds: bool) -> f64 {
     f64::from(u8::from(holds))

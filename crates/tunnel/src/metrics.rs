@@ -4,7 +4,7 @@
 use std::fmt;
 
 use causeway_api::tunnel::{PathView, TunnelStatus, TunnelTotals};
-use causeway_service::metrics::{MetricsPage, counters, gauge, gauges};
+use causeway_service::metrics::{MetricsPage, config_in_force, counters, gauge, gauges};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -77,9 +77,15 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
     ),
     (
         "guest_refused",
-        "Frames that the guest's kernel did not take",
+        "Frames that the guest's kernel rejected",
         None,
         |t| t.guest_refused,
+    ),
+    (
+        "guest_stuck",
+        "Frames dropped because the guest's device was down or had no room for 200 ms",
+        None,
+        |t| t.guest_stuck,
     ),
     (
         "send_errors",
@@ -213,6 +219,8 @@ impl Collector for Page {
         counters(&mut encoder, "drops", help, None, drops)?;
         self.paths(&mut encoder)?;
         self.lost(&mut encoder)?;
+        let is_in_force = status.last_reload_error.is_none();
+        config_in_force(&mut encoder, is_in_force, status.state_error.is_none())?;
         let version = [("version", status.version.as_str())];
         let help = "Version of the tunnel";
         gauges(&mut encoder, "build_info", help, None, [(version, 1.0)])

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tunnel's process from start to end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use causeway_service::access::Rules;
 use causeway_service::http::reading_only;
+use causeway_service::last_good::{Attempt, StartConfig, serve_or_by_copy};
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
@@ -13,14 +14,36 @@ use crate::TunnelConfig;
 use crate::tunnel::{self, Tunnel};
 
 /// Serves until SIGTERM or SIGINT.
-pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
+pub fn run(
+    process: Process,
+    file: PathBuf,
+    start: StartConfig<TunnelConfig>,
+) -> anyhow::Result<()> {
+    let copy = |error| TunnelConfig::instead(&file, error);
+    let copy = start.text.is_ok().then_some(copy);
+    serve_or_by_copy(process, start, copy, |process, start| {
+        attempt(process, &file, start)
+    })
+}
+
+fn attempt(
+    process: Process,
+    file: &Path,
+    start: StartConfig<TunnelConfig>,
+) -> anyhow::Result<Attempt> {
+    start.log_refusal(file);
+    start.log_api_errors();
+    let config = &start.config;
     let listeners = Listeners::bind(
         (&config.socket, config.socket_group.as_ref()),
         config.http,
         config.api.as_ref(),
     )?;
     let summary = config.summary();
-    let (tunnel, failed) = Tunnel::start(config, file, listeners.doors())?;
+    let (tunnel, failed) = match Tunnel::start(start, file.to_owned(), listeners.doors()) {
+        Ok(started) => started,
+        Err(error) => return Ok(Attempt::Refused(process, error)),
+    };
     info!("carrying {summary}");
     listeners.announce();
     let router = tunnel::router(Arc::clone(&tunnel));
@@ -37,5 +60,5 @@ pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Res
     };
     let result = serve_routers(process, routers, &listeners, work);
     tunnel.stop();
-    result
+    result.map(|()| Attempt::Stopped)
 }

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::memory::{Memory, SlabKind};
 use super::outbox::Outbox;
-use super::vnic::Vnic;
+use super::vnic::{GuestCounts, Vnic};
 use crate::config::PollMode;
 
 /// Longest sleep: time of a path that goes silent is counted by the engine's deadlines.
@@ -81,8 +81,8 @@ pub struct ShardReport {
     pub peer_merges_udp: bool,
     pub tunnel: bifrost::TunnelMetrics,
     pub paths: BTreeMap<u8, bifrost::PathMetrics>,
-    /// Frames that the guest's kernel took and refused.
-    pub written: (u64, u64),
+    /// What became of frames at the guest's kernel.
+    pub guest: GuestCounts,
     /// Messages that the kernel did not take.
     pub send_errors: u64,
     /// What sockets reported (connection refused, no route), and empty datagrams.
@@ -407,7 +407,7 @@ impl Shard {
             peer_merges_udp: self.engine.peer_merges_udp(),
             tunnel: self.engine.metrics(),
             paths: paths.collect(),
-            written: self.vnic.counts(),
+            guest: self.vnic.counts(),
             send_errors: turn.send_errors,
             socket_errors: turn.socket_errors,
             memory_bytes: self.memory.used_bytes(),

@@ -20,7 +20,9 @@ use causeway_bifrost::{self as bifrost, PathId, TransportEngine};
 use causeway_netio::monotonic_ns;
 use causeway_netio::tunnel::{Device, DeviceOptions, Waiter};
 use causeway_service::access::Rules;
+use causeway_service::config;
 use causeway_service::http::{blocking, described, description, problem, with_description};
+use causeway_service::last_good::{CopyKeeper, StartConfig};
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::Doors;
 use causeway_service::random;
@@ -50,9 +52,18 @@ pub struct Tunnel {
     file: PathBuf,
     /// Held while the file is read again.
     reloading: Mutex<()>,
-    last_reload_error: Mutex<Option<String>>,
+    refusal: Mutex<Refusal>,
+    copy: CopyKeeper,
     /// Of other hosts, if they are served.
     doors: Doors,
+}
+
+/// What is wrong with the file, if something is.
+struct Refusal {
+    /// Why it was refused when it was read last.
+    error: Option<String>,
+    /// Whether the copy of the last good one is in force instead.
+    last_good: bool,
 }
 
 /// What is in force.
@@ -66,19 +77,26 @@ impl Tunnel {
     /// not there yet is opened later, if another can be opened now. `file` is where the
     /// configuration was read; a reload renews `doors`. The second value resolves when a thread ends by itself.
     pub fn start(
-        config: TunnelConfig,
+        start: StartConfig<TunnelConfig>,
         file: PathBuf,
         doors: Doors,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = anyhow::Error>)> {
+        let refusal = Refusal {
+            error: start.refusal(),
+            last_good: start.text.is_err(),
+        };
+        let StartConfig { config, text, .. } = start;
+        let copy = CopyKeeper::new(config.copy_of(&file));
         config.engine.check()?;
         let device = Device::open(&device_options(&config))?;
-        // It was for the network namespace that the device stands in.
-        give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
         let engine_config = bifrost::TransportConfig {
             merges_udp: device.merges_udp,
             ..config.engine.clone()
         };
         let (open, added) = OpenPaths::at_start(&config)?;
+        // It was for the network namespace that the device stands in. What can be refused is done:
+        // another start in this process would need it, too.
+        give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
         let mut handles = Vec::new();
         let mut shards = Vec::new();
         for ((number, tun), added) in device.queues.into_iter().enumerate().zip(added) {
@@ -121,9 +139,13 @@ impl Tunnel {
             started: Moment::now(),
             file,
             reloading: Mutex::new(()),
-            last_reload_error: Mutex::new(None),
+            refusal: Mutex::new(refusal),
+            copy,
             doors,
         });
+        if let Ok(text) = text {
+            tunnel.copy.keep(text);
+        }
         let failed = async {
             end.await
                 .unwrap_or_else(|_| anyhow!("a thread of the tunnel has ended"))
@@ -132,7 +154,8 @@ impl Tunnel {
         Ok((tunnel, failed))
     }
 
-    /// Opens paths as their addresses and devices come, until the tunnel is gone.
+    /// Opens paths as their addresses and devices come, and writes what the next daemon lacks, until
+    /// the tunnel is gone.
     fn look_after_paths(tunnel: &Arc<Self>) -> anyhow::Result<()> {
         let tunnel = Arc::downgrade(tunnel);
         let look = move || {
@@ -142,6 +165,7 @@ impl Tunnel {
                     return;
                 };
                 tunnel.open_missing(&mut lock(&tunnel.running));
+                tunnel.copy.keep_again();
             }
         };
         let thread = std::thread::Builder::new().name("paths".to_owned());
@@ -192,12 +216,16 @@ impl Tunnel {
             Some(renewed) => format!("{error}; {renewed}"),
             None => error,
         });
-        *lock(&self.last_reload_error) = outcome.as_ref().err().cloned();
+        let mut refusal = lock(&self.refusal);
+        refusal.error = outcome.as_ref().err().cloned();
+        refusal.last_good &= outcome.is_err();
+        drop(refusal);
         outcome
     }
 
     fn try_reload(&self) -> Result<String, String> {
-        let wanted = TunnelConfig::load(&self.file).map_err(|errors| errors.to_string())?;
+        let text = config::read(&self.file).map_err(|errors| errors.to_string())?;
+        let wanted = TunnelConfig::parse(&self.file, &text).map_err(|errors| errors.to_string())?;
         let mut running = lock(&self.running);
         if let Some(key) = wanted.needs_restart(&running.config) {
             return Err(format!(
@@ -221,7 +249,10 @@ impl Tunnel {
         let config = &running.config;
         self.doors
             .renew(config.socket_group.as_ref(), config.api.as_ref());
-        Ok(config.summary())
+        let summary = config.summary();
+        drop(running);
+        self.copy.keep(text);
+        Ok(summary)
     }
 
     fn reports(&self) -> anyhow::Result<Vec<ShardReport>> {
@@ -246,13 +277,16 @@ impl Tunnel {
         let running = lock(&self.running);
         let config = &running.config;
         let key = config.engine.keys.send.as_ref();
+        let refusal = lock(&self.refusal);
         Ok(TunnelStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             started: self.started,
             at: Moment::now(),
             config_file: self.file.display().to_string(),
-            last_reload_error: lock(&self.last_reload_error).clone(),
+            last_reload_error: refusal.error.clone(),
+            last_good: refusal.last_good,
+            state_error: self.copy.error(),
             device: config.device.clone(),
             threads: config.threads,
             sealed: key.is_some(),

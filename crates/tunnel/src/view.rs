@@ -24,7 +24,8 @@ pub fn totals(reports: &[ShardReport]) -> TunnelTotals {
         all.frames_skipped += one.frames_skipped;
         all.frames_reordered += one.frames_reordered;
         all.vnic_full += one.vnic_full;
-        all.guest_refused += report.written.1;
+        all.guest_refused += report.guest.refused;
+        all.guest_stuck += report.guest.stuck;
         all.send_errors += report.send_errors;
         all.socket_errors += report.socket_errors;
         all.sessions += one.sessions;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The guest's side of a tunnel: a bounded ring of whole frames in front of the TUN
-//! write. A frame that the guest's kernel has no room for waits in it; what does not fit is
-//! refused, and the engine has it retransmitted: a loss in front of the guest is a loss like
-//! any other.
+//! write. A frame that the guest's kernel cannot take now, because it has no room or its
+//! device is down, waits in it; what does not fit is refused, and the engine has it retransmitted:
+//! a loss in front of the guest is a loss like any other. What is in the ring has been
+//! acknowledged, and is lost for good if it is dropped.
 
 use std::io::{self, IoSlice};
 
@@ -12,20 +13,31 @@ use super::memory::Memory;
 
 /// Pieces of a frame at most (64 chunks).
 const PIECES: usize = 64;
-/// A frame that the guest's kernel has had no room for during this time is dropped.
+/// While the guest's kernel takes nothing, a frame waits so long, the age at which its sender would
+/// have abandoned it, and is dropped.
 const STUCK_NS: u64 = 200_000_000;
 
 /// Frames on their way up.
 #[derive(Debug)]
 pub(crate) struct Vnic {
     spans: Vec<Span>,
-    /// Where each frame's spans end.
-    ends: Vec<usize>,
+    /// Where each frame's spans end, and when it came.
+    ends: Vec<(usize, u64)>,
     capacity: usize,
-    /// Since when the guest's kernel has had no room for the first of them.
-    stuck_ns: Option<u64>,
-    written: u64,
-    refused: u64,
+    /// When the guest's kernel last took a frame.
+    took_ns: u64,
+    counts: GuestCounts,
+}
+
+/// What became of frames at the guest's kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GuestCounts {
+    /// It took them.
+    pub taken: u64,
+    /// It rejected them.
+    pub refused: u64,
+    /// It had no room for them for too long, or its device was down.
+    pub stuck: u64,
 }
 
 impl Vnic {
@@ -35,9 +47,8 @@ impl Vnic {
             spans: Vec::new(),
             ends: Vec::new(),
             capacity,
-            stuck_ns: None,
-            written: 0,
-            refused: 0,
+            took_ns: 0,
+            counts: GuestCounts::default(),
         }
     }
 
@@ -46,12 +57,12 @@ impl Vnic {
         self.capacity = capacity;
     }
 
-    /// Frames that the guest's kernel took, and those that it refused.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.written, self.refused)
+    /// What became of frames so far.
+    pub(crate) fn counts(&self) -> GuestCounts {
+        self.counts
     }
 
-    /// Whether frames wait for room in the guest's kernel.
+    /// Whether frames wait for the guest's kernel.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.ends.is_empty()
     }
@@ -88,7 +99,7 @@ impl Vnic {
             };
             let token = delivery.token;
             self.spans.extend_from_slice(delivery.spans);
-            self.ends.push(self.spans.len());
+            self.ends.push((self.spans.len(), now_ns));
             engine.delivered(now_ns, token, DeliveryVerdict::Ok);
         }
         true
@@ -99,39 +110,36 @@ impl Vnic {
         self.ends.len() >= self.capacity || (self.is_waiting() && memory.is_short_of_large())
     }
 
-    /// Writes frames until the guest's kernel has no room for one. Whether it took any.
+    /// Writes frames until the guest's kernel cannot take one now. Whether it took any.
     fn drain(
         &mut self,
         now_ns: u64,
         memory: &mut Memory,
         write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<()>,
     ) -> bool {
-        let (mut begin, mut done, before) = (0, 0, self.written);
-        for end in &self.ends {
+        let (mut begin, mut done, before) = (0, 0, self.counts.taken);
+        for (end, came_ns) in &self.ends {
             let spans = &self.spans[begin..*end];
             let mut pieces: [IoSlice<'_>; PIECES] = std::array::from_fn(|_| IoSlice::new(&[]));
             for (piece, span) in pieces.iter_mut().zip(spans) {
                 *piece = IoSlice::new(memory.bytes(*span));
             }
             match write(&pieces[..spans.len().min(PIECES)]) {
-                Ok(()) => self.written += 1,
-                Err(error)
-                    if is_full(&error)
-                        && now_ns < *self.stuck_ns.get_or_insert(now_ns) + STUCK_NS =>
-                {
-                    break;
+                Ok(()) => {
+                    self.counts.taken += 1;
+                    self.took_ns = now_ns;
                 }
-                // The guest's kernel rejects it, it is too old, or the device is down.
-                Err(_) => self.refused += 1,
+                Err(error) if !may_pass(&error) => self.counts.refused += 1,
+                Err(_) if now_ns < self.took_ns.max(*came_ns) + STUCK_NS => break,
+                Err(_) => self.counts.stuck += 1,
             }
             memory.release_all(spans);
             (begin, done) = (*end, done + 1);
-            self.stuck_ns = None;
         }
         self.spans.drain(..begin);
         self.ends.drain(..done);
-        self.ends.iter_mut().for_each(|end| *end -= begin);
-        self.written > before
+        self.ends.iter_mut().for_each(|(end, _)| *end -= begin);
+        self.counts.taken > before
     }
 }
 
@@ -144,12 +152,13 @@ fn refuse_all(now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) {
     }
 }
 
-/// Whether the guest's kernel has no room or no memory now, and may have some soon.
-fn is_full(error: &io::Error) -> bool {
-    let full = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM];
+/// Whether the guest's kernel has no room, no memory or its device down (EIO), and may take the same
+/// frame soon.
+fn may_pass(error: &io::Error) -> bool {
+    let passing = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::EIO];
     error
         .raw_os_error()
-        .is_some_and(|number| full.contains(&number))
+        .is_some_and(|number| passing.contains(&number))
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl AgentProcess {
         let state = self.directory().display().to_string();
         let more = more.replace("HISTORY", &history).replace("STATE", &state);
         let text = format!(
-            "[agent]\ninterface = \"{DEVICE}\"\nsocket = \"{}\"\nhttp = false\n{}{more}",
+            "[agent]\ninterface = \"{DEVICE}\"\nsocket = \"{}\"\nstate_dir = \"{state}\"\nhttp = false\n{}{more}",
             self.socket().display(),
             self.head
         );

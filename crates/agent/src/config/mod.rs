@@ -18,6 +18,9 @@ use causeway_service::config::{
     self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, RawApi, Renamed, SocketGroup,
     Spanned, cookie_kind, plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
+use causeway_service::last_good::{
+    CopyPlace, LastGood, STATE_DIR, StartConfig, or_without_api_files,
+};
 
 pub use self::clients::{ClientsConfig, Threshold};
 pub use self::quic::QuicIdsConfig;
@@ -36,6 +39,12 @@ const VIPS_MAX: usize = 1024;
 const BALANCERS_MAX: usize = 1000;
 const VIPS_MISSING: &str = "what a tunnel holds is let in for VIPs alone: name those that this server serves, for example vips = [\"192.0.2.1\"]";
 const BALANCERS_MISSING: &str = "tunnels are opened from balancers alone: name the addresses or networks that theirs come from, `encap.source` and the interface's own there, for example balancers = [\"10.0.0.254\"]";
+
+/// Where the copy of an agent's file is.
+const COPY: CopyPlace = CopyPlace {
+    name: "agent-last-good.toml",
+    key: &["agent", "state_dir"],
+};
 
 /// Keys that had other names.
 const RENAMED: &Renamed = &[
@@ -63,7 +72,7 @@ pub struct AgentConfig {
     pub balancers: BTreeSet<Prefix>,
     /// Directory on a bpffs that holds maps and link.
     pub pin_dir: PathBuf,
-    /// Directory of what outlives the process: the last good book.
+    /// Directory of what outlives the process: the last good file, and the last good book.
     pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
@@ -117,13 +126,30 @@ impl AgentConfig {
         Self::parse(path, &read(path)?)
     }
 
-    /// Reads and validates a file to start with. What is wrong with files of `[agent.api]` alone is
-    /// logged, and keeps other hosts out until a reload: a server needs its agent.
-    pub fn load_to_start(path: &Path) -> Result<Self, ConfigErrors> {
-        let text = read(path)?;
-        config::without_api_files(Self::parse(path, &text), || {
-            Self::parse_with(path, &text, RawApi::excuse_files)
+    /// Reads and validates a file to start with, or the copy of how it was last in force. What is
+    /// wrong with files of `[agent.api]` alone keeps other hosts out until a reload: a server needs
+    /// its agent.
+    pub fn load_to_start(path: &Path) -> Result<StartConfig<Self>, ConfigErrors> {
+        StartConfig::load(COPY, path, Self::read_to_start)
+    }
+
+    /// The copy of a file that cannot be put in force for `error`.
+    pub(crate) fn instead(path: &Path, error: String) -> Option<StartConfig<Self>> {
+        StartConfig::instead(COPY, path, error, Self::read_to_start)
+    }
+
+    fn read_to_start(
+        path: &Path,
+        text: &str,
+    ) -> Result<(Self, Option<ConfigErrors>), ConfigErrors> {
+        or_without_api_files(Self::parse(path, text), || {
+            Self::parse_with(path, text, RawApi::excuse_files)
         })
+    }
+
+    /// The copy of its file.
+    pub(crate) fn copy_of(&self, file: &Path) -> LastGood {
+        LastGood::new(COPY, file, &self.state_dir)
     }
 
     /// Validates the text of a file; `path` only names it in messages.
@@ -345,7 +371,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         vips,
         balancers,
         pin_dir: config::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
-        state_dir: config::directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
+        state_dir: config::directory(raw.state_dir.as_ref(), STATE_DIR, faults),
         quic,
         socket,
         socket_group: config::socket_group(raw.socket_group.as_ref(), faults),

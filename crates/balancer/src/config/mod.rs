@@ -355,9 +355,6 @@ pub(crate) fn encapsulated_reals(vips: &[SharedVip]) -> Vec<IpAddr> {
     distinct
 }
 
-/// Where a daemon keeps what outlives it, unless the file says otherwise.
-pub const STATE_DIR: &str = "/var/lib/causeway";
-
 /// Largest configured weight.
 pub const WEIGHT_MAX: u32 = 65_535;
 

@@ -13,14 +13,14 @@ use causeway_service::config::{
     http, interface, number_within, octets, one_of, prefix_length, secret, socket_group, text,
     time_within, vip_address,
 };
+use causeway_service::last_good::STATE_DIR;
 
 use super::cookie::{self, Beside};
 use super::raw::{RawConfig, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
-    BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, SharedVip,
-    TunnelEnds, Unserved, VipConfig, announce, control, fleet, limits, peers, reports, stateful,
-    vip,
+    BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, SharedVip, TunnelEnds,
+    Unserved, VipConfig, announce, control, fleet, limits, peers, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).

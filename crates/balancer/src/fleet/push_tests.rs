@@ -11,7 +11,7 @@ use super::store_tests::in_time;
 use super::tests::{Member, START, World};
 use super::*;
 use crate::engine::EngineError;
-use crate::run::load;
+use crate::run::{copy_of, load};
 use crate::shared::Shared;
 use crate::state_dir::KeptState;
 
@@ -211,8 +211,8 @@ fn a_daemon_does_not_start_with_a_file_that_takes_away_too_much() {
         std::fs::write(&path, &text).unwrap();
         text
     };
-    let dir = StateDir::new(member.dir.path(), std::path::Path::new("/pins"));
-    dir.save_config(&path, &write(&[1, 2, 3, 4])).unwrap();
+    let copy = copy_of(&path, member.dir.path());
+    copy.save(&write(&[1, 2, 3, 4])).unwrap();
     write(&[4]);
     let loaded = load(&path).unwrap();
     assert_eq!(loaded.reals(), 4, "as it was last in force");
@@ -222,7 +222,7 @@ fn a_daemon_does_not_start_with_a_file_that_takes_away_too_much() {
     write(&[3, 4]);
     let loaded = load(&path).unwrap();
     assert_eq!((loaded.reals(), loaded.refused()), (2, None));
-    dir.save_config(&path, &write(&[4])).unwrap();
+    copy.save(&write(&[4])).unwrap();
     let loaded = load(&path).unwrap();
     assert_eq!((loaded.reals(), loaded.refused()), (1, None));
 }

@@ -345,10 +345,11 @@ impl TransportEngine {
         header: CommonHeader,
         datagram: &mut [u8],
     ) -> Result<(), DropReason> {
-        let probe = self.session.open_probe(&header, datagram)?;
+        // Before it costs anything: it could not be answered.
         if self.control.is_full() {
             return Err(DropReason::Flood);
         }
+        let probe = self.session.open_probe(now_ns, &header, datagram)?;
         let known = self.session.is_with(probe.instance);
         if !self.session.is_established() && probe.peer == self.session.instance() {
             // Only a peer that has received of this instance can know its number.
@@ -384,7 +385,7 @@ impl TransportEngine {
         header: CommonHeader,
         datagram: &mut [u8],
     ) -> Result<(), DropReason> {
-        let probe = self.session.open_probe(&header, datagram)?;
+        let probe = self.session.open_probe(now_ns, &header, datagram)?;
         if probe.peer != self.session.instance() {
             return Err(DropReason::Epoch);
         }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use causeway_bifrost::wire::{CommonHeader, TAG_LEN};
 use causeway_bifrost::{
     DeliveryVerdict, PathConfig, PathId, Span, Transmit, TransportConfig, TransportEngine,
-    VNET_HEADER_LEN,
+    TunnelKey, TunnelKeys, VNET_HEADER_LEN,
 };
 
 /// The first path.
@@ -40,6 +40,21 @@ pub(crate) fn engine_with(instance: u64, paths: u8) -> TransportEngine {
             .add_path(0, PathId(id), path)
             .expect("the path is new");
     }
+    engine
+}
+
+/// One end, with a path and a key.
+pub(crate) fn sealed(instance: u64) -> TransportEngine {
+    let mut engine = engine(instance);
+    let secret = [7; 32];
+    let config = TransportConfig {
+        keys: TunnelKeys {
+            send: Some(TunnelKey { id: 1, secret }),
+            also: None,
+        },
+        ..TransportConfig::default()
+    };
+    engine.reconfigure(0, config).expect("keys are valid");
     engine
 }
 

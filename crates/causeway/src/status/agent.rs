@@ -18,7 +18,13 @@ fn condition(status: &AgentStatus, stats: &AgentStats) -> Condition {
     let mut troubles: Vec<Trouble> = told("data_plane", &status.data_plane_error)
         .into_iter()
         .collect();
-    troubles.extend(refused(&status.last_reload_error));
+    troubles.extend(told("state_not_kept", &status.state_error));
+    troubles.extend(refused(
+        &status.config_file,
+        status.last_good,
+        &status.last_reload_error,
+        "causeway agent reload",
+    ));
     troubles.extend(told("quic_ids", &status.quic_ids_error));
     troubles.extend(told("book_unheard", &status.book_unheard));
     for vip in &status.vips_missing {

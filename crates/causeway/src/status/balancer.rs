@@ -38,16 +38,12 @@ fn condition(status: &Status, stats: &Stats) -> Condition {
         Trouble::of_vip("vip_held", &vip, held.text.clone())
     }));
     troubles.extend(told("state_not_kept", &status.state_error));
-    let refusal = status.last_reload_error.as_deref();
-    if status.last_good {
-        let file = &status.config_file;
-        let why = refusal.map_or_else(String::new, |why| format!(": {why}"));
-        troubles.push(Trouble::new("last_good", format!(
-            "{file} was refused at the start, and the copy of the last good one is in force: correct it, then `causeway reload`{why}"
-        )));
-    } else {
-        troubles.extend(refused(&status.last_reload_error));
-    }
+    troubles.extend(refused(
+        &status.config_file,
+        status.last_good,
+        &status.last_reload_error,
+        "causeway reload",
+    ));
     let unfinished = status.unfinished.iter();
     troubles.extend(unfinished.map(|what| {
         Trouble::new(

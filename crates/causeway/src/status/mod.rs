@@ -148,7 +148,23 @@ impl Condition {
     }
 }
 
-fn refused(last_reload_error: &Option<String>) -> Option<Trouble> {
+/// Why the file is not in force, if so; `reload` is the command that reads it again.
+fn refused(
+    file: &str,
+    last_good: bool,
+    last_reload_error: &Option<String>,
+    reload: &str,
+) -> Option<Trouble> {
+    if last_good {
+        let why = last_reload_error.iter();
+        let why: String = why.map(|why| format!(": {why}")).collect();
+        return Some(Trouble::new(
+            "last_good",
+            format!(
+                "{file} was refused at the start, and the copy of the last good one is in force: correct it, then `{reload}`{why}"
+            ),
+        ));
+    }
     let error = last_reload_error.as_ref()?;
     Some(Trouble::new(
         "reload_refused",

@@ -5,7 +5,7 @@ use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_service::config::plural;
 use serde_json::json;
 
-use super::{Condition, Daemon, Trouble, refused, seconds};
+use super::{Condition, Daemon, Trouble, refused, seconds, told};
 use crate::client::Target;
 
 /// Asks a tunnel's end how it is.
@@ -42,7 +42,13 @@ fn condition(status: &TunnelStatus) -> Condition {
         troubles: of_paths(status.totals.sessions, paths)
             .into_iter()
             .chain(of_threads(status.threads, &status.threads_cut_off))
-            .chain(refused(&status.last_reload_error))
+            .chain(told("state_not_kept", &status.state_error))
+            .chain(refused(
+                &status.config_file,
+                status.last_good,
+                &status.last_reload_error,
+                "causeway tunnel reload",
+            ))
             .collect(),
     }
 }

@@ -149,7 +149,7 @@ fn agents_and_tunnels_serve_other_hosts_too() {
                 ["agent", "stats"],
                 format!(
                     "[agent]\ninterface = \"eth0\"\naddresses = [\"10.9.0.2\"]\nvips = [\"192.0.2.1\"]\nbalancers = [\"10.9.0.1\"]\n\
-                     pin_dir = \"{dir}/bpf/agent\"\nsocket = \"{dir}/run/agent.sock\"\n"
+                     pin_dir = \"{dir}/bpf/agent\"\nstate_dir = \"{dir}/state\"\nsocket = \"{dir}/run/agent.sock\"\n"
                 ),
             ),
             (
@@ -157,7 +157,7 @@ fn agents_and_tunnels_serve_other_hosts_too() {
                 "tunnel.api",
                 ["tunnel", "stats"],
                 format!(
-                    "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nsocket = \"{dir}/run/tunnel.sock\"\n\
+                    "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nstate_dir = \"{dir}/state\"\nsocket = \"{dir}/run/tunnel.sock\"\n\
                      [[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:7000\"\nremote = \"10.9.0.1:7000\"\n"
                 ),
             ),

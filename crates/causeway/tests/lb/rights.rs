@@ -60,7 +60,8 @@ fn the_units_rights_suffice_for_a_tunnel() {
         let (file, socket) = (machine.path("tunnel.toml"), machine.path("tunnel.sock"));
         let text = format!(
             "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nhttp = false\n\
-             socket = \"{}\"\n[[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:443\"\nremote = \"10.9.0.9:7000\"\n",
+             state_dir = \"{}\"\nsocket = \"{}\"\n[[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:443\"\nremote = \"10.9.0.9:7000\"\n",
+            machine.path("state").display(),
             socket.display()
         );
         fs::write(&file, text).expect("write the configuration");

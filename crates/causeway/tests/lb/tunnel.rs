@@ -46,22 +46,27 @@ impl Ends {
     }
 
     fn start_threads(&self, threads: u8, end: u8, more: &str) -> Daemon {
-        let (socket, other) = (self.file(end, "sock"), 3 - end);
+        let (state, socket, other) = (self.file(end, "state"), self.file(end, "sock"), 3 - end);
         let text = format!(
             "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.{end}/24\"]\nkeys = \"none\"\n\
-             threads = {threads}\nhttp = false\nsocket = \"{}\"\n\
+             threads = {threads}\nhttp = false\nstate_dir = \"{}\"\nsocket = \"{}\"\n\
              [[tunnel.path]]\nid = 0\nlocal = \"10.9.0.{end}:7000\"\nremote = \"10.9.0.{other}:7000\"\n\
              [[tunnel.path]]\nid = 1\nlocal = \"10.9.1.{end}:7000\"\nremote = \"10.9.1.{other}:7000\"\n\
              {more}\n",
+            state.display(),
             socket.display()
         );
-        let file = self.file(end, "toml");
-        fs::write(&file, text).expect("write the configuration");
+        fs::write(self.file(end, "toml"), text).expect("write the configuration");
+        self.start_again(end)
+    }
+
+    /// Starts an end with the file that is there.
+    fn start_again(&self, end: u8) -> Daemon {
         let log = fs::File::create(self.file(end, "log")).expect("a log");
         let mut command = units::confined("causeway-tunnel", BINARY);
         command
             .args(["tunnel", "-c"])
-            .arg(&file)
+            .arg(self.file(end, "toml"))
             .stdin(Stdio::null())
             .stderr(log);
         let mut spawn = || command.spawn().expect("start causeway tunnel");
@@ -148,6 +153,42 @@ fn a_tunnel_starts_by_the_path_whose_address_is_there_and_opens_the_other_when_i
         let log = ends.log(1);
         assert_eq!(ends.times_logged(1, "path 1 has new sockets"), 1, "{log}");
         assert_eq!(ends.times_logged(1, &not_open), 1, "{log}");
+    });
+}
+
+/// As a balancer does; without a daemon nothing is carried.
+#[test]
+fn a_tunnel_whose_file_is_broken_starts_with_the_last_good_one() {
+    Ends::run(|ends| {
+        let _far = ends.start(2, "");
+        let near = ends.start(1, "");
+        ends.wait_for(1, ["alive", "alive"]);
+        let file = ends.file(1, "toml");
+        let good = fs::read_to_string(&file).expect("the configuration");
+        let used = "is refused, and the copy of how it was last in force is used";
+        let mut last = near;
+        // What cannot be read, and what cannot be put in force.
+        for (broken, why) in [
+            (good.replace("keys =", "keys"), "1.toml:4: "),
+            (good.replace("\"cw0\"", "\"near0\""), "1.toml: "),
+        ] {
+            last.signal(Signal::SIGKILL);
+            assert!(!last.wait());
+            fs::write(&file, broken).expect("break the file");
+            last = ends.start_again(1);
+            ends.wait_for(1, ["alive", "alive"]);
+            assert!(ends.log(1).contains(used), "{}", ends.log(1));
+            let status = ends.ask(1, &["status"]);
+            let said = String::from_utf8_lossy(&status.stdout).into_owned();
+            let told = "the copy of the last good one is in force: correct it, then `causeway tunnel reload`: ";
+            assert!(said.contains(told) && said.contains(why), "{said}");
+            assert!(!ends.ask(1, &["reload"]).status.success());
+        }
+        fs::write(&file, &good).expect("mend it");
+        assert!(ends.ask(1, &["reload"]).status.success());
+        let status = ends.ask(1, &["status"]);
+        let said = String::from_utf8_lossy(&status.stdout).into_owned();
+        assert!(!said.contains("refused"), "{said}");
     });
 }
 

@@ -160,6 +160,37 @@ fn cookies_may_begin_within_a_handshake() {
     });
 }
 
+/// The SYN-ACK's cookie is of the former key, the connection's of the new one.
+#[test]
+fn keys_may_be_switched_within_a_handshake() {
+    both_ways(|_, options| {
+        let world = World::build(options);
+        world.begin_cookies();
+        defer_accept(&world.listener);
+        let clients = world.connect();
+        let [former, new] = [[1, 2], [3, 4]].map(CookieKey::from_words);
+        let keys = Keys::new(KeyEpoch::One, new, Some(former));
+        world.server.set_cookie_keys(Some(&keys)).expect("keys");
+        for client in clients {
+            say(&client, 1);
+            let (server, _) = world.listener.accept().expect("accept");
+            hear(&server, 1);
+            tell(&server, &client, 2);
+            tell(&client, &server, 3);
+            tell(&server, &client, 4);
+        }
+        assert_eq!(world.rejected(), 0);
+        let events = world.server.cookie_events().expect("counters");
+        let count = |wanted| {
+            let mut events = events.iter();
+            let found = events.find(|(event, _)| event.as_str() == wanted);
+            found.expect("an event").1
+        };
+        assert!(count("restored_opening") >= u64::from(CLIENTS));
+        assert_eq!(count("echo_lost"), 0);
+    });
+}
+
 #[test]
 fn cookies_may_begin_before_a_server_speaks() {
     both_ways(|_, options| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tracing::{error, warn};
+use tracing::warn;
 
 use super::error::{ConfigErrors, Faults};
 use super::spanned::Spanned;
@@ -273,25 +273,6 @@ pub fn api(
         client_ca: files.client_ca,
         tokens: files.tokens?,
     })
-}
-
-/// What a file says to a daemon that starts: `whole`, or, where only files of `[api]` are at fault,
-/// `excused`, which reads it without them. Those faults are logged then.
-pub fn without_api_files<T>(
-    whole: Result<T, ConfigErrors>,
-    excused: impl FnOnce() -> Result<T, ConfigErrors>,
-) -> Result<T, ConfigErrors> {
-    let errors = match whole {
-        Err(errors) => errors,
-        whole => return whole,
-    };
-    match excused() {
-        Ok(config) => {
-            error!("{}", no_api_files(&errors));
-            Ok(config)
-        }
-        Err(_) => Err(errors),
-    }
 }
 
 /// What a daemon says that has started without some of the files.

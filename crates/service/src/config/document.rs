@@ -146,16 +146,39 @@ pub fn has_key(text: &str, name: &str) -> bool {
     document.is_some_and(|document| document.get_ref().contains_key(name))
 }
 
-/// The text of a key outside of any table; of TOML also where the rest cannot be read.
-pub fn top_level_text(text: &str, name: &str) -> Option<String> {
-    let document = match json::is_json(text) {
-        true => json::parse(text).ok()?,
-        false => DeTable::parse_recoverable(text).0,
-    };
-    match document.get_ref().get(name)?.get_ref() {
-        DeValue::String(value) => Some(value.clone().into_owned()),
+/// The text at the end of some tables and a key; of TOML also where the rest cannot be read.
+pub fn text_at(text: &str, keys: &[&str]) -> Option<String> {
+    if json::is_json(text) {
+        return text_in(json::parse(text).ok()?.get_ref(), keys);
+    }
+    let document = DeTable::parse_recoverable(text).0;
+    // Behind some faults that leaves out what follows.
+    text_in(document.get_ref(), keys).or_else(|| text_in_lines(text, keys))
+}
+
+fn text_in(table: &DeTable<'_>, keys: &[&str]) -> Option<String> {
+    let (key, inner) = keys.split_first()?;
+    match (table.get(*key)?.get_ref(), inner) {
+        (DeValue::String(value), []) => Some(value.clone().into_owned()),
+        (DeValue::Table(table), _) => text_in(table, inner),
         _ => None,
     }
+}
+
+/// The same of the line of a key below its table's header.
+fn text_in_lines(text: &str, keys: &[&str]) -> Option<String> {
+    let (key, tables) = keys.split_last()?;
+    let wanted = tables.join(".");
+    let mut table = "";
+    text.lines().find_map(|line| {
+        if let Some(header) = line.trim().strip_prefix('[') {
+            table = header.split(']').next().unwrap_or_default().trim();
+            return None;
+        }
+        let is_key = table == wanted && line.split('=').next()?.trim() == *key;
+        let read: toml::Table = is_key.then(|| toml::from_str(line).ok())??;
+        read.get(*key)?.as_str().map(str::to_owned)
+    })
 }
 
 /// The first of some keys that has text in a file; each is the end of a path, as `.store.password`.
@@ -348,11 +371,22 @@ mod tests {
             "state_dir = '/a' # here\nhalf = \n[[vip]\n",
             "half =\nstate_dir = \"/a\"\n[xdp]\nstate_dir = \"/b\"\n",
         ] {
-            let found = top_level_text(text, "state_dir");
+            let found = text_at(text, &["state_dir"]);
             assert_eq!(found.as_deref(), Some("/a"), "{text}");
         }
         for text in ["", "state_dir = 5", "[xdp]\nstate_dir = \"/b\"\n"] {
-            assert_eq!(top_level_text(text, "state_dir"), None, "{text}");
+            assert_eq!(text_at(text, &["state_dir"]), None, "{text}");
+        }
+        for text in [
+            "{ \"tunnel\": { \"state_dir\": \"/a\" } }",
+            "[tunnel]\nstate_dir = \"/a\"\n[broken",
+            "[tunnel]\nkeys =\nstate_dir = \"/a\"\n",
+            "[tunnel]\nstate_dir = \"/a\"\nkeys \"none\"\n",
+            "[tunnel]\nkeys \"none\"\nstate_dir = \"/a\"\n[[tunnel.path]]\nid = 0\n",
+            "tunnel.state_dir = \"/a\"\n[tunnel",
+        ] {
+            let found = text_at(text, &["tunnel", "state_dir"]);
+            assert_eq!(found.as_deref(), Some("/a"), "{text}");
         }
     }
 }

@@ -27,10 +27,8 @@ mod values;
 mod words;
 
 pub(crate) use api::Material;
-pub use api::{ApiConfig, RawApi, SecretFile, api, no_api_files, without_api_files};
-pub use document::{
-    has_key, is_readable, parse, parse_prepared, parse_table, read_sound, top_level_text,
-};
+pub use api::{ApiConfig, RawApi, SecretFile, api, no_api_files};
+pub use document::{has_key, is_readable, parse, parse_prepared, parse_table, read_sound, text_at};
 pub use error::{ConfigErrors, Fault, Faults};
 pub use keys::*;
 pub use migrate::{Migrated, migrate};

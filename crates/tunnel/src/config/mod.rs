@@ -15,6 +15,9 @@ use causeway_service::config::{
     self, ApiConfig, ConfigErrors, CountValue, Faults, RawApi, SocketGroup, Spanned, Time, Words,
     number_within, plural, prefix_length, read, text, time_within, units,
 };
+use causeway_service::last_good::{
+    CopyPlace, LastGood, STATE_DIR, StartConfig, or_without_api_files,
+};
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
 pub use self::words::{PollMode, TunnelSchedule};
@@ -25,6 +28,12 @@ const HTTP_PORT: u16 = 9473;
 const THREADS_MAX: usize = 64;
 /// Frames that the ring in front of the guest takes.
 const VNIC_QUEUE: usize = 1024;
+
+/// Where the copy of a tunnel's file is.
+const COPY: CopyPlace = CopyPlace {
+    name: "tunnel-last-good.toml",
+    key: &["tunnel", "state_dir"],
+};
 
 /// Keys that a file of an earlier version may have.
 const RENAMED: &config::Renamed = &[
@@ -52,6 +61,8 @@ pub struct TunnelConfig {
     pub threads: usize,
     /// How threads wait.
     pub poll: PollMode,
+    /// Directory of what outlives the process: the last good file.
+    pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Whose members may use it.
@@ -105,13 +116,30 @@ impl TunnelConfig {
         Self::parse(path, &read(path)?)
     }
 
-    /// Reads and validates a file to start with. What is wrong with files of `[tunnel.api]` alone is
-    /// logged, and keeps other hosts out until a reload: packets need the tunnel.
-    pub fn load_to_start(path: &Path) -> Result<Self, ConfigErrors> {
-        let text = read(path)?;
-        config::without_api_files(Self::parse(path, &text), || {
-            Self::parse_with(path, &text, RawApi::excuse_files)
+    /// Reads and validates a file to start with, or the copy of how it was last in force. What is
+    /// wrong with files of `[tunnel.api]` alone keeps other hosts out until a reload: packets need
+    /// the tunnel.
+    pub fn load_to_start(path: &Path) -> Result<StartConfig<Self>, ConfigErrors> {
+        StartConfig::load(COPY, path, Self::read_to_start)
+    }
+
+    /// The copy of a file that cannot be put in force for `error`.
+    pub(crate) fn instead(path: &Path, error: String) -> Option<StartConfig<Self>> {
+        StartConfig::instead(COPY, path, error, Self::read_to_start)
+    }
+
+    fn read_to_start(
+        path: &Path,
+        text: &str,
+    ) -> Result<(Self, Option<ConfigErrors>), ConfigErrors> {
+        or_without_api_files(Self::parse(path, text), || {
+            Self::parse_with(path, text, RawApi::excuse_files)
         })
+    }
+
+    /// The copy of its file.
+    pub(crate) fn copy_of(&self, file: &Path) -> LastGood {
+        LastGood::new(COPY, file, &self.state_dir)
     }
 
     /// Validates the text of a file; `path` only names it in messages.
@@ -139,6 +167,7 @@ impl TunnelConfig {
             ("addresses", self.addresses == running.addresses),
             ("persist", self.persist == running.persist),
             ("threads", self.threads == running.threads),
+            ("state_dir", self.state_dir == running.state_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
             ("api.listen", self.serves_at() == running.serves_at()),
@@ -216,6 +245,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         persist: raw.persist.unwrap_or(false),
         threads,
         poll: text(raw.poll.as_ref(), faults, PollMode::from_word).unwrap_or(PollMode::Sleep),
+        state_dir: config::directory(raw.state_dir.as_ref(), STATE_DIR, faults),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
         socket_group: config::socket_group(raw.socket_group.as_ref(), faults),
         http,

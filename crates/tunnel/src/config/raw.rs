@@ -29,6 +29,7 @@ pub(super) struct RawTunnel {
     #[schemars(with = "Option<WordOf<PollMode>>")]
     pub poll: Text,
     pub keys: Text,
+    pub state_dir: Text,
     pub socket: Text,
     pub socket_group: Text,
     pub http: Option<Spanned<HttpValue>>,

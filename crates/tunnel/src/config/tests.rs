@@ -53,8 +53,8 @@ fn a_start_does_without_files_of_the_api() {
     std::fs::write(file.path(), &text).unwrap();
     let errors = TunnelConfig::load(file.path()).unwrap_err();
     assert_eq!(errors.faults.len(), 3, "{errors}");
-    let config = TunnelConfig::load_to_start(file.path()).unwrap();
-    assert!(config.api.is_some());
+    let start = TunnelConfig::load_to_start(file.path()).unwrap();
+    assert!(start.config.api.is_some() && start.refusal().is_some());
     std::fs::write(file.path(), text.replace("mtu = 1400", "mtu = 1")).unwrap();
     let errors = TunnelConfig::load_to_start(file.path()).unwrap_err();
     assert_eq!(errors.faults.len(), 4, "{errors}");

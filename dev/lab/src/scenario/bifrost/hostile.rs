@@ -60,7 +60,8 @@ impl Hostile {
 }
 
 /// A UDP packet with the tunnel's ports and anything in it: noise, or noise behind the
-/// first bytes of a real header (version and kind), of any length.
+/// first bytes of a real header (version and kind, path, and in half of these a key's id that may be
+/// in use), of any length.
 fn fill(packet: &mut [u8], rng: &mut StdRng) -> usize {
     let length = rng.random_range(0..=packet.len() - 8);
     let (udp, payload) = packet.split_at_mut(8);
@@ -74,6 +75,9 @@ fn fill(packet: &mut [u8], rng: &mut StdRng) -> usize {
     if rng.random_bool(0.5) && length > 2 {
         payload[0] = 0x10 | rng.random_range(0..8);
         payload[1] = 0;
+        if rng.random_bool(0.5) {
+            payload[2] = rng.random_range(1..=2);
+        }
     }
     8 + length
 }

@@ -190,11 +190,12 @@ impl TunnelEnd {
         let keys = self.daemon.path("keys");
         let mut text = format!(
             "[tunnel]\ndevice = \"{DEVICE}\"\nnetns = \"{}\"\naddresses = [\"{}/24\"]\n\
-             threads = {}\nsocket = \"{}\"\nhttp = false\n",
+             threads = {}\nsocket = \"{}\"\nstate_dir = \"{}\"\nhttp = false\n",
             self.guest.display(),
             GUESTS[self.number],
             setting.threads,
             self.daemon.socket().display(),
+            self.daemon.directory().display(),
         );
         match &setting.keys {
             Some(secret) => {

@@ -107,7 +107,7 @@ impl SharedKeys {
         std::fs::write(&file, made)?;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
         Ok(format!(
-            "state_dir = \"STATE\"\n[agent.cookie]\nkeys = \"{}\"\n\
+            "[agent.cookie]\nkeys = \"{}\"\n\
              [agent.report]\nto = [\"{balancer}\"]\nbook = true\n\
              [agent.quic]\nfile = \"STATE/quic-ids.json\"\n",
             file.display()
