@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use causeway_balancer::BalancerConfig;
+use causeway_balancer::kernel::memory;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, PORT};
@@ -73,7 +74,7 @@ fn run(context: &Context) -> Result<Value> {
     }
     let file = balancer.config_file();
     let config = BalancerConfig::parse(&file, &std::fs::read_to_string(&file)?)?;
-    let (kernel, _) = config.memory()?;
+    let (kernel, _) = memory(&config)?;
     balancer.end()?;
     let most = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
     let (request_s, reload_s) = (most(&by_request_s), most(&by_reload_s));
