@@ -9,6 +9,7 @@ use causeway_agent::AgentConfig;
 use causeway_api::balancer::{MoveConnection, RealChange, VipChange};
 use causeway_balancer::BalancerConfig;
 use causeway_balancer::config::{Beside, changed_vip, real_from_json, vip_from_json};
+use causeway_balancer::kernel::memory;
 use causeway_service::config::KeysFile;
 use causeway_tunnel::TunnelConfig;
 
@@ -26,7 +27,7 @@ pub(crate) fn config(data: &[u8]) {
             assert!(config.needs_restart(&config).is_empty());
             let _ = (
                 config.summary(),
-                config.memory(),
+                memory(&config),
                 config.encapsulated_reals(),
             );
             for vip in &config.vips {
