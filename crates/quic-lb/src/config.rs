@@ -67,11 +67,6 @@ pub enum Algorithm {
 
 /// One configuration: how ids of its number are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "file",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(into = "crate::file::ConfigText", try_from = "crate::file::ConfigText")
-)]
 pub struct CidConfig {
     pub(crate) number: u8,
     pub(crate) server_id_len: u8,

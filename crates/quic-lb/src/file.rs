@@ -22,7 +22,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 
 use crate::{Algorithm, CidConfig, CidKey, Issuer};
@@ -84,7 +84,7 @@ struct FileText {
 
 /// A configuration as texts have it.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ConfigText {
+struct ConfigText {
     config: u8,
     algorithm: AlgorithmText,
     server_id_length: u8,
@@ -207,6 +207,19 @@ impl CidWatch {
         let issuer = own.issuer().map_err(malformed)?;
         self.last = Some(own);
         Ok(Some(issuer))
+    }
+}
+
+impl Serialize for CidConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        ConfigText::from(*self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for CidConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = ConfigText::deserialize(deserializer)?;
+        Self::try_from(text).map_err(de::Error::custom)
     }
 }
 
