@@ -21,13 +21,13 @@ use causeway_core::agent_report::{AgentFollows, AgentOrders, ServerLoad, Service
 use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Repairs, Started, Vip,
 };
-use causeway_service::access::Rules;
 use causeway_service::config;
 use causeway_service::http::{blocking, described, description, problem, with_description};
 use causeway_service::last_good::{CopyKeeper, StartConfig};
 use causeway_service::log_fault;
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::Doors;
+use causeway_service::tokens::Rules;
 use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, bail};
 use causeway_dataplane::Decapsulator;
-use causeway_service::access::Rules;
 use causeway_service::http::reading_only;
 use causeway_service::last_good::{Attempt, StartConfig, serve_or_by_copy};
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
+use causeway_service::tokens::Rules;
 use tracing::info;
 
 use crate::agent::{self, Agent};

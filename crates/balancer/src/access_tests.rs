@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use causeway_service::config::ApiConfig;
+use causeway_service::api::ApiConfig;
 use causeway_service::process::{self, Listeners, Process, Routers, Work};
 use causeway_service::tokens::{NewToken, Role};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};

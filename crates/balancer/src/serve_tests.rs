@@ -15,8 +15,8 @@ use axum::Router;
 use axum::routing::get;
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
-use causeway_service::access::Rules;
 use causeway_service::process::{self, Listeners, Process, Routers, Work};
+use causeway_service::tokens::Rules;
 use nix::sys::signal::{Signal, raise};
 
 use super::engine::Engine;

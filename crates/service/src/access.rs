@@ -20,9 +20,9 @@ use rustls::ServerConfig;
 use serde_json::Value;
 use tracing::{info, warn};
 
-use crate::config::{ApiConfig, Material};
+use crate::api::{ApiConfig, Material};
 use crate::http::problem;
-use crate::tokens::{Failures, Identity, Role, key};
+use crate::tokens::{Failures, Identity, Role, Rules, key};
 
 /// Longest body of a request from another host.
 const BODY_MAX: usize = 2 << 20;
@@ -32,36 +32,6 @@ const SHOWN_MAX: usize = 300;
 const CONNECTIONS_OF_ONE: usize = 16;
 /// What carries no change, though it is not a GET.
 const QUESTIONS: [&str; 2] = ["/v1/check", "/v1/diff"];
-
-/// The role that an API's routes need.
-#[derive(Debug, Clone, Copy)]
-pub struct Rules {
-    /// Needs the role of an operator; else a read needs a viewer's, and any other an admin's.
-    pub operators: fn(&Method, &str) -> bool,
-    /// Files that hold no data, and are served without a token.
-    pub open: &'static [&'static str],
-}
-
-impl Rules {
-    /// Reads need a viewer's role, all else an admin's.
-    pub const PLAIN: Self = Self {
-        operators: |_, _| false,
-        open: &[],
-    };
-
-    /// The role that a request needs.
-    pub fn role(&self, method: &Method, path: &str) -> Role {
-        match *method {
-            Method::GET | Method::HEAD => Role::Viewer,
-            _ if (self.operators)(method, path) => Role::Operator,
-            _ => Role::Admin,
-        }
-    }
-
-    fn is_open(&self, method: &Method, path: &str) -> bool {
-        matches!(*method, Method::GET | Method::HEAD) && self.open.contains(&path)
-    }
-}
 
 /// The client of a connection.
 #[derive(Debug, Clone, Copy)]

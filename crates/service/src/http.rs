@@ -23,7 +23,7 @@ use utoipa::openapi::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::access::Rules;
+use crate::tokens::Rules;
 
 /// A refusal.
 pub fn problem(code: StatusCode, error: String) -> Response {

@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::error;
 
-use super::config::{self, ConfigErrors, no_api_files};
+use super::api::no_api_files;
+use super::config::{self, ConfigErrors};
 use super::keep_file;
 use super::log_fault;
 use super::process::Process;

@@ -5,6 +5,7 @@
 //! of them does; it calls nothing of the data plane.
 
 pub mod access;
+pub mod api;
 pub mod config;
 pub mod exchange;
 mod files;

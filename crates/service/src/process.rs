@@ -36,12 +36,14 @@ use tokio_rustls::server::TlsStream;
 use tower::ServiceExt as _;
 use tracing::{debug, error, info, warn};
 
-use super::access::{self, Access, Entered, Peer, Rules};
-use super::config::{ApiConfig, SocketGroup};
+use super::access::{self, Access, Entered, Peer};
+use super::api::ApiConfig;
+use super::config::SocketGroup;
 use super::http::{without_foreign_names, without_foreign_pages};
 use super::linger::Lingering;
 use super::notify;
 use super::privileges::give_up_sys_admin;
+use super::tokens::Rules;
 
 /// How long answers in progress may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(2);

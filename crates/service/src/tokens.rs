@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use axum::http::Method;
 use ring::digest::{SHA256, digest};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
@@ -28,6 +29,36 @@ words! {
         Operator = "operator",
         /// VIPs, reals and the configuration.
         Admin = "admin",
+    }
+}
+
+/// The role that an API's routes need.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Needs the role of an operator; else a read needs a viewer's, and any other an admin's.
+    pub operators: fn(&Method, &str) -> bool,
+    /// Files that hold no data, and are served without a token.
+    pub open: &'static [&'static str],
+}
+
+impl Rules {
+    /// Reads need a viewer's role, all else an admin's.
+    pub const PLAIN: Self = Self {
+        operators: |_, _| false,
+        open: &[],
+    };
+
+    /// The role that a request needs.
+    pub fn role(&self, method: &Method, path: &str) -> Role {
+        match *method {
+            Method::GET | Method::HEAD => Role::Viewer,
+            _ if (self.operators)(method, path) => Role::Operator,
+            _ => Role::Admin,
+        }
+    }
+
+    pub(crate) fn is_open(&self, method: &Method, path: &str) -> bool {
+        matches!(*method, Method::GET | Method::HEAD) && self.open.contains(&path)
     }
 }
 

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use causeway_service::access::Rules;
 use causeway_service::http::reading_only;
 use causeway_service::last_good::{Attempt, StartConfig, serve_or_by_copy};
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
+use causeway_service::tokens::Rules;
 use tracing::info;
 
 use crate::TunnelConfig;

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use causeway_core::agent_report::ReportKeys;
 use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{Prefix, Protocol, Vip, XdpMode};
+use causeway_service::api::{self, ApiConfig, RawApi};
 use causeway_service::config::{
-    self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, RawApi, Renamed, SocketGroup,
-    Spanned, cookie_kind, plural, read, text, token_source_v4, token_source_v6, vip_address,
+    self, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, SocketGroup, Spanned, cookie_kind,
+    plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
 use causeway_service::last_good::{
     CopyPlace, LastGood, STATE_DIR, StartConfig, or_without_api_files,
@@ -376,7 +377,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         socket,
         socket_group: config::socket_group(raw.socket_group.as_ref(), faults),
         http,
-        api: config::api(raw.api.as_ref(), http, faults),
+        api: api::api(raw.api.as_ref(), http, faults),
         xdp_mode: mode.unwrap_or(XdpMode::Auto),
         gue_port: config::gue_port(raw.gue_port.as_ref(), faults),
         cookies: match cookies {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file as it is written: every key optional, every value still text.
 
+use causeway_service::api::RawApi;
 use causeway_service::config::{
-    CookieKind, CountValue, HttpValue, RawApi, RawXdp, Spanned, Text, Time, TimeValue, WordOf,
+    CookieKind, CountValue, HttpValue, RawXdp, Spanned, Text, Time, TimeValue, WordOf,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;

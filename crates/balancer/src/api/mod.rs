@@ -20,8 +20,8 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use causeway_service::access::Rules;
 use causeway_service::http::{described, description, no_route, problem, with_description};
+use causeway_service::tokens::Rules;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::daemon::Daemon;

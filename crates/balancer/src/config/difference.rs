@@ -10,7 +10,7 @@ use causeway_api::balancer::{Change, ChangeKind};
 use causeway_core::control::ControlParams;
 use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{FlowIdle, Prefix, TunnelEnds};
-use causeway_service::config::{ApiConfig, SecretFile};
+use causeway_service::api::{ApiConfig, SecretFile};
 
 use super::control::CONSTANTS;
 use super::words::LAWS;

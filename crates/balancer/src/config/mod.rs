@@ -58,9 +58,9 @@ mod vip;
 mod words;
 
 pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TableLimits, TunnelEnds, XdpMode};
+use causeway_service::api::{ApiConfig, RawApi};
 use causeway_service::config::{
-    ApiConfig, ConfigErrors, Faults, Migrated, RawApi, Renamed, SocketGroup, migrate, open_secret,
-    plural, read,
+    ConfigErrors, Faults, Migrated, Renamed, SocketGroup, migrate, open_secret, plural, read,
 };
 
 pub use announce::Announce;

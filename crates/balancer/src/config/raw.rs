@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use causeway_dataplane::Protocol;
+use causeway_service::api::RawApi;
 use causeway_service::config::{
-    CookieKind, CountValue, HttpValue, RawApi, RawXdp, SecretValue, Spanned, Text, Time, WordOf,
+    CookieKind, CountValue, HttpValue, RawXdp, SecretValue, Spanned, Text, Time, WordOf,
     schema_of_words,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};

@@ -8,9 +8,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use causeway_dataplane::{Prefix, XdpMode};
+use causeway_service::api::api;
 use causeway_service::config::{
-    Faults, Spanned, TimeValue, Words, address_or_network, api, count_within, directory, gue_port,
-    http, interface, number_within, octets, one_of, prefix_length, secret, socket_group, text,
+    Faults, Spanned, TimeValue, Words, address_or_network, count_within, directory, gue_port, http,
+    interface, number_within, octets, one_of, prefix_length, secret, socket_group, text,
     time_within, vip_address,
 };
 use causeway_service::last_good::STATE_DIR;

@@ -10,7 +10,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
-mod api;
 mod document;
 mod error;
 mod json;
@@ -26,8 +25,6 @@ pub mod units;
 mod values;
 mod words;
 
-pub(crate) use api::Material;
-pub use api::{ApiConfig, RawApi, SecretFile, api, no_api_files};
 pub use document::{has_key, is_readable, parse, parse_prepared, parse_table, read_sound, text_at};
 pub use error::{ConfigErrors, Fault, Faults};
 pub use keys::*;

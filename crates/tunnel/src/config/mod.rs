@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use causeway_bifrost::{PathId, Rto, TransportConfig, TunnelKeys};
+use causeway_service::api::{self, ApiConfig, RawApi};
 use causeway_service::config::{
-    self, ApiConfig, ConfigErrors, CountValue, Faults, RawApi, SocketGroup, Spanned, Time, Words,
-    number_within, plural, prefix_length, read, text, time_within, units,
+    self, ConfigErrors, CountValue, Faults, SocketGroup, Spanned, Time, Words, number_within,
+    plural, prefix_length, read, text, time_within, units,
 };
 use causeway_service::last_good::{
     CopyPlace, LastGood, STATE_DIR, StartConfig, or_without_api_files,
@@ -249,7 +250,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
         socket_group: config::socket_group(raw.socket_group.as_ref(), faults),
         http,
-        api: config::api(raw.api.as_ref(), http, faults),
+        api: api::api(raw.api.as_ref(), http, faults),
         engine: TransportConfig {
             keys: keys.unwrap_or_default(),
             ..engine(&raw.engine, faults)

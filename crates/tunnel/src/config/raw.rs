@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file of `causeway tunnel` as it is written.
 
-use causeway_service::config::{CountValue, HttpValue, RawApi, Spanned, Time, WordOf};
+use causeway_service::api::RawApi;
+use causeway_service::config::{CountValue, HttpValue, Spanned, Time, WordOf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 

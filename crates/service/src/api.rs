@@ -11,10 +11,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing::warn;
 
-use super::error::{ConfigErrors, Faults};
-use super::spanned::Spanned;
-use super::values::{Text, absolute_path, text};
-use super::{read_secrets, socket_address};
+use crate::config::{
+    ConfigErrors, Faults, Spanned, Text, absolute_path, read_secrets, socket_address, text,
+};
 use crate::tls::{self, Part};
 use crate::tokens::{self, Digest, Tokens, sha256};
 
