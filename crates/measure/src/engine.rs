@@ -19,7 +19,7 @@ use super::input::Input;
 use super::progress::Progress;
 use super::rows::Rows;
 use super::summary::Summary;
-use super::threads::{Closing, Pool, Rounds, SHARES};
+use super::threads::{Closing, Consumer, Pool, Rounds, SHARES};
 use super::totals::Totals;
 
 /// Packets between two looks at the clock.
@@ -84,24 +84,6 @@ fn run_alone<M: Measuring>(
     found.write(rows)?;
     summary.counts = meter.counts();
     Ok((summary, found.totals))
-}
-
-/// What [`read`] gives packets to.
-pub(crate) trait Consumer {
-    /// Takes the packet with this number.
-    fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()>;
-
-    /// [`Consumer::packet`] of a frame captured at `time_ns`.
-    fn stamped(
-        &mut self,
-        index: u64,
-        frame: &Stamped<'_>,
-        time_ns: u64,
-        headers: Headers,
-    ) -> io::Result<()>;
-
-    /// The next packet may be long in coming.
-    fn pause(&mut self) -> io::Result<()>;
 }
 
 /// One thread for everything.

@@ -8,7 +8,7 @@ use causeway_core::flow::FlowKey;
 use causeway_core::wire::proto;
 use serde::Serialize;
 
-use super::rows::digits::{address, decimal};
+use super::digits::{address, decimal};
 use super::words::Per;
 
 /// Lengths of the prefixes that clients are grouped by.

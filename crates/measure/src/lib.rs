@@ -9,6 +9,7 @@
 
 mod args;
 mod collect;
+mod digits;
 mod engine;
 mod expression;
 mod group;

@@ -3,7 +3,6 @@
 //! group wants that, then in the format's form.
 
 mod csv;
-pub(crate) mod digits;
 mod hdr;
 mod json;
 #[cfg(feature = "parquet")]

@@ -23,7 +23,6 @@ use causeway_core::flow::{
 use causeway_core::wire::Stamped;
 
 use super::collect::{Found, Lines, write_lines};
-use super::engine::Consumer;
 use super::rows::Rows;
 use super::totals::Totals;
 
@@ -40,6 +39,24 @@ const DEPTH: usize = 2;
 const REPORT: u32 = 16;
 /// Lists of rows that may wait for the thread that writes them.
 const REPORTS: usize = 4;
+
+/// What takes the packets of a capture: several threads, or one for everything.
+pub(crate) trait Consumer {
+    /// Takes the packet with this number.
+    fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()>;
+
+    /// [`Consumer::packet`] of a frame captured at `time_ns`.
+    fn stamped(
+        &mut self,
+        index: u64,
+        frame: &Stamped<'_>,
+        time_ns: u64,
+        headers: Headers,
+    ) -> io::Result<()>;
+
+    /// The next packet may be long in coming.
+    fn pause(&mut self) -> io::Result<()>;
+}
 
 /// What a share of the flows needs.
 struct Share<M> {

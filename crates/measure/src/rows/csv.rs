@@ -3,8 +3,8 @@
 
 use std::io::{self, BufWriter, Write};
 
+use super::super::digits::{decimal, micros};
 use super::super::totals::quantile_of;
-use super::digits::{decimal, micros};
 use super::{Form, Line, PERCENTILES, Style};
 
 pub(super) struct Csv<W: Write> {
