@@ -13,16 +13,18 @@ use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use self::slots::Slots;
+use crate::abi::Prefix;
 use crate::error::{DataPlaneError, Result};
 use crate::map::{PerCpu, Table, io_error};
 use crate::mapped::Mapped;
-use crate::pins::Kind;
-use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
+use crate::pins::{Blueprint, Kind};
+use crate::plane::{self, Detached, Plane, Started, Startup};
 use crate::rings::{NewRing, Rings};
 use crate::skel::lb::LbSkelBuilder;
 use crate::tunnel_sources::TunnelSources;
 use crate::upkeep::Repairs;
-use crate::xdp::{Link, XdpMode};
+use crate::xdp::Link;
+use crate::xdp_mode::XdpMode;
 use crate::{abi, flow_table};
 
 mod carried;
@@ -47,12 +49,11 @@ pub use directory::{Directory, SlotRoute};
 pub use limits::{TableLimits, TableMemory, possible_cpus, ring_bytes};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
-pub use sources::{Prefix, SourceRing};
+pub use sources::SourceRing;
 pub use stats::{LatencySums, RealStats};
 pub use sweep::{FlowIdle, FlowSweep, FlowTotals, OpenFlows};
 pub use trace::{Traced, destination_of, trace};
-pub(crate) use vips::pinned_pool;
-pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions, VipRings};
+pub use vips::{FlowLimit, Inventory, Pick, Picking, Protocol, Vip, VipId, VipOptions, VipRings};
 
 const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Balancer,

@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use causeway_core::cookie::{CookieLayout, Keys};
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
-use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
-use crate::balancer::{Prefix, Vip};
+use crate::abi::{self, CookieFormat, PacketsBytes, Prefix, ServerCookie, ServerVerdict};
+use crate::balancer::Vip;
 use crate::carry::{How, Rule, Rules};
 use crate::conn_tokens::ConnTokens;
 use crate::cookie_hooks::{self, CookieFilters, CookieHooks};
 use crate::error::{DataPlaneError, Result};
 use crate::flow_table;
 use crate::map::{PerCpu, Table};
-use crate::pins::Kind;
-use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
+use crate::pins::{Blueprint, Kind};
+use crate::plane::{self, Detached, Plane, Started, Startup};
 use crate::skel::server::ServerSkelBuilder;
 use crate::tunnel_sources::TunnelSources;
 use crate::upkeep::Repairs;
-use crate::xdp::XdpMode;
+use crate::xdp_mode::XdpMode;
 
 const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Decapsulator,

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::xdp_mode::AttachedMode;
+
 /// An error of the data plane's life: loading, attaching, its maps.
 #[derive(Debug, Error)]
 pub enum DataPlaneError {
@@ -210,7 +212,7 @@ pub enum DataPlaneError {
         /// The interface.
         interface: String,
         /// Its mode.
-        running: crate::xdp::AttachedMode,
+        running: AttachedMode,
     },
     /// The verifier or the loader refused an object.
     #[error(

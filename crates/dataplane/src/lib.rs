@@ -36,13 +36,15 @@ mod tc;
 mod tunnel_sources;
 mod upkeep;
 mod xdp;
+mod xdp_mode;
 
+pub use abi::Prefix;
 pub use balancer::{
     ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory, FlowIdle,
-    FlowLimit, FlowSweep, FlowTotals, Forwarding, LatencySums, Learned, LoadBalancer,
-    LoadBalancerOptions, LoadTerms, OpenFlows, Pick, Picking, Prefix, Protocol, Real, RealId,
-    RealStats, SlotRoute, SourceRing, Swept, TableLimits, TableMemory, Traced, TunnelEnds, Vip,
-    VipId, VipOptions, VipRings, destination_of, possible_cpus, ring_bytes, trace,
+    FlowLimit, FlowSweep, FlowTotals, Forwarding, Inventory, LatencySums, Learned, LoadBalancer,
+    LoadBalancerOptions, LoadTerms, OpenFlows, Pick, Picking, Protocol, Real, RealId, RealStats,
+    SlotRoute, SourceRing, Swept, TableLimits, TableMemory, Traced, TunnelEnds, Vip, VipId,
+    VipOptions, VipRings, destination_of, possible_cpus, ring_bytes, trace,
 };
 pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::{CookieHooks, netns_cookie, root_cgroup};
@@ -53,8 +55,7 @@ pub use meter::{
     OpenEpochs, ServerLatencies,
 };
 pub use mirror::{
-    Inventory, Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame,
-    MirroredPacket,
+    Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame, MirroredPacket,
 };
 pub use pins::LAYOUT;
 pub use plane::{CarriedOver, Detached, Started};
@@ -63,7 +64,8 @@ pub use syn_hooks::HookChanges;
 pub use syn_meter::{RESPONSE_BOUNDS_US, SynMeter, SynMeterOptions};
 pub use tc::{TcDirection, TcLink};
 pub use upkeep::Repairs;
-pub use xdp::{AttachedMode, Link, XdpMode, XdpState};
+pub use xdp::{Link, XdpState};
+pub use xdp_mode::{AttachedMode, XdpMode};
 
 /// Generated skeletons: open, set sizes and flags, load.
 #[allow(

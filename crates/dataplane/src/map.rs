@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::{io, ptr};
 
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
 use crate::abi::Plain;
 use crate::error::{DataPlaneError, Result};
@@ -18,6 +18,49 @@ fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
     libbpf_sys::bpf_map_batch_opts {
         sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
         ..Default::default()
+    }
+}
+
+/// What the kernel compares when a map is reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) kind: MapType,
+    pub(crate) key: u32,
+    pub(crate) value: u32,
+    pub(crate) entries: u32,
+}
+
+impl Shape {
+    /// What the kernel takes for such a map from the start on, where this many CPUs are possible
+    /// (kernel/bpf/arraymap.c and hashtab.c).
+    pub(crate) fn bytes(&self, cpus: u32) -> u64 {
+        /// Links and hash of an element of a hash table.
+        const ELEMENT: u64 = 48;
+        const BUCKET: u64 = 16;
+        let whole = |bytes: u32| u64::from(bytes).next_multiple_of(8);
+        let entries = u64::from(self.entries);
+        match self.kind {
+            MapType::Array | MapType::ArrayOfMaps => entries * whole(self.value),
+            // With a pointer to each entry's copies.
+            MapType::PercpuArray => entries * (8 + u64::from(cpus) * whole(self.value)),
+            // With an element to spare for each CPU.
+            MapType::Hash | MapType::LruHash => {
+                (entries + u64::from(cpus)) * (ELEMENT + whole(self.key) + whole(self.value))
+                    + entries.next_power_of_two() * BUCKET
+            }
+            MapType::RingBuf => entries,
+            // Those that grow with what is put in.
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn of(map: &MapHandle) -> Self {
+        Self {
+            kind: map.map_type(),
+            key: map.key_size(),
+            value: map.value_size(),
+            entries: map.max_entries(),
+        }
     }
 }
 

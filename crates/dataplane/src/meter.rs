@@ -30,7 +30,8 @@ use crate::map::{PerCpu, io_error, read_counter};
 use crate::plane;
 use crate::skel::meter::MeterSkel;
 use crate::tc::{TcDirection, TcLink};
-use crate::xdp::{self, AttachedMode, Link};
+use crate::xdp::{self, Link};
+use crate::xdp_mode::AttachedMode;
 pub use load::set_method;
 pub use options::{Attach, ClientNetwork, MeterOptions};
 

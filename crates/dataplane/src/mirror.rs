@@ -21,7 +21,7 @@ pub use crate::abi::MirrorCounts;
 use crate::abi::{
     self, CookieResult, MIRROR_BY_CLIENT, MIRROR_BY_VIP, MirrorCtl, MirrorRecord, Plain as _, c,
 };
-use crate::balancer::{self, Protocol, Real, RealId, Vip, VipId};
+use crate::balancer::{Protocol, VipId};
 use crate::error::{DataPlaneError, Result};
 use crate::map::{PerCpu, Table, io_error};
 
@@ -335,22 +335,6 @@ impl Drop for Mirror {
             let _ = self.ctl.put(&0, &MirrorCtl::default());
             let _ = self.outer.remove(&0);
         }
-    }
-}
-
-/// VIPs and reals of a balancer, by id.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inventory {
-    /// The VIPs.
-    pub vips: Vec<(VipId, Vip)>,
-    /// The reals.
-    pub reals: Vec<(RealId, Real)>,
-}
-
-impl Inventory {
-    /// What the balancer pinned in `pin_dir` has now.
-    pub fn pinned(pin_dir: &Path) -> Result<Self> {
-        balancer::pinned_pool(pin_dir)
     }
 }
 

@@ -25,6 +25,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::{self, BPF_FS_MAGIC};
 
 use crate::abi::Plain as _;
+use crate::carry::Rules;
 use crate::error::{DataPlaneError, Result};
 use crate::map::{Table, io_error};
 use crate::xdp::{self, Link};
@@ -67,6 +68,18 @@ impl Kind {
     fn layout(self) -> u32 {
         (self as u32) << 16 | LAYOUT
     }
+}
+
+/// What distinguishes one kind of data plane from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blueprint {
+    pub(crate) kind: Kind,
+    /// Name of the XDP program in the object.
+    pub(crate) program: &'static str,
+    /// Name of the link's pin.
+    pub(crate) link: &'static str,
+    /// What comes over from another layout.
+    pub(crate) rules: &'static Rules,
 }
 
 impl Drop for PinDir {

@@ -35,12 +35,13 @@ use libbpf_rs::{
 use tracing::{info, warn};
 
 use crate::btf::Btf;
-use crate::carry::{Carried, Plan, Rules, Wanted};
+use crate::carry::{Carried, Plan, Wanted};
 use crate::error::{DataPlaneError, Result};
-use crate::map::io_error;
-use crate::pins::{Kind, LAYOUT, PinDir};
+use crate::map::{Shape, io_error};
+use crate::pins::{Blueprint, Kind, LAYOUT, PinDir};
 use crate::upkeep::{Repairs, Upkeep};
-use crate::xdp::{self, AttachedMode, Link, XdpMode};
+use crate::xdp::{self, Link};
+use crate::xdp_mode::{AttachedMode, XdpMode};
 
 /// What an interface has by default.
 const ETHERNET_MTU: u32 = 1500;
@@ -113,18 +114,6 @@ impl Detached {
             }
         }
     }
-}
-
-/// What distinguishes one kind of data plane from another.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Blueprint {
-    pub(crate) kind: Kind,
-    /// Name of the XDP program in the object.
-    pub(crate) program: &'static str,
-    /// Name of the link's pin.
-    pub(crate) link: &'static str,
-    /// What comes over from another layout.
-    pub(crate) rules: &'static Rules,
 }
 
 /// A data plane that is being started: the directory is locked, nothing has
@@ -534,49 +523,6 @@ fn find_running(
         });
     }
     Ok(Some(Running { link, mode }))
-}
-
-/// What the kernel compares when a map is reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) kind: MapType,
-    pub(crate) key: u32,
-    pub(crate) value: u32,
-    pub(crate) entries: u32,
-}
-
-impl Shape {
-    /// What the kernel takes for such a map from the start on, where this many CPUs are possible
-    /// (kernel/bpf/arraymap.c and hashtab.c).
-    pub(crate) fn bytes(&self, cpus: u32) -> u64 {
-        /// Links and hash of an element of a hash table.
-        const ELEMENT: u64 = 48;
-        const BUCKET: u64 = 16;
-        let whole = |bytes: u32| u64::from(bytes).next_multiple_of(8);
-        let entries = u64::from(self.entries);
-        match self.kind {
-            MapType::Array | MapType::ArrayOfMaps => entries * whole(self.value),
-            // With a pointer to each entry's copies.
-            MapType::PercpuArray => entries * (8 + u64::from(cpus) * whole(self.value)),
-            // With an element to spare for each CPU.
-            MapType::Hash | MapType::LruHash => {
-                (entries + u64::from(cpus)) * (ELEMENT + whole(self.key) + whole(self.value))
-                    + entries.next_power_of_two() * BUCKET
-            }
-            MapType::RingBuf => entries,
-            // Those that grow with what is put in.
-            _ => 0,
-        }
-    }
-
-    pub(crate) fn of(map: &MapHandle) -> Self {
-        Self {
-            kind: map.map_type(),
-            key: map.key_size(),
-            value: map.value_size(),
-            entries: map.max_entries(),
-        }
-    }
 }
 
 /// Maps that the compiler makes of variables (`.rodata`, `.bss`) belong to one

@@ -4,8 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::abi::{self, TunnelSource};
-use crate::balancer::Prefix;
+use crate::abi::{Prefix, TunnelSource, prefix_bytes};
 use crate::error::Result;
 use crate::map::Table;
 use crate::plane::Plane;
@@ -39,13 +38,8 @@ impl TunnelSources {
 }
 
 fn entries(networks: &BTreeSet<Prefix>) -> Vec<(TunnelSource, u32)> {
-    let keys: BTreeSet<_> = networks.iter().map(|prefix| key(*prefix)).collect();
+    let keys: BTreeSet<_> = networks.iter().copied().map(prefix_bytes).collect();
     let keys = keys.into_iter();
     keys.map(|(length, addr)| (TunnelSource { length, addr }, 1))
         .collect()
-}
-
-fn key((address, length): Prefix) -> (u32, [u8; 16]) {
-    let mapped = if address.is_ipv4() { 96 } else { 0 };
-    (mapped + u32::from(length), abi::addr_bytes(address))
 }

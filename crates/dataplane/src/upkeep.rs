@@ -13,9 +13,9 @@ use libbpf_rs::MapHandle;
 
 use crate::error::{DataPlaneError, Result};
 use crate::map::io_error;
-use crate::pins::PinDir;
-use crate::plane::Blueprint;
-use crate::xdp::{self, Link, XdpMode};
+use crate::pins::{Blueprint, PinDir};
+use crate::xdp::{self, Link};
+use crate::xdp_mode::XdpMode;
 
 /// A program on its interface, and the pins that hold it and its maps.
 #[derive(Debug)]

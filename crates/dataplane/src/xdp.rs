@@ -5,54 +5,16 @@
 //! that holds it, and lets the program be replaced in one step.
 
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::Path;
-use std::{fmt, io};
 
 use causeway_netio::Interface;
 use libbpf_rs::{Xdp, XdpFlags};
 
 use crate::error::{DataPlaneError, Result};
 use crate::map::{errno, io_error};
-
-/// How the configuration wants the program to run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpMode {
-    /// In the driver if it can, else generic.
-    #[default]
-    Auto,
-    /// In the driver or not at all.
-    Native,
-    /// After the driver has made a socket buffer: any interface, slower.
-    Generic,
-}
-
-impl XdpMode {
-    /// Each with its word in configuration files.
-    pub const WORDS: [(&'static str, Self); 3] = [
-        ("auto", Self::Auto),
-        ("native", Self::Native),
-        ("generic", Self::Generic),
-    ];
-}
-
-/// How the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachedMode {
-    /// In the driver.
-    Native,
-    /// After the driver has made a socket buffer.
-    Generic,
-}
-
-impl fmt::Display for AttachedMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        })
-    }
-}
+use crate::xdp_mode::{AttachedMode, XdpMode};
 
 /// The XDP program that runs on an interface, if any.
 pub(crate) fn occupant(interface: &Interface) -> Result<Option<Occupant>> {

@@ -112,6 +112,15 @@ macro_rules! plain {
 
 use plain;
 
+/// A prefix: an address and how many of its bits count.
+pub type Prefix = (IpAddr, u8);
+
+/// How many bits of a key's 16 bytes count, and those.
+pub(crate) fn prefix_bytes((address, length): Prefix) -> (u32, [u8; 16]) {
+    let mapped = if address.is_ipv4() { 96 } else { 0 };
+    (mapped + u32::from(length), addr_bytes(address))
+}
+
 /// `addr` in the 16 bytes of a key or of a real.
 pub fn addr_bytes(addr: IpAddr) -> [u8; 16] {
     match addr {

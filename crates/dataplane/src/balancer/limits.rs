@@ -4,7 +4,7 @@
 use causeway_core::cookie::IDS;
 
 use super::*;
-use crate::plane::Shape;
+use crate::map::Shape;
 
 /// How many of each a balancer can hold; fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients that have reals of their own, by prefix (`struct source_key`).
 
-use std::net::IpAddr;
-
 use super::*;
 use crate::abi::{SourceGroup, SourceKey};
 use crate::map::wait_for_programs;
-
-/// A prefix: an address and how many of its bits count.
-pub type Prefix = (IpAddr, u8);
 
 /// The reals of some client prefixes of a VIP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,12 +44,12 @@ impl Sources {
     }
 }
 
-fn key(vip: VipId, (address, length): Prefix) -> SourceKey {
-    let mapped = if address.is_ipv4() { 96 } else { 0 };
+fn key(vip: VipId, prefix: Prefix) -> SourceKey {
+    let (bits, addr) = abi::prefix_bytes(prefix);
     SourceKey {
-        length: 32 + mapped + u32::from(length),
+        length: 32 + bits,
         vip,
-        addr: abi::addr_bytes(address),
+        addr,
     }
 }
 

@@ -5,7 +5,6 @@ use causeway_core::control::Sampling;
 
 use super::*;
 use crate::map::{io_error, wait_for_programs};
-use crate::mirror::Inventory;
 
 /// A VIP's number: index of its ring and counters. Given out by the data plane,
 /// lowest first, and kept over restarts.
@@ -598,22 +597,33 @@ impl LoadBalancer {
     }
 }
 
-/// VIPs and reals of the balancer pinned in `pin_dir`, also if another process owns it.
-pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Inventory> {
-    let open = |name: &str| {
-        MapHandle::from_pinned_path(pin_dir.join(name))
-            .map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
-    };
-    let vips: Table<abi::VipKey, abi::VipValue> = Table::new(open("vips")?)?;
-    let reals: Table<u32, abi::RealValue> = Table::new(open("reals")?)?;
-    let vips = vips.entries()?.into_iter();
-    let vips = vips.filter_map(|(key, value)| Some((value.id, Vip::from_key(&key)?)));
-    let reals = (0..).zip(reals.first(reals.max_entries())?);
-    let reals = reals.filter_map(|(id, value)| Some((id, Real::from_value(&value)?)));
-    Ok(Inventory {
-        vips: vips.collect(),
-        reals: reals.collect(),
-    })
+/// VIPs and reals of a balancer, by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// The VIPs.
+    pub vips: Vec<(VipId, Vip)>,
+    /// The reals.
+    pub reals: Vec<(RealId, Real)>,
+}
+
+impl Inventory {
+    /// What the balancer pinned in `pin_dir` has now, also if another process owns it.
+    pub fn pinned(pin_dir: &Path) -> Result<Self> {
+        let open = |name: &str| {
+            MapHandle::from_pinned_path(pin_dir.join(name))
+                .map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
+        };
+        let vips: Table<abi::VipKey, abi::VipValue> = Table::new(open("vips")?)?;
+        let reals: Table<u32, abi::RealValue> = Table::new(open("reals")?)?;
+        let vips = vips.entries()?.into_iter();
+        let vips = vips.filter_map(|(key, value)| Some((value.id, Vip::from_key(&key)?)));
+        let reals = (0..).zip(reals.first(reals.max_entries())?);
+        let reals = reals.filter_map(|(id, value)| Some((id, Real::from_value(&value)?)));
+        Ok(Self {
+            vips: vips.collect(),
+            reals: reals.collect(),
+        })
+    }
 }
 
 impl Registry {

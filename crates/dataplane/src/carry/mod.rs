@@ -14,7 +14,7 @@ use libbpf_rs::{MapCore as _, MapHandle, MapType};
 
 use crate::btf::{MapTypes, TypesOfMaps};
 use crate::error::Result;
-use crate::plane::Shape;
+use crate::map::Shape;
 
 mod conns;
 mod entries;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use causeway_core::estimate::Method;
 
 use crate::error::{DataPlaneError, Result};
-use crate::xdp::XdpMode;
+use crate::xdp_mode::XdpMode;
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
