@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::bail;
 use causeway_agent::clients::{history, view};
 use causeway_agent::{AgentConfig, join, run, unload};
-use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
+use causeway_api::agent::{AgentStats, HistoryRow};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, units};
 use causeway_service::log;
@@ -154,7 +154,7 @@ impl Args {
                 let target = target.into();
                 return match of_clients {
                     false => stats(&target, &view),
-                    true => clients(&target, &view),
+                    true => stats_cmd::clients(&target, &view),
                 };
             }
             Some(Action::Reload { target, output }) => {
@@ -227,18 +227,6 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
             .concat(),
             OutputFormat::Json => serde_json::to_string_pretty(&stats)? + "\n",
             OutputFormat::Csv => stats_cmd::verdicts(&stats.verdicts, all).to_csv(),
-        })
-    })
-}
-
-/// Client latency, of a running agent.
-pub(crate) fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
-    view.show(|output, all| {
-        let clients: ClientsView = target.get("/v1/clients")?;
-        Ok(match output {
-            OutputFormat::Table => clients_table::text(&clients, all),
-            OutputFormat::Json => serde_json::to_string_pretty(&clients)? + "\n",
-            OutputFormat::Csv => clients_table::table(&clients).to_csv(),
         })
     })
 }

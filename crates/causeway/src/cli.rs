@@ -159,7 +159,7 @@ impl Cli {
             Command::Token(args) => args.run(),
             Command::Version(args) => args.run(),
             Command::Doctor(args) => args.run(),
-            Command::Generate(args) => args.run(),
+            Command::Generate(args) => args.run(Self::command()),
         }
     }
 }

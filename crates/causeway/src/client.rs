@@ -328,6 +328,19 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
         .context("the daemon is of another version: its answer is not understood")
 }
 
+pub(crate) fn vip_path(vip: &str) -> String {
+    format!("/v1/vips/{}", segment(vip))
+}
+
+pub(crate) fn real_path(vip: &str, real: &str) -> String {
+    format!("{}/reals/{}", vip_path(vip), segment(real))
+}
+
+/// A server in all VIPs that have it.
+pub(crate) fn server_path(real: &str) -> String {
+    format!("/v1/reals/{}", segment(real))
+}
+
 /// A path segment with everything but unreserved characters encoded (RFC 3986,
 /// section 2.3).
 pub(crate) fn segment(text: &str) -> String {

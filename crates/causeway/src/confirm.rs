@@ -8,8 +8,7 @@ use anyhow::{Context as _, bail};
 use causeway_api::balancer::{RealState, RealView, VipReal, VipView};
 use causeway_service::config::plural;
 
-use crate::client::Target;
-use crate::vip_cmd::{server_path, vip_path};
+use crate::client::{Target, server_path, vip_path};
 
 const UNCHANGED: &str = "nothing was changed";
 

@@ -12,8 +12,7 @@ use causeway_service::config::{socket_address as endpoint, units};
 use clap::Subcommand;
 use hyper::Method;
 
-use crate::client::Target;
-use crate::vip_cmd::vip_path;
+use crate::client::{Target, vip_path};
 
 /// Arguments of `causeway conns`.
 #[derive(Debug, clap::Args)]

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use causeway_api::balancer::{RealView, VipReal, VipView};
 
-use crate::client::Target;
-use crate::vip_cmd::{Which, server_path, vip_path};
+use crate::client::{Target, server_path, vip_path};
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -21,10 +20,12 @@ const QUIET: Duration = Duration::from_secs(10);
 /// How often a line is printed if standard error is not a terminal.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// Ends with 0 once no connection is open, with 1 if some still are after `timeout`.
+/// Ends with 0 once no connection of `real` is open, in `vip` or in all VIPs, with 1 if some still are after
+/// `timeout`; messages call it `reals`.
 pub(crate) fn wait(
     target: &Target,
-    which: &Which,
+    vip: Option<&str>,
+    real: &str,
     reals: &str,
     timeout: Duration,
 ) -> anyhow::Result<ExitCode> {
@@ -32,7 +33,7 @@ pub(crate) fn wait(
     let mut progress = Progress::default();
     let mut quiet = Quiet::default();
     loop {
-        let seen = look(target, which)?;
+        let seen = look(target, vip, real)?;
         let waited = began.elapsed();
         let since = quiet.since(seen.unsure_packets, waited);
         let quiet_for = QUIET.min(timeout);
@@ -107,15 +108,14 @@ impl Quiet {
     }
 }
 
-fn look(target: &Target, which: &Which) -> anyhow::Result<Seen> {
-    let real = &which.real;
-    let Some(vip) = &which.vip else {
+fn look(target: &Target, vip: Option<&str>, real: &str) -> anyhow::Result<Seen> {
+    let Some(vip) = vip else {
         let reals: Vec<VipReal> = target.get(&server_path(real))?;
         return Ok(Seen::of(reals.iter().map(|of| &of.real)));
     };
     let view: VipView = target.get(&vip_path(vip))?;
     let address = real.parse::<IpAddr>();
-    let is_it = |view: &&RealView| view.address == *real || view.address.parse() == address;
+    let is_it = |view: &&RealView| view.address == real || view.address.parse() == address;
     let found = view.reals.iter().find(is_it);
     let found = found.with_context(|| format!("{real} is no longer a real of {vip}"))?;
     Ok(Seen::of([found]))

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{CommandFactory, Subcommand};
+use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::config_cmd::Daemon;
 use crate::manual;
 
@@ -40,12 +39,12 @@ enum What {
 }
 
 impl Args {
-    /// Runs the command.
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+    /// Runs the command, about the whole of `causeway`.
+    pub(crate) fn run(self, mut causeway: Command) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Completions { shell } => {
                 let mut out = std::io::stdout().lock();
-                clap_complete::generate(shell, &mut Cli::command(), "causeway", &mut out);
+                clap_complete::generate(shell, &mut causeway, "causeway", &mut out);
             }
             What::Openapi { daemon } => print!(
                 "{}",
@@ -56,7 +55,7 @@ impl Args {
                 }
             ),
             What::Man { dir } => {
-                manual::write_pages(Cli::command(), &dir)
+                manual::write_pages(causeway, &dir)
                     .with_context(|| format!("cannot write man pages to {}", dir.display()))?;
             }
         }
@@ -66,7 +65,10 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
+    use crate::cli::Cli;
 
     #[test]
     fn completions_know_the_commands() {

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use causeway_api::agent::ClientsView;
 use causeway_api::balancer::{FlowTableView, LatencyView, RealState, RealView, Stats, VipView};
 use causeway_api::{VerdictView, haproxy};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 use causeway_service::config::units;
 
-use crate::agent_cmd;
 use crate::client::Target;
+use crate::clients_table;
 
 /// Arguments of `causeway stats`.
 #[derive(Debug, clap::Args)]
@@ -58,7 +59,7 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         if self.clients {
-            return agent_cmd::clients(&Target::agent(self.agent), &self.view);
+            return clients(&Target::agent(self.agent), &self.view);
         }
         self.view.show(|output, all| {
             let stats: Stats = self.target.get("/v1/stats")?;
@@ -104,6 +105,18 @@ impl View {
             }
         }
     }
+}
+
+/// Client latency, of a running agent.
+pub(crate) fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
+    view.show(|output, all| {
+        let clients: ClientsView = target.get("/v1/clients")?;
+        Ok(match output {
+            OutputFormat::Table => clients_table::text(&clients, all),
+            OutputFormat::Json => serde_json::to_string_pretty(&clients)? + "\n",
+            OutputFormat::Csv => clients_table::table(&clients).to_csv(),
+        })
+    })
 }
 
 /// Verdicts, VIPs and reals, one table each; cookies where there are some.

@@ -22,7 +22,7 @@ use hyper::Method;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::client::{Target, segment};
+use crate::client::{Target, real_path, server_path, vip_path};
 use crate::confirm;
 use crate::drain;
 use crate::stats_cmd;
@@ -292,11 +292,11 @@ enum RealAction {
 /// A server in one VIP, or in all.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("where").args(["vip", "all"]).required(true))]
-pub(crate) struct Which {
+struct Which {
     /// Name, or address:port
-    pub vip: Option<String>,
+    vip: Option<String>,
     /// Address of the server
-    pub real: String,
+    real: String,
     /// In all VIPs that have the server
     #[arg(long)]
     all: bool,
@@ -392,19 +392,6 @@ fn told(discovery: &DiscoveryView) -> String {
         text += &format!("; no answer: {error}");
     }
     text
-}
-
-pub(crate) fn vip_path(vip: &str) -> String {
-    format!("/v1/vips/{}", segment(vip))
-}
-
-pub(crate) fn real_path(vip: &str, real: &str) -> String {
-    format!("{}/reals/{}", vip_path(vip), segment(real))
-}
-
-/// A server in all VIPs that have it.
-pub(crate) fn server_path(real: &str) -> String {
-    format!("/v1/reals/{}", segment(real))
 }
 
 pub(crate) fn print(format: OutputFormat, json: &Value, table: &TextTable) -> anyhow::Result<()> {
@@ -544,7 +531,7 @@ impl RealArgs {
                 };
                 println!("{done}: {reals}");
                 if wait {
-                    return drain::wait(target, &which, &reals, timeout);
+                    return drain::wait(target, which.vip.as_deref(), &which.real, &reals, timeout);
                 }
             }
             RealAction::Maintenance { which, undo, yes } => {

@@ -21,8 +21,8 @@ use clap::Parser;
 use hyper::{Method, Uri};
 use serde_json::{Value, json};
 
-use crate::client::{Credentials, Target};
-use crate::vip_cmd::{change_real, real_path, vip_path};
+use crate::client::{Credentials, Target, real_path, vip_path};
+use crate::vip_cmd::change_real;
 use list::Kind;
 
 /// What ipvsadm ends with for wrong arguments.
