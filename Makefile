@@ -57,6 +57,7 @@ sim: build-dev ## models in virtual time: make sim ARGS="control --seeds 3"
 test: setup ## build and run every test (needs root and BPF)
 	$(CARGO) fmt --all --check
 	scripts/layers
+	scripts/circles
 	scripts/names
 	scripts/page check
 	CARGO="$(CARGO)" $(SUDO) scripts/test
@@ -73,6 +74,7 @@ lint: setup ## format, clippy, who may know whom, names; advisories, licences an
 	$(CARGO) clippy --package causeway --locked -- -D warnings # without the laboratory's features
 	$(CARGO) clippy --package causeway-quic-lb --locked -- -D warnings # without the feature that the laboratory asks for
 	scripts/layers
+	scripts/circles
 	scripts/names
 	scripts/page check
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
