@@ -71,7 +71,7 @@ ADVISORIES ?= advisories
 lint: setup ## format, clippy, who may know whom, names; advisories, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --package causeway --locked -- -D warnings # without the laboratory's features
+	$(CARGO) clippy --package causeway --package causeway-kubernetes --locked -- -D warnings # without the laboratory's features
 	$(CARGO) clippy --package causeway-quic-lb --locked -- -D warnings # without the feature that the laboratory asks for
 	scripts/layers
 	scripts/circles
