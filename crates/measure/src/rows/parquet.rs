@@ -39,14 +39,14 @@ message estimates {
   optional double p99_9_us;
 }";
 
-pub struct Parquet<W: Write + Send> {
+pub(super) struct Parquet<W: Write + Send> {
     /// `None` once it is finished.
     file: Option<SerializedFileWriter<W>>,
     lines: Vec<Line>,
 }
 
 impl<W: Write + Send> Parquet<W> {
-    pub fn new(out: W, style: &Style) -> io::Result<Self> {
+    pub(super) fn new(out: W, style: &Style) -> io::Result<Self> {
         let words = style.estimators.iter().map(|label| {
             let text = format!("{} (sees {})", label.measures, label.needs);
             parquet::file::metadata::KeyValue::new(format!("causeway.{}", label.name), text)
