@@ -13,7 +13,7 @@ use causeway_core::fleet::Removal;
 use causeway_dataplane::{LoadBalancer, Started};
 use causeway_service::config::{self, ConfigErrors};
 use causeway_service::last_good::{
-    Attempt, CopyPlace, LastGood, StartConfig, or_without_api_files, serve_or_by_copy,
+    Attempt, CopyName, LastGood, StartConfig, or_without_api_files, serve_or_by_copy,
 };
 use causeway_service::memory::give_back_memory;
 use causeway_service::privileges::give_up_sys_admin;
@@ -31,7 +31,7 @@ use crate::state_dir::StateDir;
 use crate::{announce, serve};
 
 /// Where the copy of a balancer's file is.
-const COPY: CopyPlace = CopyPlace {
+const COPY: CopyName = CopyName {
     name: "last-good.toml",
     key: &["state_dir"],
 };

@@ -20,7 +20,7 @@ pub const STATE_DIR: &str = "/var/lib/causeway";
 
 /// What a daemon's copies are called, and where its files say in which directory they are.
 #[derive(Debug, Clone, Copy)]
-pub struct CopyPlace {
+pub struct CopyName {
     /// The copy's name: the daemons of a machine have one directory.
     pub name: &'static str,
     /// The tables and the key of the directory in a configuration file.
@@ -36,18 +36,18 @@ pub struct LastGood {
 
 impl LastGood {
     /// The copy of `file` in `dir`.
-    pub fn new(place: CopyPlace, file: &Path, dir: &Path) -> Self {
+    pub fn new(named: CopyName, file: &Path, dir: &Path) -> Self {
         Self {
             file: file.to_owned(),
-            path: dir.join(place.name),
+            path: dir.join(named.name),
         }
     }
 
     /// The copy of a file with this text, which may be broken.
-    fn of_text(place: CopyPlace, file: &Path, text: &str) -> Self {
-        let dir = config::text_at(text, place.key);
+    fn of_text(named: CopyName, file: &Path, text: &str) -> Self {
+        let dir = config::text_at(text, named.key);
         let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
-        Self::new(place, file, Path::new(&dir))
+        Self::new(named, file, Path::new(&dir))
     }
 
     /// Where it is.
@@ -169,7 +169,7 @@ pub fn or_without_api_files<C>(
 impl<C> StartConfig<C> {
     /// Reads a file by `read`. If it is refused, there may be a copy of how it was last in force.
     pub fn load(
-        place: CopyPlace,
+        named: CopyName,
         file: &Path,
         mut read: impl FnMut(&Path, &str) -> Result<(C, Option<ConfigErrors>), ConfigErrors>,
     ) -> Result<Self, ConfigErrors> {
@@ -181,7 +181,7 @@ impl<C> StartConfig<C> {
                 text,
                 api_errors,
             }),
-            Err(errors) => Self::of_copy(place, file, text, errors, read),
+            Err(errors) => Self::of_copy(named, file, text, errors, read),
         }
     }
 
@@ -189,13 +189,13 @@ impl<C> StartConfig<C> {
     /// can be read. A copy of the very text is no refusal: whatever the errors are, the text is what
     /// was in force.
     pub fn of_copy(
-        place: CopyPlace,
+        named: CopyName,
         file: &Path,
         text: Result<String, ConfigErrors>,
         errors: ConfigErrors,
         read: impl FnOnce(&Path, &str) -> Result<(C, Option<ConfigErrors>), ConfigErrors>,
     ) -> Result<Self, ConfigErrors> {
-        let copy = LastGood::of_text(place, file, text.as_deref().unwrap_or_default());
+        let copy = LastGood::of_text(named, file, text.as_deref().unwrap_or_default());
         let Some(kept) = copy.read() else {
             return Err(errors);
         };
@@ -215,13 +215,13 @@ impl<C> StartConfig<C> {
 
     /// The copy of a file that cannot be put in force for `error`, unless it is what was tried.
     pub fn instead(
-        place: CopyPlace,
+        named: CopyName,
         file: &Path,
         error: String,
         read: impl FnOnce(&Path, &str) -> Result<(C, Option<ConfigErrors>), ConfigErrors>,
     ) -> Option<Self> {
         let errors = ConfigErrors::of_file(file, error);
-        let copy = Self::of_copy(place, file, config::read(file), errors, read);
+        let copy = Self::of_copy(named, file, config::read(file), errors, read);
         copy.ok().filter(|copy| copy.text.is_err())
     }
 
@@ -283,7 +283,7 @@ pub fn serve_or_by_copy<L>(
 mod tests {
     use super::*;
 
-    const PLACE: CopyPlace = CopyPlace {
+    const NAMED: CopyName = CopyName {
         name: "x.toml",
         key: &["agent", "state_dir"],
     };
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn a_copy_is_of_one_file() {
         let dir = tempfile::tempdir().unwrap();
-        let of = |file| LastGood::new(PLACE, Path::new(file), dir.path());
+        let of = |file| LastGood::new(NAMED, Path::new(file), dir.path());
         of("/a.toml").save("x = 1\n").unwrap();
         let text = of("/a.toml").read().unwrap();
         assert!(text.ends_with("force\nx = 1\n"), "{text}");
@@ -305,7 +305,7 @@ mod tests {
     fn a_copy_that_cannot_be_written_is_told_and_written_later() {
         let dir = tempfile::tempdir().unwrap();
         let (file, place) = (Path::new("/a.toml"), dir.path().join("state"));
-        let keeper = CopyKeeper::new(LastGood::new(PLACE, file, &place));
+        let keeper = CopyKeeper::new(LastGood::new(NAMED, file, &place));
         fs::write(&place, "no directory").unwrap();
         keeper.keep("x = 1\n".to_owned());
         assert!(keeper.error().unwrap().contains("cannot be written"));
@@ -314,7 +314,7 @@ mod tests {
         fs::remove_file(&place).unwrap();
         keeper.keep_again();
         assert_eq!(keeper.error(), None);
-        assert!(LastGood::new(PLACE, file, &place).read().is_some());
+        assert!(LastGood::new(NAMED, file, &place).read().is_some());
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         let (file, other) = (dir.path().join("a.toml"), dir.path().join("b.toml"));
         let text = |rest: &str| format!("[agent]\nstate_dir = {:?}\n{rest}\n", dir.path());
         let load = |file: &Path| {
-            StartConfig::load(PLACE, file, |path, text| {
+            StartConfig::load(NAMED, file, |path, text| {
                 if config::is_readable(text) && text.contains("good") {
                     return Ok((text.to_owned(), None));
                 }
@@ -333,7 +333,7 @@ mod tests {
         fs::write(&file, text("good = 1")).unwrap();
         let loaded = load(&file).unwrap();
         assert_eq!(loaded.refusal(), None);
-        let copy = LastGood::new(PLACE, &file, dir.path());
+        let copy = LastGood::new(NAMED, &file, dir.path());
         copy.save(&loaded.text.unwrap()).unwrap();
         for broken in ["[broken", "good =", "bad = 1"] {
             fs::write(&file, text(broken)).unwrap();

@@ -20,7 +20,7 @@ use causeway_service::config::{
     plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
 use causeway_service::last_good::{
-    CopyPlace, LastGood, STATE_DIR, StartConfig, or_without_api_files,
+    CopyName, LastGood, STATE_DIR, StartConfig, or_without_api_files,
 };
 
 pub use self::clients::{ClientsConfig, Threshold};
@@ -42,7 +42,7 @@ const VIPS_MISSING: &str = "what a tunnel holds is let in for VIPs alone: name t
 const BALANCERS_MISSING: &str = "tunnels are opened from balancers alone: name the addresses or networks that theirs come from, `encap.source` and the interface's own there, for example balancers = [\"10.0.0.254\"]";
 
 /// Where the copy of an agent's file is.
-const COPY: CopyPlace = CopyPlace {
+const COPY: CopyName = CopyName {
     name: "agent-last-good.toml",
     key: &["agent", "state_dir"],
 };

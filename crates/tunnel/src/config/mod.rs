@@ -17,7 +17,7 @@ use causeway_service::config::{
     plural, prefix_length, read, text, time_within, units,
 };
 use causeway_service::last_good::{
-    CopyPlace, LastGood, STATE_DIR, StartConfig, or_without_api_files,
+    CopyName, LastGood, STATE_DIR, StartConfig, or_without_api_files,
 };
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
@@ -31,7 +31,7 @@ const THREADS_MAX: usize = 64;
 const VNIC_QUEUE: usize = 1024;
 
 /// Where the copy of a tunnel's file is.
-const COPY: CopyPlace = CopyPlace {
+const COPY: CopyName = CopyName {
     name: "tunnel-last-good.toml",
     key: &["tunnel", "state_dir"],
 };
