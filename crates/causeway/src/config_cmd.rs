@@ -658,7 +658,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, socket_group, http, api, engine, path",
+                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, state_dir, socket, socket_group, http, api, engine, path",
                 "tunnel.toml:5: `hold` is called `reorder_timeout` now",
                 "tunnel.toml:6: `delta` is called `switch_gain` now",
                 "tunnel.toml:7: `give_up` is called `frame_lifetime` now",
