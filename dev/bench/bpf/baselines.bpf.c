@@ -30,6 +30,14 @@ struct {
 	__type(value, u32);
 } baseline_flows SEC(".maps");
 
+/* The same where the one that was silent longest is evicted: how balancers with a table keep new flows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, BASELINE_FLOWS);
+	__type(key, struct flow_key4);
+	__type(value, u32);
+} baseline_lru SEC(".maps");
+
 /* Beamer (Olteanu et al., NSDI 2018): who has a bucket now, and who had it before. */
 struct baseline_bucket {
 	u32 now;
@@ -58,16 +66,17 @@ static __always_inline MUST_USE bool read_tuple(struct xdp_md *ctx, struct packe
 }
 
 /* To the route's real, and into the same counters as the balancer's. */
-static __always_inline int finish(struct xdp_md *ctx, const struct packet *pkt, struct route *route)
+static __always_inline int
+finish(struct xdp_md *ctx, const struct packet *pkt, struct route *route, const enum verdict counted)
 {
 	struct real *real = find_real(route->real_id);
 	struct ctl *control = get_ctl();
 	enum verdict verdict = V_NO_REAL;
 
-	route->verdict = V_ESTABLISHED;
+	route->verdict = counted;
 	if (real && control)
 		verdict = forward(ctx, pkt, IPV4, control, real, route, route->token, 0);
-	if (verdict == V_ESTABLISHED)
+	if (verdict == counted)
 		count_route(route, pkt->frame_len);
 	return leave(verdict, pkt->frame_len);
 }
@@ -86,7 +95,7 @@ int baseline_hash(struct xdp_md *ctx)
 	if (!vip || !pick_real(&pkt, IPV4, vip, false, 0, &route.real_id))
 		return leave(V_NO_REAL, pkt.frame_len);
 	route.vip_id = vip->id;
-	return finish(ctx, &pkt, &route);
+	return finish(ctx, &pkt, &route, V_ESTABLISHED);
 }
 
 SEC("xdp")
@@ -102,10 +111,10 @@ int baseline_table(struct xdp_md *ctx)
 	if (!real || !*real)
 		return leave(V_NO_REAL, pkt.frame_len);
 	route.real_id = *real - 1;
-	return finish(ctx, &pkt, &route);
+	return finish(ctx, &pkt, &route, V_ESTABLISHED);
 }
 
-/* Puts the packet's connection into the table. */
+/* Puts the packet's connection into the tables. */
 SEC("xdp")
 int baseline_table_fill(struct xdp_md *ctx)
 {
@@ -115,7 +124,31 @@ int baseline_table_fill(struct xdp_md *ctx)
 	if (!read_tuple(ctx, &pkt))
 		return XDP_ABORTED;
 	real = 1 + bpf_ntohs(pkt.key4.sport_be) % 100;
-	return bpf_map_update_elem(&baseline_flows, &pkt.key4, &real, BPF_ANY) ? XDP_ABORTED : XDP_TX;
+	if (bpf_map_update_elem(&baseline_flows, &pkt.key4, &real, BPF_ANY) ||
+	    bpf_map_update_elem(&baseline_lru, &pkt.key4, &real, BPF_ANY))
+		return XDP_ABORTED;
+	return XDP_TX;
+}
+
+/* A connection that the table does not know gets a real of the ring, and is put into it. */
+SEC("xdp")
+int baseline_table_syn(struct xdp_md *ctx)
+{
+	struct packet pkt = {};
+	struct route route = {};
+	struct vip *vip;
+	u32 real;
+
+	if (!read_tuple(ctx, &pkt) || bpf_map_lookup_elem(&baseline_lru, &pkt.key4))
+		return XDP_ABORTED;
+	vip = find_vip(&pkt, IPV4);
+	if (!vip || !pick_real(&pkt, IPV4, vip, false, 0, &route.real_id))
+		return leave(V_NO_REAL, pkt.frame_len);
+	route.vip_id = vip->id;
+	real = 1 + route.real_id;
+	if (bpf_map_update_elem(&baseline_lru, &pkt.key4, &real, BPF_ANY))
+		return XDP_ABORTED;
+	return finish(ctx, &pkt, &route, V_OPENED);
 }
 
 /* The packet names the server that its bucket had before: 16 bits of the outer source. */
@@ -139,7 +172,7 @@ int baseline_daisy_chain(struct xdp_md *ctx)
 	route.vip_id = vip->id;
 	route.real_id = bucket->now;
 	route.token = ROUTE_HAS_TOKEN | bucket->before;
-	return finish(ctx, &pkt, &route);
+	return finish(ctx, &pkt, &route, V_ESTABLISHED);
 }
 
 char LICENSE[] SEC("license") = "GPL";

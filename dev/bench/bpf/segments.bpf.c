@@ -16,6 +16,7 @@
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunused-function"
 #include "../../../bpf/server/timestamp_cache.h"
+#include "../../../bpf/shared/syn_abi.h"
 #pragma clang diagnostic pop
 
 #define BENCH_VIP_BE bpf_htonl(0xc000020a) /* 192.0.2.10 */
@@ -25,6 +26,10 @@
 #define BENCH_BITS 16
 #define BENCH_FIRST_O 5000000 /* the kernel's timestamp when clocks begin */
 #define BENCH_ISN 7000        /* the server's */
+
+/* As the accounting has them by default. */
+#define FLOOR_HALF_OPEN 65536
+#define FLOOR_CONNECTIONS 131072
 
 enum segment_kind {
 	SEGMENT_OUT = 0,     /* the server's data, a millisecond later in each pass */
@@ -175,6 +180,55 @@ int bench_lend(struct __sk_buff *skb)
 	line->lease_t = cookie_clock_lease(&own->clock);
 	copy_anchors(line, &own->clock);
 	segments.position++;
+	return TC_ACT_UNSPEC;
+}
+
+/*
+ * The least that the accounting of SYNs does with a handshake, if attempts and connections have
+ * tables of their own, in which who was silent longest is evicted: one lookup for each segment, and
+ * the insertions and the deletion. No service, slot of time or counter.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FLOOR_HALF_OPEN);
+	__type(key, struct flow_key6);
+	__type(value, struct syn_entry);
+} floor_half_open SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FLOOR_CONNECTIONS);
+	__type(key, struct flow_key6);
+	__type(value, struct syn_entry);
+} floor_connections SEC(".maps");
+
+SEC("tc")
+int floor_clients(struct __sk_buff *skb)
+{
+	struct segment_frame *from = (void *)(long)skb->data;
+	struct syn_entry fresh = {}, *entry;
+	struct flow_key6 key = {};
+	bool leaves;
+
+	if ((void *)(from + 1) > (void *)(long)skb->data_end)
+		return TC_ACT_SHOT;
+	leaves = from->tcp.syn && from->tcp.ack;
+	key.saddr_be[3] = leaves ? from->ip.daddr : from->ip.saddr;
+	key.daddr_be[3] = leaves ? from->ip.saddr : from->ip.daddr;
+	key.sport_be = leaves ? from->tcp.dest : from->tcp.source;
+	key.dport_be = leaves ? from->tcp.source : from->tcp.dest;
+	entry = bpf_map_lookup_elem(&floor_half_open, &key);
+	if (!entry) {
+		fresh.seq = from->tcp.seq;
+		bpf_map_update_elem(&floor_half_open, &key, &fresh, BPF_ANY);
+		return TC_ACT_UNSPEC;
+	}
+	entry->seq = from->tcp.seq;
+	if (leaves)
+		return TC_ACT_UNSPEC;
+	fresh = *entry;
+	bpf_map_update_elem(&floor_connections, &key, &fresh, BPF_ANY);
+	bpf_map_delete_elem(&floor_half_open, &key);
 	return TC_ACT_UNSPEC;
 }
 

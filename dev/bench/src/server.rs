@@ -151,6 +151,11 @@ impl<'o> Segments<'o> {
         Ok(Self { skel })
     }
 
+    /// The least that the accounting of SYNs does.
+    fn clients_floor(&self) -> i32 {
+        self.skel.progs.floor_clients.as_fd().as_raw_fd()
+    }
+
     fn nothing(&self) -> i32 {
         self.skel.progs.bench_pass.as_fd().as_raw_fd()
     }
@@ -394,17 +399,20 @@ fn opening(plan: &ServerPlan) -> Result<Vec<ServerRow>, BenchError> {
         syn.progs.causeway_syn_in.as_fd().as_raw_fd(),
         syn.progs.causeway_syn_out.as_fd().as_raw_fd(),
     );
+    let (floor, nothing) = (segments.clients_floor(), segments.nothing());
     let cases = [
         ("clients_syn", Kind::Syn, comes),
         ("clients_syn_ack", Kind::SynAck, goes),
         ("clients_ack", Kind::Ack, comes),
+        ("floor_clients_syn", Kind::Syn, floor),
+        ("floor_clients_syn_ack", Kind::SynAck, floor),
+        ("floor_clients_ack", Kind::Ack, floor),
     ];
-    let nothing = segments.nothing();
     // So few that the tables have room for all: nothing has to make way.
     let count = plan
         .batch
         .min(syn.maps.syn_connections.max_entries() / 2 / plan.rounds);
-    let mut times = [const { Vec::new() }; 3].map(|_: Vec<f64>| Times::default());
+    let mut times = cases.map(|_| Times::default());
     for _ in 0..plan.rounds {
         let first = segments.opened().map_or(0, |opened| *opened);
         for (times, (_, kind, program)) in times.iter_mut().zip(cases) {
@@ -421,6 +429,8 @@ fn opening(plan: &ServerPlan) -> Result<Vec<ServerRow>, BenchError> {
     }
     let established = syn.maps.syn_connections.keys().count() as u64;
     check("clients_ack", 0, established, plan.rounds * count)?;
+    let kept = segments.skel.maps.floor_connections.keys().count() as u64;
+    check("floor_clients_ack", 0, kept, plan.rounds * count)?;
     let rows = cases.into_iter().zip(times);
     Ok(rows
         .map(|((name, ..), times)| times.row(name, 0, 1))

@@ -15,7 +15,15 @@ fn every_segment_goes_the_way_of_its_case() {
             expected.extend(["cookie_out", "cookie_in"].map(|case| (case, connections, cpus)));
         }
     }
-    expected.extend(["clients_syn", "clients_syn_ack", "clients_ack"].map(|case| (case, 0, 1)));
+    let handshake = [
+        "clients_syn",
+        "clients_syn_ack",
+        "clients_ack",
+        "floor_clients_syn",
+        "floor_clients_syn_ack",
+        "floor_clients_ack",
+    ];
+    expected.extend(handshake.map(|case| (case, 0, 1)));
     let got: Vec<_> = rows
         .iter()
         .map(|row| (row.case, row.connections, row.cpus))

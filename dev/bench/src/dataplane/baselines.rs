@@ -82,6 +82,10 @@ impl<'o> Baselines<'o> {
         self.skel.progs.baseline_table.as_fd().as_raw_fd()
     }
 
+    pub(super) fn table_syn(&self) -> i32 {
+        self.skel.progs.baseline_table_syn.as_fd().as_raw_fd()
+    }
+
     pub(super) fn table_fill(&self) -> i32 {
         self.skel.progs.baseline_table_fill.as_fd().as_raw_fd()
     }

@@ -260,9 +260,10 @@ impl<'a> Case<'a> {
         shot: Shot,
         program: i32,
         baselines: &'a Baselines<'a>,
+        verdict: Verdict,
     ) -> Self {
         Self {
-            verdict: Some((baselines, Verdict::Established)),
+            verdict: Some((baselines, verdict)),
             ..Self::new(name, shot, program)
         }
     }
@@ -402,7 +403,7 @@ pub(crate) fn alone<T: Send>(
 
 /// All cases at one number of flows.
 fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
-    let mut storage: [MaybeUninit<OpenObject>; 22] = [const { MaybeUninit::uninit() }; 22];
+    let mut storage: [MaybeUninit<OpenObject>; 23] = [const { MaybeUninit::uninit() }; 23];
     let [
         instrument,
         measured,
@@ -413,6 +414,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         slot,
         cookie,
         cookie_measured,
+        cookie_syn_measured,
         gue,
         cid,
         baselines,
@@ -436,6 +438,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let slot = Balancer::unmeasured(slot, &slot_measured)?;
     let cookie = Balancer::with_cookies(cookie, false, 0)?;
     let cookie_measured = Balancer::with_cookies(cookie_measured, true, 0)?;
+    let cookie_syn_measured = Balancer::with_cookies(cookie_syn_measured, true, 0)?;
     let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
     let cid = Balancer::with_cids(cid)?;
     let baselines = Baselines::load(baselines, &cookie)?;
@@ -461,6 +464,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         (syn.program(), Shot::Tcp),
         (udp.program(), Shot::Udp),
         (cookie_measured.program(), Shot::Cookie),
+        (cookie_syn_measured.program(), Shot::Cookie),
         (cid.program(), Shot::Cid),
         (sampled.program(), Shot::Tcp),
         (syn_sampled.program(), Shot::Tcp),
@@ -523,6 +527,13 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         .measuring(1 << rate),
         Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
         Case::of(
+            "tcp_cookie_syn_measured",
+            Shot::CookieSyn,
+            &cookie_syn_measured,
+            Verdict::Opened,
+        )
+        .measuring(1),
+        Case::of(
             "tcp_cookie_syn_sampled",
             Shot::CookieSyn,
             &cookie_sampled,
@@ -565,9 +576,28 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
             &cid_unmeasured,
             established,
         ),
-        Case::baseline("hash", Shot::Tcp, baselines.hash(), &baselines),
-        Case::baseline("hash_table", Shot::Tcp, baselines.table(), &baselines),
-        Case::baseline("daisy", Shot::Tcp, baselines.daisy(), &baselines),
+        Case::baseline("hash", Shot::Tcp, baselines.hash(), &baselines, established),
+        Case::baseline(
+            "hash_table",
+            Shot::Tcp,
+            baselines.table(),
+            &baselines,
+            established,
+        ),
+        Case::baseline(
+            "hash_table_syn",
+            Shot::Syn,
+            baselines.table_syn(),
+            &baselines,
+            Verdict::Opened,
+        ),
+        Case::baseline(
+            "daisy",
+            Shot::Tcp,
+            baselines.daisy(),
+            &baselines,
+            established,
+        ),
     ]);
     cases.extend(floors.cases());
     measure(&mut cases, &mut instrument, plan, flows)

@@ -70,6 +70,8 @@ pub struct DegradeConfig {
     pub path_ms: u64,
     /// What the latency-aware run goes by, as the VIP's `latency`; empty: its default.
     pub latency: String,
+    /// Which connections are measured, as the VIP's `sampling`; empty: its default.
+    pub sampling: String,
 }
 
 impl Default for DegradeConfig {
@@ -94,6 +96,7 @@ impl Default for DegradeConfig {
             timestamps: ClientTimestamps::On,
             path_ms: 0,
             latency: String::new(),
+            sampling: String::new(),
         }
     }
 }
@@ -235,6 +238,9 @@ fn run_once(
     let by_agents = !config.latency.is_empty() && scheduler == "latency";
     if by_agents {
         vip.keys.push(format!("latency = \"{}\"", config.latency));
+    }
+    if !config.sampling.is_empty() {
+        vip.keys.push(format!("sampling = \"{}\"", config.sampling));
     }
     let start = |node: &Node| {
         let mut head = Vec::new();
@@ -476,6 +482,11 @@ pub const DEGRADE: Scenario = Scenario {
             "",
             "what the controller goes by: server, response, agent, client; empty: the default",
         ),
+        param(
+            "sampling",
+            "",
+            "of how many connections one is measured, as 1/8; empty: what the controller chooses",
+        ),
     ],
     run: run_scenario,
     table: |_| None,
@@ -505,6 +516,7 @@ fn run_scenario(context: &Context) -> Result<Value> {
         timestamps: context.param("timestamps")?,
         path_ms: context.param("path_ms")?,
         latency: context.param("latency")?,
+        sampling: context.param("sampling")?,
     };
     let outcome = run(context.sandbox, &context.binary, &config, &|live| {
         context.say(format!(
