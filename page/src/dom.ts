@@ -31,20 +31,40 @@ export function morph(old: Element, wanted: Element): void {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   if (wanted.hasAttribute("data-keep")) return;
-  const after = [...wanted.childNodes];
-  for (const [index, node] of after.entries()) {
-    const before = old.childNodes[index];
+  let at = old.firstChild;
+  for (const node of [...wanted.childNodes]) {
+    const before = counterpart(at, node);
     if (!before) {
-      old.append(node);
-    } else if (before.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) {
-      if (before.textContent !== node.textContent) before.textContent = node.textContent;
-    } else if (before instanceof Element && node instanceof Element && alike(before, node)) {
-      morph(before, node);
-    } else {
-      old.replaceChild(node, before);
+      old.insertBefore(node, at);
+      continue;
     }
+    while (at !== before) at = without(at!);
+    at = before.nextSibling;
+    if (before instanceof Element) morph(before, node as Element);
+    else if (before.textContent !== node.textContent) before.textContent = node.textContent;
   }
-  while (old.childNodes.length > after.length) old.lastChild?.remove();
+  while (at) at = without(at);
+}
+
+/**
+ * What becomes `node`, of the children from `at` on. One with a key is looked for behind
+ * others, so that a section that comes or goes above it leaves it alone: a click that had
+ * begun in an element that is replaced is lost.
+ */
+function counterpart(at: ChildNode | null, node: Node): ChildNode | null {
+  if (!(node instanceof Element)) return at?.nodeType === node.nodeType ? at : null;
+  for (let of = at; of; of = of.nextSibling) {
+    if (of instanceof Element && alike(of, node)) return of;
+    if (!node.hasAttribute("data-key")) return null;
+  }
+  return null;
+}
+
+/** Removes it; what stood behind it is left. */
+function without(node: ChildNode): ChildNode | null {
+  const next = node.nextSibling;
+  node.remove();
+  return next;
 }
 
 function alike(a: Element, b: Element): boolean {

@@ -370,6 +370,13 @@ async function checkConnections() {
   }
 }
 
+/** Sections before the daemon goes: a note above them comes and goes, and they are the same. */
+let kept;
+
+async function checkKept() {
+  assert.deepEqual(await kept.evaluate((sections) => sections.filter((of) => !of.isConnected).map((of) => of.dataset.key)), []);
+}
+
 /** A move that was not today has its date. */
 async function checkDates() {
   const then = answers.get("/v1/stats").at.realtime_ns - 86_400e9;
@@ -513,12 +520,17 @@ const STATES = {
   /** Before the daemon goes. */
   async leaves() {
     gone = true;
+    kept = await page.evaluateHandle(() => [...document.querySelectorAll("main [data-key]")]);
+    await page.locator('[data-act="connections"]').focus();
     return {};
   },
   async lost() {
     await page.locator(".link.bad").waitFor({ timeout: 60_000 });
     assert((await page.locator(".link").innerText()).includes("disconnected since"));
     assert.equal(await page.locator("header [role=status]").innerText(), "disconnected");
+    await page.locator(".lost-note").waitFor();
+    await checkKept();
+    assert(await page.locator('[data-act="connections"]').evaluate((button) => button === document.activeElement), "the note takes the focus away");
     const known = await rows("reals");
     assert.equal(known.length, 4, "what was known stays");
     await picture("lost");
@@ -537,6 +549,8 @@ const STATES = {
   },
   async back() {
     await page.locator(".link.good").waitFor({ timeout: 60_000 });
+    await page.locator(".lost-note").waitFor({ state: "detached" });
+    await checkKept();
     gone = false;
     await checkRates();
     await checkReals();
