@@ -167,6 +167,12 @@ static __always_inline void floor_measure(u32 place)
 	state->last_ns = now_ns;
 }
 
+/* A connection's slot: its tuple's hash says which part of the table, 15 bits of its echo where in it. */
+static __always_inline u32 floor_slot_index(const struct floor_packet *packet)
+{
+	return (floor_index(packet) & ~0x7fffu) | (bpf_ntohl(packet->echo) & 0x7fff);
+}
+
 /* The real of the flow's line in this place, which is aged. */
 static __always_inline u32 floor_flow(const struct floor_packet *packet, u32 place)
 {
@@ -253,7 +259,6 @@ int floor_table_measured(struct xdp_md *ctx)
 	return floor_send(ctx, &packet, floor_flow(&packet, place));
 }
 
-/* A connection's slot, whose number the packet carries. */
 SEC("xdp")
 int floor_slot(struct xdp_md *ctx)
 {
@@ -261,7 +266,7 @@ int floor_slot(struct xdp_md *ctx)
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	return floor_send(ctx, &packet, floor_flow(&packet, packet.echo % FLOOR_FLOWS));
+	return floor_send(ctx, &packet, floor_flow(&packet, floor_slot_index(&packet)));
 }
 
 SEC("xdp")
@@ -272,7 +277,7 @@ int floor_slot_measured(struct xdp_md *ctx)
 
 	if (!floor_read(ctx, &packet))
 		return XDP_ABORTED;
-	place = packet.echo % FLOOR_FLOWS;
+	place = floor_slot_index(&packet);
 	floor_measure(place);
 	return floor_send(ctx, &packet, floor_flow(&packet, place));
 }
