@@ -23,7 +23,7 @@ use causeway_dataplane::{
 };
 use causeway_service::config;
 use causeway_service::http::{blocking, described, description, problem, with_description};
-use causeway_service::last_good::{CopyKeeper, StartConfig};
+use causeway_service::last_good::{CopyKeeper, StartConfig, StartsByCopy as _};
 use causeway_service::log_fault;
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::Doors;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, bail};
 use causeway_dataplane::Decapsulator;
 use causeway_service::http::reading_only;
-use causeway_service::last_good::{Attempt, StartConfig, serve_or_by_copy};
+use causeway_service::last_good::{Attempt, StartConfig, StartsByCopy as _};
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use causeway_service::tokens::Rules;
 use tracing::info;
@@ -41,11 +41,7 @@ pub fn unload(file: &Path, config: &AgentConfig) -> anyhow::Result<()> {
 
 /// Serves until SIGTERM or SIGINT; the data plane works on without the process.
 pub fn run(process: Process, file: PathBuf, start: StartConfig<AgentConfig>) -> anyhow::Result<()> {
-    let copy = |error| AgentConfig::instead(&file, error);
-    let copy = start.text.is_ok().then_some(copy);
-    serve_or_by_copy(process, start, copy, |process, start| {
-        attempt(process, &file, start)
-    })
+    AgentConfig::serve(process, &file, start, attempt)
 }
 
 fn attempt(
@@ -53,8 +49,6 @@ fn attempt(
     file: &Path,
     start: StartConfig<AgentConfig>,
 ) -> anyhow::Result<Attempt> {
-    start.log_refusal(file);
-    start.log_api_errors();
     let config = start.config.clone();
     let listeners = Listeners::bind(
         (&config.socket, config.socket_group.as_ref()),

@@ -12,6 +12,7 @@ use causeway_agent::{AgentConfig, join, run, unload};
 use causeway_api::agent::{AgentStats, HistoryRow};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, units};
+use causeway_service::last_good::StartsByCopy as _;
 use causeway_service::log;
 use causeway_service::process::Process;
 use hyper::Uri;

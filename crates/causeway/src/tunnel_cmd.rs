@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_report::table::{OutputFormat, TextTable};
+use causeway_service::last_good::StartsByCopy as _;
 use causeway_service::log;
 use causeway_service::process::Process;
 use causeway_tunnel::{TunnelConfig, run};

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::error;
 
-use super::api::no_api_files;
+use super::api::{RawApi, no_api_files};
 use super::config::{self, ConfigErrors};
 use super::keep_file;
 use super::log_fault;
@@ -248,6 +248,55 @@ impl<C> StartConfig<C> {
             error!("{}", no_api_files(errors));
         }
     }
+}
+
+/// The configuration of a daemon that starts with the copy of its file where that was broken.
+pub trait StartsByCopy: Sized {
+    /// What the copies are called.
+    const COPY: CopyName;
+
+    /// The directory that its copy is in.
+    fn state_dir(&self) -> &Path;
+
+    /// Validates the text of a file, as `of_api` changes its table `api`; `path` only names it in
+    /// messages.
+    fn parse_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors>;
+
+    /// The copy of its file.
+    fn copy_of(&self, file: &Path) -> LastGood {
+        LastGood::new(Self::COPY, file, self.state_dir())
+    }
+
+    /// Reads and validates a file to start with, or the copy of how it was last in force. What is
+    /// wrong with files of the table `api` alone keeps other hosts out until a reload.
+    fn load_to_start(file: &Path) -> Result<StartConfig<Self>, ConfigErrors> {
+        StartConfig::load(Self::COPY, file, read_to_start)
+    }
+
+    /// Serves by what was loaded, or by the copy of a file that cannot be put in force.
+    fn serve(
+        process: Process,
+        file: &Path,
+        start: StartConfig<Self>,
+        mut attempt: impl FnMut(Process, &Path, StartConfig<Self>) -> anyhow::Result<Attempt>,
+    ) -> anyhow::Result<()> {
+        let copy = |error| StartConfig::instead(Self::COPY, file, error, read_to_start);
+        let copy = start.text.is_ok().then_some(copy);
+        serve_or_by_copy(process, start, copy, |process, start| {
+            start.log_refusal(file);
+            start.log_api_errors();
+            attempt(process, file, start)
+        })
+    }
+}
+
+fn read_to_start<C: StartsByCopy>(
+    path: &Path,
+    text: &str,
+) -> Result<(C, Option<ConfigErrors>), ConfigErrors> {
+    or_without_api_files(C::parse_with(path, text, |_| ()), || {
+        C::parse_with(path, text, RawApi::excuse_files)
+    })
 }
 
 /// How an attempt to serve ended.

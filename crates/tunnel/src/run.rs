@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use causeway_service::http::reading_only;
-use causeway_service::last_good::{Attempt, StartConfig, serve_or_by_copy};
+use causeway_service::last_good::{Attempt, StartConfig, StartsByCopy as _};
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use causeway_service::tokens::Rules;
 use tracing::info;
@@ -19,11 +19,7 @@ pub fn run(
     file: PathBuf,
     start: StartConfig<TunnelConfig>,
 ) -> anyhow::Result<()> {
-    let copy = |error| TunnelConfig::instead(&file, error);
-    let copy = start.text.is_ok().then_some(copy);
-    serve_or_by_copy(process, start, copy, |process, start| {
-        attempt(process, &file, start)
-    })
+    TunnelConfig::serve(process, &file, start, attempt)
 }
 
 fn attempt(
@@ -31,8 +27,6 @@ fn attempt(
     file: &Path,
     start: StartConfig<TunnelConfig>,
 ) -> anyhow::Result<Attempt> {
-    start.log_refusal(file);
-    start.log_api_errors();
     let config = &start.config;
     let listeners = Listeners::bind(
         (&config.socket, config.socket_group.as_ref()),

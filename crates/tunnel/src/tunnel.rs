@@ -21,7 +21,7 @@ use causeway_netio::monotonic_ns;
 use causeway_netio::tunnel::{Device, DeviceOptions, Waiter};
 use causeway_service::config;
 use causeway_service::http::{blocking, described, description, problem, with_description};
-use causeway_service::last_good::{CopyKeeper, StartConfig};
+use causeway_service::last_good::{CopyKeeper, StartConfig, StartsByCopy as _};
 use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::Doors;
 use causeway_service::random;

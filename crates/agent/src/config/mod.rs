@@ -19,9 +19,7 @@ use causeway_service::config::{
     self, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, SocketGroup, Spanned, cookie_kind,
     plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
-use causeway_service::last_good::{
-    CopyName, LastGood, STATE_DIR, StartConfig, or_without_api_files,
-};
+use causeway_service::last_good::{CopyName, STATE_DIR, StartsByCopy};
 
 pub use self::clients::{ClientsConfig, Threshold};
 pub use self::quic::QuicIdsConfig;
@@ -40,12 +38,6 @@ const VIPS_MAX: usize = 1024;
 const BALANCERS_MAX: usize = 1000;
 const VIPS_MISSING: &str = "what a tunnel holds is let in for VIPs alone: name those that this server serves, for example vips = [\"192.0.2.1\"]";
 const BALANCERS_MISSING: &str = "tunnels are opened from balancers alone: name the addresses or networks that theirs come from, `encap.source` and the interface's own there, for example balancers = [\"10.0.0.254\"]";
-
-/// Where the copy of an agent's file is.
-const COPY: CopyName = CopyName {
-    name: "agent-last-good.toml",
-    key: &["agent", "state_dir"],
-};
 
 /// Keys that had other names.
 const RENAMED: &Renamed = &[
@@ -127,44 +119,9 @@ impl AgentConfig {
         Self::parse(path, &read(path)?)
     }
 
-    /// Reads and validates a file to start with, or the copy of how it was last in force. What is
-    /// wrong with files of `[agent.api]` alone keeps other hosts out until a reload: a server needs
-    /// its agent.
-    pub fn load_to_start(path: &Path) -> Result<StartConfig<Self>, ConfigErrors> {
-        StartConfig::load(COPY, path, Self::read_to_start)
-    }
-
-    /// The copy of a file that cannot be put in force for `error`.
-    pub(crate) fn instead(path: &Path, error: String) -> Option<StartConfig<Self>> {
-        StartConfig::instead(COPY, path, error, Self::read_to_start)
-    }
-
-    fn read_to_start(
-        path: &Path,
-        text: &str,
-    ) -> Result<(Self, Option<ConfigErrors>), ConfigErrors> {
-        or_without_api_files(Self::parse(path, text), || {
-            Self::parse_with(path, text, RawApi::excuse_files)
-        })
-    }
-
-    /// The copy of its file.
-    pub(crate) fn copy_of(&self, file: &Path) -> LastGood {
-        LastGood::new(COPY, file, &self.state_dir)
-    }
-
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         Self::parse_with(path, text, |_| ())
-    }
-
-    fn parse_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors> {
-        let kind = ("agent", "an agent's");
-        config::parse_table(path, text, kind, RENAMED, |file: RawAgentFile, faults| {
-            let mut raw = file.agent?;
-            raw.api.as_mut().into_iter().for_each(of_api);
-            config(&raw, faults)
-        })
     }
 
     /// The text of a file by the names that its keys have now.
@@ -282,6 +239,26 @@ impl AgentConfig {
             plural(self.vips.len(), "VIP"),
             self.interface
         )
+    }
+}
+
+impl StartsByCopy for AgentConfig {
+    const COPY: CopyName = CopyName {
+        name: "agent-last-good.toml",
+        key: &["agent", "state_dir"],
+    };
+
+    fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    fn parse_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors> {
+        let kind = ("agent", "an agent's");
+        config::parse_table(path, text, kind, RENAMED, |file: RawAgentFile, faults| {
+            let mut raw = file.agent?;
+            raw.api.as_mut().into_iter().for_each(of_api);
+            config(&raw, faults)
+        })
     }
 }
 

@@ -16,9 +16,7 @@ use causeway_service::config::{
     self, ConfigErrors, CountValue, Faults, SocketGroup, Spanned, Time, Words, number_within,
     plural, prefix_length, read, text, time_within, units,
 };
-use causeway_service::last_good::{
-    CopyName, LastGood, STATE_DIR, StartConfig, or_without_api_files,
-};
+use causeway_service::last_good::{CopyName, STATE_DIR, StartsByCopy};
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
 pub use self::words::{PollMode, TunnelSchedule};
@@ -29,12 +27,6 @@ const HTTP_PORT: u16 = 9473;
 const THREADS_MAX: usize = 64;
 /// Frames that the ring in front of the guest takes.
 const VNIC_QUEUE: usize = 1024;
-
-/// Where the copy of a tunnel's file is.
-const COPY: CopyName = CopyName {
-    name: "tunnel-last-good.toml",
-    key: &["tunnel", "state_dir"],
-};
 
 /// Keys that a file of an earlier version may have.
 const RENAMED: &config::Renamed = &[
@@ -117,44 +109,9 @@ impl TunnelConfig {
         Self::parse(path, &read(path)?)
     }
 
-    /// Reads and validates a file to start with, or the copy of how it was last in force. What is
-    /// wrong with files of `[tunnel.api]` alone keeps other hosts out until a reload: packets need
-    /// the tunnel.
-    pub fn load_to_start(path: &Path) -> Result<StartConfig<Self>, ConfigErrors> {
-        StartConfig::load(COPY, path, Self::read_to_start)
-    }
-
-    /// The copy of a file that cannot be put in force for `error`.
-    pub(crate) fn instead(path: &Path, error: String) -> Option<StartConfig<Self>> {
-        StartConfig::instead(COPY, path, error, Self::read_to_start)
-    }
-
-    fn read_to_start(
-        path: &Path,
-        text: &str,
-    ) -> Result<(Self, Option<ConfigErrors>), ConfigErrors> {
-        or_without_api_files(Self::parse(path, text), || {
-            Self::parse_with(path, text, RawApi::excuse_files)
-        })
-    }
-
-    /// The copy of its file.
-    pub(crate) fn copy_of(&self, file: &Path) -> LastGood {
-        LastGood::new(COPY, file, &self.state_dir)
-    }
-
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         Self::parse_with(path, text, |_| ())
-    }
-
-    fn parse_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors> {
-        let kind = ("tunnel", "a tunnel's");
-        config::parse_table(path, text, kind, RENAMED, |file: RawFile, faults| {
-            let mut raw = file.tunnel?;
-            raw.api.as_mut().into_iter().for_each(of_api);
-            config(&raw, faults)
-        })
     }
 
     /// The first key that differs from `running` and cannot change while the tunnel
@@ -198,6 +155,26 @@ impl TunnelConfig {
             plural(self.paths.len(), "path"),
             plural(self.threads, "thread"),
         )
+    }
+}
+
+impl StartsByCopy for TunnelConfig {
+    const COPY: CopyName = CopyName {
+        name: "tunnel-last-good.toml",
+        key: &["tunnel", "state_dir"],
+    };
+
+    fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    fn parse_with(path: &Path, text: &str, of_api: fn(&mut RawApi)) -> Result<Self, ConfigErrors> {
+        let kind = ("tunnel", "a tunnel's");
+        config::parse_table(path, text, kind, RENAMED, |file: RawFile, faults| {
+            let mut raw = file.tunnel?;
+            raw.api.as_mut().into_iter().for_each(of_api);
+            config(&raw, faults)
+        })
     }
 }
 
