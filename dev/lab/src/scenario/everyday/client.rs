@@ -567,9 +567,9 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
             "pgbench-5ms-P4",
             Service::Postgres,
             "printf '%s\\n' '\\startpipeline' 'select pg_sleep(0.005);' 'select pg_sleep(0.005);' \
-             'select pg_sleep(0.005);' 'select pg_sleep(0.005);' '\\endpipeline' > LOG.sql; \
-             pgbench -n -M extended -f LOG.sql -T SECONDS -l --log-prefix=LOG. -h HOST -U postgres \
-             'dbname=postgres sslmode=disable' && cat LOG.[0-9]* > LOG",
+             'select pg_sleep(0.005);' 'select pg_sleep(0.005);' '\\endpipeline' | \
+             pgbench -n -M extended -f - -T SECONDS -l --log-prefix=LOG. -h HOST -U postgres \
+             'dbname=postgres sslmode=disable' && cat LOG.* > LOG",
             Pgbench,
             &[PGBENCH],
         )
