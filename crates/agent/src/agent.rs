@@ -301,7 +301,7 @@ impl Agent {
             apply(decapsulator, &config, rest)?;
         }
         self.settle(&mut running, rest);
-        if config.vips != running.config.vips {
+        if config.tunnelled_vips() != running.config.tunnelled_vips() {
             warn_of_missing_vips(&config);
         }
         (running.book, running.config) = (book, config);
@@ -581,7 +581,7 @@ pub(crate) fn warn_of_balancers_keys(config: &AgentConfig) {
 /// A packet to an address that the kernel does not hold is dropped without a word
 /// once it is decapsulated: the fault that everybody meets once.
 pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
-    for vip in missing_vips(&config.vips) {
+    for vip in missing_vips(config) {
         let length = if vip.is_ipv4() { 32 } else { 128 };
         warn!(
             "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
@@ -589,13 +589,14 @@ pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
     }
 }
 
-/// VIPs that are no addresses of this server.
-fn missing_vips(vips: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+/// VIPs that are no addresses of this server, those with cookies too.
+fn missing_vips(config: &AgentConfig) -> Vec<IpAddr> {
     let is_missing = |vip: &IpAddr| {
         let bound = UdpSocket::bind((*vip, 0));
         bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
     };
-    vips.iter().copied().filter(is_missing).collect()
+    let vips = config.tunnelled_vips().into_iter();
+    vips.filter(is_missing).collect()
 }
 
 /// Without timestamps there is nothing to carry a cookie.
@@ -651,8 +652,8 @@ async fn status(State(agent): Api) -> Answer<Json<AgentStatus>> {
     let status = agent.own_status();
     // A socket for each VIP, of which there may be thousands.
     let vips_missing = blocking(move || {
-        let vips = lock(&agent.running).config.vips.clone();
-        missing_vips(&vips)
+        let config = lock(&agent.running).config.clone();
+        missing_vips(&config)
     });
     let vips_missing = vips_missing.await?;
     Ok(Json(AgentStatus {
@@ -773,6 +774,26 @@ mod tests {
         assert!(path.exists());
         let follows = agent.follows(server()).expect("the book");
         assert_eq!(follows.position.revision, 5);
+    }
+
+    #[test]
+    fn a_vip_with_a_cookie_that_this_server_does_not_hold_is_missing() {
+        let mut file = file();
+        let here = IpAddr::from([127, 0, 0, 1]);
+        file.vips = [here].into();
+        assert_eq!(missing_vips(&file), Vec::<IpAddr>::new());
+        let (_, layout) = orders(1, 2, &[2]).services[&(IpAddr::from([192, 0, 2, 1]), 80, 6)];
+        let layout = layout.expect("a cookie");
+        let cookies = file.cookies.as_mut().expect("cookies");
+        for address in [here, IpAddr::from([192, 0, 2, 7])] {
+            let vip = Vip {
+                address,
+                port: 80,
+                protocol: Protocol::Tcp,
+            };
+            cookies.vips.insert(vip, (5, layout));
+        }
+        assert_eq!(missing_vips(&file), [IpAddr::from([192, 0, 2, 7])]);
     }
 
     /// A pipe without a writer stands for the disk.
