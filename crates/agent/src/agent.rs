@@ -279,15 +279,21 @@ impl Agent {
         server: IpAddr,
         orders: AgentOrders,
     ) -> anyhow::Result<bool> {
-        let (mut book, dir) = {
+        let (mut book, file) = {
             let running = lock(&self.running);
-            (running.book.clone(), running.file.state_dir.clone())
+            (running.book.clone(), running.file.clone())
         };
         if !book.handle_orders(server, orders) {
             return Ok(false);
         }
-        book.save(&dir)
-            .with_context(|| format!("cannot write {}", crate::book::kept_in(&dir).display()))?;
+        // The next agent would not start with a book that has no room.
+        if let Some(decapsulator) = &self.decapsulator {
+            check_capacity(decapsulator, &book.over(&file))
+                .context("this server has no room for the fleet's book")?;
+        }
+        let dir = &file.state_dir;
+        book.save(dir)
+            .with_context(|| format!("cannot write {}", crate::book::kept_in(dir).display()))?;
         self.follow(book)?;
         self.give_quic_ids();
         Ok(true)
@@ -301,7 +307,7 @@ impl Agent {
             apply(decapsulator, &config, rest)?;
         }
         self.settle(&mut running, rest);
-        if config.vips != running.config.vips {
+        if config.tunnelled_vips() != running.config.tunnelled_vips() {
             warn_of_missing_vips(&config);
         }
         (running.book, running.config) = (book, config);
@@ -545,6 +551,7 @@ fn apply(
     config: &AgentConfig,
     rest: Rest,
 ) -> causeway_dataplane::Result<()> {
+    check_capacity(decapsulator, config)?;
     let (sources, ends, vips) = (
         config.tunnel_sources(),
         &config.addresses,
@@ -554,7 +561,6 @@ fn apply(
     let keys = cookies.map(|of| &of.keys.cookies);
     let without = BTreeMap::new();
     let cookie_vips = cookies.map_or(&without, |of| &of.vips);
-    decapsulator.check_capacity(sources.len(), vips.union(ends).count(), cookie_vips.len())?;
     if rest == Rest::Kept {
         return decapsulator.add(&sources, ends, &vips, keys, cookie_vips);
     }
@@ -562,6 +568,19 @@ fn apply(
     decapsulator.set_addresses(ends, &vips)?;
     decapsulator.set_cookie_keys(keys)?;
     decapsulator.set_cookie_vips(cookie_vips)
+}
+
+fn check_capacity(
+    decapsulator: &Decapsulator,
+    config: &AgentConfig,
+) -> causeway_dataplane::Result<()> {
+    let addresses = config.tunnelled_vips();
+    let cookies = config.cookies.as_ref();
+    decapsulator.check_capacity(
+        config.tunnel_sources().len(),
+        addresses.union(&config.addresses).count(),
+        cookies.map_or(0, |of| of.vips.len()),
+    )
 }
 
 /// What the locks guard is whole after every statement.
@@ -581,7 +600,7 @@ pub(crate) fn warn_of_balancers_keys(config: &AgentConfig) {
 /// A packet to an address that the kernel does not hold is dropped without a word
 /// once it is decapsulated: the fault that everybody meets once.
 pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
-    for vip in missing_vips(&config.vips) {
+    for vip in missing_vips(config) {
         let length = if vip.is_ipv4() { 32 } else { 128 };
         warn!(
             "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
@@ -589,13 +608,14 @@ pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
     }
 }
 
-/// VIPs that are no addresses of this server.
-fn missing_vips(vips: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+/// VIPs that are no addresses of this server, those with cookies too.
+fn missing_vips(config: &AgentConfig) -> Vec<IpAddr> {
     let is_missing = |vip: &IpAddr| {
         let bound = UdpSocket::bind((*vip, 0));
         bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
     };
-    vips.iter().copied().filter(is_missing).collect()
+    let vips = config.tunnelled_vips().into_iter();
+    vips.filter(is_missing).collect()
 }
 
 /// Without timestamps there is nothing to carry a cookie.
@@ -651,8 +671,8 @@ async fn status(State(agent): Api) -> Answer<Json<AgentStatus>> {
     let status = agent.own_status();
     // A socket for each VIP, of which there may be thousands.
     let vips_missing = blocking(move || {
-        let vips = lock(&agent.running).config.vips.clone();
-        missing_vips(&vips)
+        let config = lock(&agent.running).config.clone();
+        missing_vips(&config)
     });
     let vips_missing = vips_missing.await?;
     Ok(Json(AgentStatus {
@@ -713,11 +733,13 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use causeway_dataplane::XdpMode;
     use causeway_service::process::Listeners;
     use serde_json::json;
 
     use super::*;
     use crate::book::tests::{file, orders, server};
+    use crate::sandbox::{Sandbox, ip};
 
     /// One without a data plane.
     fn agent(dir: &Path, file: AgentConfig) -> Agent {
@@ -773,6 +795,66 @@ mod tests {
         assert!(path.exists());
         let follows = agent.follows(server()).expect("the book");
         assert_eq!(follows.position.revision, 5);
+    }
+
+    /// Needs root.
+    #[test]
+    fn a_book_that_has_no_room_on_this_server_is_not_kept() {
+        Sandbox::run(|sandbox| {
+            ip("link add lb0 type veth peer name peer0");
+            ip("link set lb0 up");
+            let (dir, mut file) = (tempfile::tempdir().expect("a directory"), file());
+            file.state_dir = dir.path().to_owned();
+            file.quic.file = dir.path().join("quic-ids.json");
+            let options = DecapsulatorOptions {
+                interface: "lb0".to_owned(),
+                pin_dir: sandbox.pin_dir("server"),
+                xdp_mode: XdpMode::Native,
+                gue_port: file.gue_port,
+                cookies: None,
+                token_sources: (None, None),
+                inner_mtu: None,
+            };
+            let (decapsulator, _) = Decapsulator::start(&options).expect("a decapsulator");
+            let agent = Agent {
+                decapsulator: Some(decapsulator),
+                ..agent(dir.path(), file)
+            };
+            let fits = agent.handle_orders(server(), orders(4, 2, &[2]));
+            assert!(fits.expect("room"));
+            let kept = FollowedBook::load(dir.path()).expect("the book");
+            let mut too_many = orders(5, 2, &[2]);
+            let vip = IpAddr::from([192, 0, 2, 1]);
+            let id = too_many.services[&(vip, 80, 6)];
+            too_many.services = (1..=1025).map(|port| ((vip, port, 6), id)).collect();
+            too_many.cids.clear();
+            let error = agent.handle_orders(server(), too_many);
+            let error = format!("{:#}", error.expect_err("no room"));
+            assert!(error.contains("the number of VIPs with cookies"), "{error}");
+            assert_eq!(FollowedBook::load(dir.path()), Ok(kept));
+            let follows = agent.follows(server()).expect("the book");
+            assert_eq!(follows.position.revision, 4);
+        });
+    }
+
+    #[test]
+    fn a_vip_with_a_cookie_that_this_server_does_not_hold_is_missing() {
+        let mut file = file();
+        let here = IpAddr::from([127, 0, 0, 1]);
+        file.vips = [here].into();
+        assert_eq!(missing_vips(&file), Vec::<IpAddr>::new());
+        let (_, layout) = orders(1, 2, &[2]).services[&(IpAddr::from([192, 0, 2, 1]), 80, 6)];
+        let layout = layout.expect("a cookie");
+        let cookies = file.cookies.as_mut().expect("cookies");
+        for address in [here, IpAddr::from([192, 0, 2, 7])] {
+            let vip = Vip {
+                address,
+                port: 80,
+                protocol: Protocol::Tcp,
+            };
+            cookies.vips.insert(vip, (5, layout));
+        }
+        assert_eq!(missing_vips(&file), [IpAddr::from([192, 0, 2, 7])]);
     }
 
     /// A pipe without a writer stands for the disk.

@@ -15,6 +15,9 @@ mod join;
 mod metrics;
 mod report;
 mod run;
+#[cfg(test)]
+#[path = "../../dataplane/tests/sandbox/mod.rs"]
+mod sandbox;
 
 pub use agent::{Agent, openapi};
 pub use config::AgentConfig;

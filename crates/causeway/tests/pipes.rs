@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -71,4 +73,43 @@ fn a_signal_is_the_end_of_a_capture_from_a_pipe() {
         assert!(packets.parse::<u32>().is_ok_and(|n| n > 800), "{closing}");
         assert!(told.lines().count() > 5, "{told}");
     }
+}
+
+/// `tcpdump -w - | causeway shadow -r -`.
+#[test]
+fn a_signal_brings_the_report_of_what_came_from_a_pipe() {
+    let capture = File::open("../../testdata/measure/w1.pcap.zst").expect("a capture");
+    let capture = zstd::decode_all(capture).expect("it is whole");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+        .args(["shadow", "-r", "-", "-o", "json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("causeway runs");
+    let mut pipe = child.stdin.take().expect("its input");
+    pipe.write_all(&capture).expect("it reads");
+    let status = format!("/proc/{}/status", child.id());
+    let catches = || {
+        let status = std::fs::read_to_string(&status).expect("it runs");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.expect("signals").trim(), 16).expect("a mask");
+        caught & (1 << (Signal::SIGINT as i32 - 1)) != 0
+    };
+    let began = Instant::now();
+    while !catches() {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it catches no signal"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    let id = Pid::from_raw(child.id() as i32);
+    kill(id, Signal::SIGINT).expect("the signal is sent");
+    let output = child.wait_with_output().expect("it ends");
+    drop(pipe);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.starts_with('{'), "{told}");
 }

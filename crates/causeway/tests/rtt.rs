@@ -507,6 +507,25 @@ fn what_was_measured_outlives_a_connection_that_breaks() {
     assert!(error.starts_with("a stream ended early ("), "{error}");
 }
 
+/// The exit code says that something is missing, and the table is there.
+#[test]
+fn what_was_measured_outlives_a_file_that_takes_nothing() {
+    let server = Server::start("127.0.0.1", &[]);
+    for option in ["--hdr-log", "--html"] {
+        let output = server.client(&["-l", "1", "-w", "5m", "-m", "rr", option, "/dev/full"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{option}: {error}");
+        assert!(error.contains("cannot write /dev/full: "), "{error}");
+        let table = String::from_utf8_lossy(&output.stdout);
+        assert!(table.contains("rr      client"), "{option}: {table}");
+    }
+    // Where it is known before, nothing is measured for nothing.
+    let began = Instant::now();
+    let output = server.client(&["-l", "20", "-m", "rr", "--html", "/nonexistent/page"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
 /// Translators of addresses forget connections that say nothing.
 #[test]
 fn a_silent_connection_is_kept_alive_by_the_server() {

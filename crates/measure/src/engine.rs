@@ -331,7 +331,8 @@ fn reduce(packet: &CapturedPacket<'_>, headers: Headers) -> Result<Observation, 
     Observation::of_frame(link, packet.data, packet.wire_len, time_ns, headers)
 }
 
-fn read_some(bytes: &mut impl Read, space: &mut [u8]) -> io::Result<usize> {
+/// Reads what there is; a signal is no error.
+pub(crate) fn read_some(bytes: &mut impl Read, space: &mut [u8]) -> io::Result<usize> {
     loop {
         match bytes.read(space) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

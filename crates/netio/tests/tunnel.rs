@@ -254,6 +254,24 @@ fn devices_have_queues_and_say_what_is_wrong() {
 }
 
 #[test]
+fn a_device_whose_name_is_as_long_as_may_be_has_all_its_addresses() {
+    Sandbox::run(|_| {
+        let options = DeviceOptions {
+            persist: true,
+            ..device("cw0123456789abc", 1)
+        };
+        // The second time it has them.
+        for _ in 0..2 {
+            drop(Device::open(&options).expect("a TUN device"));
+            let shown = sandbox::run("ip", "addr show dev cw0123456789abc");
+            for expected in ["inet 10.5.0.1/24", "inet 10.6.0.1/16"] {
+                assert!(shown.contains(expected), "{expected} is missing in {shown}");
+            }
+        }
+    });
+}
+
+#[test]
 fn many_datagrams_go_and_come_in_one_call() {
     Sandbox::run(|_| {
         let (a, b) = (

@@ -2,6 +2,7 @@
 //! A client's run: opens the session and its streams, lets every method measure
 //! at once, asks the server what it has seen, and prints.
 
+use std::fs::OpenOptions;
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use causeway_core::rtt::{Limit, RttLatencies, RttMethod};
 use causeway_dataplane::interface_of;
 use causeway_netio::rtt::{Pinger, clock, connect, set_timeouts};
 use causeway_service::stop;
+use hdrhistogram::Histogram;
 
 use super::args::{ClientArgs, TransportArg};
 use super::echoes::{self, Echoes};
@@ -36,7 +38,13 @@ const POINTS: usize = 2048;
 pub(crate) fn run(args: &ClientArgs) -> Result<ExitCode> {
     args.check()?;
     stop::catch_signals().context("cannot catch signals")?;
-    let outcome = measure(args)?;
+    if let Some(path) = &args.html {
+        // Before anything is measured that it could not take. What a former run has there stays
+        // until there is another page.
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        opened.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut outcome = measure(args)?;
     if let Some(knocks) = outcome.knocks
         && knocks.opened == 0
         && knocks.refused > 0
@@ -47,9 +55,11 @@ pub(crate) fn run(args: &ClientArgs) -> Result<ExitCode> {
             outcome.conditions.port
         );
     }
-    if let Some(path) = &args.html {
-        std::fs::write(path, page::render(&outcome))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(path) = &args.html
+        && let Err(error) = std::fs::write(path, page::render(&outcome))
+    {
+        let lost = format!("cannot write {}: {error}", path.display());
+        outcome.lose(lost);
     }
     for trouble in &outcome.troubles {
         eprintln!("{trouble}");
@@ -58,7 +68,7 @@ pub(crate) fn run(args: &ClientArgs) -> Result<ExitCode> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
         result => result.context("standard output")?,
     }
-    Ok(match outcome.is_empty() {
+    Ok(match outcome.is_empty() || outcome.is_incomplete {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     })
@@ -107,6 +117,7 @@ pub fn measure(args: &ClientArgs) -> Result<RttResult> {
         args,
         records,
         log,
+        unwritten: None,
         points: Vec::new(),
         live: args.is_live(io::stderr().is_terminal()),
     }
@@ -122,6 +133,8 @@ struct Running<'a> {
     args: &'a ClientArgs,
     records: Arc<Records>,
     log: Option<HdrLog>,
+    /// Why the log has ended before the run.
+    unwritten: Option<anyhow::Error>,
     points: Vec<Point>,
     /// Each interval is printed on the standard error as it ends.
     live: bool,
@@ -161,15 +174,22 @@ impl Running<'_> {
                 pings.as_ref().is_some_and(|p| !p.is_finished())
                     || knocks.as_ref().is_some_and(|k| !k.is_finished())
             }
-        })?;
+        });
         let ended = running.map(streams::Running::join).transpose()?;
         let now_ns = clock::now_ns();
         let elapsed_ns = now_ns - start_ns;
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         let echoes: Option<Echoes> = pings.map(join).transpose()?;
         let knocks: Option<Knocks> = knocks.map(join).transpose()?;
-        let lost = observing.map(Observing::end).transpose()?;
-        self.interval(elapsed_ns, now_ns - from_ns)?;
+        let mut failures = Vec::new();
+        let lost = observing.map(Observing::end).transpose();
+        let lost = lost.unwrap_or_else(|error| {
+            failures.push(format!(
+                "the interface was not watched to the end: {error:#}"
+            ));
+            None
+        });
+        self.interval(elapsed_ns, now_ns - from_ns);
         let mut troubles: Vec<String> = ended.iter().filter_map(Ended::trouble).collect();
         // What was measured here does not need it.
         let report = control.map(report).transpose().unwrap_or_else(|error| {
@@ -178,8 +198,9 @@ impl Running<'_> {
             ));
             None
         });
-        self.server_log(report.as_ref(), elapsed_ns)?;
-        Ok(RttResult {
+        self.server_log(report.as_ref(), elapsed_ns);
+        failures.extend(self.unwritten.take().map(|error| format!("{error:#}")));
+        let mut outcome = RttResult {
             conditions,
             elapsed_ns: ended.as_ref().map_or(elapsed_ns, |e| e.elapsed_ns),
             methods: self.totals(),
@@ -189,12 +210,15 @@ impl Running<'_> {
             lost,
             server: report,
             troubles,
+            is_incomplete: false,
             points: self.points,
-        })
+        };
+        failures.into_iter().for_each(|lost| outcome.lose(lost));
+        Ok(outcome)
     }
 
     /// Ends intervals until nothing runs any more; when the last one began.
-    fn follow(&mut self, start_ns: u64, runs: impl Fn() -> bool) -> Result<u64> {
+    fn follow(&mut self, start_ns: u64, runs: impl Fn() -> bool) -> u64 {
         let interval_ns = self.args.interval().as_nanos() as u64;
         let mut from_ns = start_ns;
         while runs() {
@@ -205,19 +229,17 @@ impl Running<'_> {
                 clock::sleep_until(end_ns.min(now + 20_000_000));
                 continue;
             }
-            self.interval(now - start_ns, now - from_ns)?;
+            self.interval(now - start_ns, now - from_ns);
             from_ns = now;
         }
-        Ok(from_ns)
+        from_ns
     }
 
     /// Ends an interval at `at_ns` after the start.
-    fn interval(&mut self, at_ns: u64, length_ns: u64) -> Result<()> {
+    fn interval(&mut self, at_ns: u64, length_ns: u64) {
         let ended = self.records.end_interval();
-        if let Some(log) = &mut self.log {
-            for (method, latencies) in &ended {
-                log.write(method.as_str(), latencies.histogram(), at_ns, length_ns)?;
-            }
+        for (method, latencies) in &ended {
+            self.log(method.as_str(), latencies.histogram(), at_ns, length_ns);
         }
         let at_s = at_ns as f64 / 1e9;
         if self.live {
@@ -238,7 +260,14 @@ impl Running<'_> {
             self.points.extend(ended.iter().filter_map(point));
             self.thin();
         }
-        Ok(())
+    }
+
+    /// Writes into the log, if there is one. A log that fails ends, and the run goes on.
+    fn log(&mut self, tag: &str, histogram: &Histogram<u64>, end_ns: u64, length_ns: u64) {
+        let Some(log) = &mut self.log else { return };
+        if let Err(error) = log.write(tag, histogram, end_ns, length_ns) {
+            (self.log, self.unwritten) = (None, Some(error));
+        }
     }
 
     /// Keeps the curves' points bounded, however long a run.
@@ -253,17 +282,13 @@ impl Running<'_> {
     }
 
     /// What the server has measured goes into the log as one interval.
-    fn server_log(&mut self, report: Option<&ServerReport>, elapsed_ns: u64) -> Result<()> {
-        let (Some(log), Some(report)) = (&mut self.log, report) else {
-            return Ok(());
-        };
-        for (word, text) in &report.histograms {
+    fn server_log(&mut self, report: Option<&ServerReport>, elapsed_ns: u64) {
+        for (word, text) in report.iter().flat_map(|report| &report.histograms) {
             if let Some(histogram) = protocol::decode(text) {
                 let tag = format!("server-{}", word.0);
-                log.write(&tag, &histogram, elapsed_ns, elapsed_ns)?;
+                self.log(&tag, &histogram, elapsed_ns, elapsed_ns);
             }
         }
-        Ok(())
     }
 
     fn totals(&self) -> Vec<(RttMethod, RttLatencies)> {

@@ -67,21 +67,21 @@ pub struct Echoes {
 #[derive(Debug)]
 struct Holes {
     /// Number and time of the last request that was answered.
-    last: (u16, u64),
+    last: (u64, u64),
     longest: EchoHole,
 }
 
 impl Holes {
-    fn answered(&mut self, sequence: u16, sent_ns: u64) {
-        let lost = sequence.wrapping_sub(self.last.0).wrapping_sub(1);
+    fn answered(&mut self, number: u64, sent_ns: u64) {
         // A reply that a later one has overtaken ends no hole.
         if sent_ns < self.last.1 {
             return;
         }
-        let (_, last_ns) = std::mem::replace(&mut self.last, (sequence, sent_ns));
-        if u64::from(lost) > self.longest.lost {
+        let (last, last_ns) = std::mem::replace(&mut self.last, (number, sent_ns));
+        let lost = number.saturating_sub(last).saturating_sub(1);
+        if lost > self.longest.lost {
             self.longest = EchoHole {
-                lost: lost.into(),
+                lost,
                 ns: sent_ns - last_ns,
             };
         }
@@ -97,7 +97,7 @@ pub(crate) fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHa
             records,
             open: VecDeque::new(),
             echoes: Echoes::default(),
-            sequence: 0,
+            number: 0,
             holes: Holes {
                 last: (0, plan.start_ns),
                 longest: EchoHole::default(),
@@ -109,8 +109,7 @@ pub(crate) fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHa
             tracing::warn!("ping ends: {error}");
         }
         // Up to the request that comes no more: the wait for the last replies is none.
-        let next = sender.sequence.wrapping_add(1);
-        sender.holes.answered(next, end_ns);
+        sender.holes.answered(sender.number + 1, end_ns);
         sender.echoes.hole = sender.holes.longest;
         sender.echoes.elapsed_ns = clock::now_ns() - plan.start_ns;
         sender.echoes
@@ -120,11 +119,17 @@ pub(crate) fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHa
 struct Sender {
     pinger: Pinger,
     records: Arc<Records>,
-    /// Sequence number and time of requests without a reply, oldest first.
-    open: VecDeque<(u16, u64)>,
+    /// Number and time of requests without a reply, oldest first.
+    open: VecDeque<(u64, u64)>,
     echoes: Echoes,
-    sequence: u16,
+    /// Of the last request.
+    number: u64,
     holes: Holes,
+}
+
+/// What an echo has of its number: it comes again every 65,536 requests, of which fewer are open.
+fn sequence(number: u64) -> u16 {
+    (number & 0xffff) as u16
 }
 
 impl Sender {
@@ -145,14 +150,14 @@ impl Sender {
     }
 
     fn send(&mut self) {
-        self.sequence = self.sequence.wrapping_add(1);
-        match self.pinger.send(self.sequence) {
+        self.number += 1;
+        match self.pinger.send(sequence(self.number)) {
             Ok(sent_ns) => {
                 self.echoes.transmitted += 1;
                 if self.open.len() == OPEN {
                     self.open.pop_front();
                 }
-                self.open.push_back((self.sequence, sent_ns));
+                self.open.push_back((self.number, sent_ns));
             }
             Err(error) => {
                 self.echoes.unsent += 1;
@@ -174,18 +179,19 @@ impl Sender {
     }
 
     fn receive(&mut self, until_ns: u64) -> io::Result<()> {
-        let Some((sequence, received_ns)) = self.pinger.receive(until_ns)? else {
+        let Some((replied, received_ns)) = self.pinger.receive(until_ns)? else {
             return Ok(());
         };
-        let found = self.open.iter().position(|(s, _)| *s == sequence);
+        let mut open = self.open.iter();
+        let found = open.position(|(number, _)| sequence(*number) == replied);
         // A duplicate, or a reply to a request long given up.
-        let Some((_, sent_ns)) = found.and_then(|i| self.open.remove(i)) else {
+        let Some((number, sent_ns)) = found.and_then(|i| self.open.remove(i)) else {
             return Ok(());
         };
         let rtt_ns = received_ns - sent_ns;
         if rtt_ns <= LATE_NS {
             self.echoes.received += 1;
-            self.holes.answered(sequence, sent_ns);
+            self.holes.answered(number, sent_ns);
             self.records.record(RttMethod::Ping, rtt_ns, 1);
         }
         Ok(())
@@ -215,12 +221,27 @@ mod tests {
             last: (0, 1_000),
             longest: EchoHole::default(),
         };
-        for (sequence, sent_ns) in [(1, 1_000), (2, 1_100), (6, 1_500), (4, 1_300), (7, 1_600)] {
-            holes.answered(sequence, sent_ns);
+        for (number, sent_ns) in [(1, 1_000), (2, 1_100), (6, 1_500), (4, 1_300), (7, 1_600)] {
+            holes.answered(number, sent_ns);
         }
         assert_eq!(holes.longest, EchoHole { lost: 3, ns: 400 });
         holes.last = (65_534, 9_000);
-        holes.answered(3, 9_500);
+        holes.answered(65_539, 9_500);
         assert_eq!(holes.longest, EchoHole { lost: 4, ns: 500 });
+        assert_eq!([65_534, 65_536, 65_539].map(sequence), [65_534, 0, 3]);
+    }
+
+    #[test]
+    fn a_hole_may_be_longer_than_there_are_sequence_numbers() {
+        let mut holes = Holes {
+            last: (10, 1_000),
+            longest: EchoHole::default(),
+        };
+        holes.answered(70_011, 9_000);
+        let expected = EchoHole {
+            lost: 70_000,
+            ns: 8_000,
+        };
+        assert_eq!(holes.longest, expected);
     }
 }

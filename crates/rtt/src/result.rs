@@ -157,10 +157,18 @@ pub struct RttResult {
     pub server: Option<ServerReport>,
     /// What failed and left the rest, each in a sentence.
     pub troubles: Vec<String>,
+    /// Something that was asked for could not be written or watched: one of the troubles.
+    pub is_incomplete: bool,
     pub points: Vec<Point>,
 }
 
 impl RttResult {
+    /// Something that was asked for is lost, which costs nothing of the rest.
+    pub(crate) fn lose(&mut self, trouble: String) {
+        self.troubles.push(trouble);
+        self.is_incomplete = true;
+    }
+
     /// Whether no method has a single value.
     pub fn is_empty(&self) -> bool {
         self.methods.iter().all(|(_, l)| l.count() == 0)

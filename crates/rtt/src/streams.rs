@@ -6,13 +6,13 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use causeway_core::rtt::{Pace, RttMethod};
-use causeway_netio::rtt::{Channel, Exchange, TcpInfo, clock, connect, read_exactly, set_timeouts};
+use causeway_netio::rtt::{Channel, Exchange, TcpInfo, clock, connect, set_timeouts};
 
 use super::args::{ClientArgs, TransportArg};
 use super::own::Own;
-use super::protocol::{TcpFigures, Welcome};
+use super::protocol::{self, REQUEST_LINE_MAX, TcpFigures, Welcome};
 use super::records::Records;
 use super::session::TCP_EVERY_NS;
 use super::wait;
@@ -196,13 +196,26 @@ fn tcp(args: &ClientArgs, server: SocketAddr, token: &str) -> Result<Channel> {
         })?;
     set_timeouts(&stream, Some(args.timeout))?;
     stream.write_all(format!("rr {token}\n").as_bytes())?;
-    let mut answer = [0; 3];
-    read_exactly(&mut stream, &mut answer).context("the server did not accept a stream")?;
-    anyhow::ensure!(answer == *b"ok\n", "the server refused a stream");
+    accepted(&mut stream)?;
     Ok(Channel::Tcp {
         stream,
         split: args.split,
     })
+}
+
+/// Reads the server's answer to a stream's first line, of which a refusal has the reason.
+fn accepted(from: &mut impl io::Read) -> Result<()> {
+    const SILENT: &str = "the server did not accept a stream";
+    let answer = protocol::read_line(from, REQUEST_LINE_MAX).context(SILENT)?;
+    let answer = answer.context(SILENT)?;
+    if answer == "ok" {
+        return Ok(());
+    }
+    let refusal: Option<Welcome> = serde_json::from_str(&answer).ok();
+    match refusal.and_then(|refusal| refusal.error) {
+        Some(reason) => bail!("the server refused a stream: {reason}"),
+        None => bail!("the server refused a stream"),
+    }
 }
 
 fn congestion(stream: &TcpStream) -> Option<String> {
@@ -366,4 +379,25 @@ fn is_late(kind: io::ErrorKind) -> bool {
 fn is_timeout(error: &anyhow::Error) -> bool {
     let of_socket = error.downcast_ref::<io::Error>();
     of_socket.is_some_and(|e| is_late(e.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_stream_says_why() {
+        let said = |mut answer: &[u8]| accepted(&mut answer).map_err(|e| format!("{e:#}"));
+        assert_eq!(said(b"ok\nr"), Ok(()));
+        assert_eq!(
+            said(b"{\"error\":\"no such session\"}\n"),
+            Err("the server refused a stream: no such session".to_owned())
+        );
+        assert_eq!(
+            said(b"no\n"),
+            Err("the server refused a stream".to_owned())
+        );
+        let silent = said(b"").expect_err("no answer");
+        assert!(silent.starts_with("the server did not accept"), "{silent}");
+    }
 }

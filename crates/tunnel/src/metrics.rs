@@ -4,7 +4,7 @@
 use std::fmt;
 
 use causeway_api::tunnel::{PathView, TunnelStatus, TunnelTotals};
-use causeway_service::metrics::{MetricsPage, config_in_force, counters, gauge, gauges};
+use causeway_service::metrics::{MetricsPage, build_info, config_in_force, counters, gauge, gauges};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -221,9 +221,7 @@ impl Collector for Page {
         self.lost(&mut encoder)?;
         let is_in_force = status.last_reload_error.is_none();
         config_in_force(&mut encoder, is_in_force, status.state_error.is_none())?;
-        let version = [("version", status.version.as_str())];
-        let help = "Version of the tunnel";
-        gauges(&mut encoder, "build_info", help, None, [(version, 1.0)])
+        build_info(&mut encoder)
     }
 }
 

@@ -293,10 +293,8 @@ impl Shard {
                 };
                 turn.send_errors += sent.refused as u64;
                 if sent.too_large
-                    && let Ok(payload) = path.payload_max()
+                    && let Ok(mtu) = path.route().mtu()
                 {
-                    let overhead = if path.remote().is_ipv4() { 28 } else { 48 };
-                    let mtu = u16::try_from(payload + overhead).unwrap_or(u16::MAX);
                     // The engine may know of a narrower place farther away.
                     let known = self.engine.path_metrics(PathId(*id));
                     let mtu = known.map_or(mtu, |known| known.mtu.min(mtu));

@@ -3,7 +3,7 @@
 //! slow receiver does not delay the measurement; the queue is bounded.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -125,11 +125,7 @@ fn post(address: &str, body: &str) -> Result<()> {
         Some((_, port)) if port.parse::<u16>().is_ok() => host.to_owned(),
         _ => format!("{host}:80"),
     };
-    let to = with_port
-        .to_socket_addrs()?
-        .next()
-        .context("no address of that name")?;
-    let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+    let mut stream = connect(with_port.to_socket_addrs()?)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     write!(
@@ -143,6 +139,25 @@ fn post(address: &str, body: &str) -> Result<()> {
         [b'H', b'T', b'T', b'P', b'/', _, _, _, _, b'2', _, _] => Ok(()),
         _ => bail!("answered {}", String::from_utf8_lossy(&status)),
     }
+}
+
+/// Connects to the first address of a name that answers; all of them share the time, so that one that
+/// is silent leaves some to those behind it.
+fn connect(addresses: impl Iterator<Item = SocketAddr>) -> Result<TcpStream> {
+    let mut addresses = addresses.collect::<Vec<_>>().into_iter();
+    let deadline = Instant::now() + TIMEOUT;
+    let mut last = None;
+    while let Some(to) = addresses.next() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waiting = (addresses.len() as u32).saturating_add(1);
+        // A time of nothing is refused, and not waited for.
+        let share = (left / waiting).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&to, share) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.context("no address of that name")?.into())
 }
 
 /// Runs a program with a body on its standard input, and waits for it.
@@ -223,6 +238,19 @@ mod tests {
         }
         let told = std::fs::read_to_string(&file).unwrap();
         assert_eq!(serde_json::from_str::<Event>(&told).unwrap(), event());
+    }
+
+    #[test]
+    fn a_webhook_by_name_is_reached_by_any_of_its_addresses() {
+        let port = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (closed, open) = (port(), port());
+        let [former, there] = [&closed, &open].map(|of| of.local_addr().unwrap());
+        drop(closed);
+        let stream = connect([former, there].into_iter()).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), there);
+        assert!(connect([former].into_iter()).is_err());
+        let nobody = connect(std::iter::empty()).unwrap_err();
+        assert_eq!(nobody.to_string(), "no address of that name");
     }
 
     #[test]

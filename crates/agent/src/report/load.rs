@@ -2,13 +2,13 @@
 //! How busy this server is.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::IpAddr;
 use std::time::Instant;
+use std::{fs, io};
 
 use causeway_core::agent_report::{Boot, ServerLoad};
 use causeway_netio::{boot_id, in_flight};
-use tracing::warn;
+use causeway_service::log_fault;
 
 /// Connections are counted for at most this part of the time: a server with very many is
 /// asked more seldom, and reports what was found then.
@@ -23,7 +23,8 @@ pub(super) struct LoadReader {
     in_flight: u32,
     /// When connections may be counted again.
     count_at: Option<Instant>,
-    is_warned: bool,
+    /// Why the last count failed.
+    fault: Option<String>,
 }
 
 impl LoadReader {
@@ -47,15 +48,18 @@ impl LoadReader {
         if self.count_at.is_some_and(|at| at > began) {
             return;
         }
-        match in_flight(vips) {
-            Ok(count) => self.in_flight = count,
-            Err(error) if !self.is_warned => {
-                self.is_warned = true;
-                warn!("connections that wait cannot be counted, and are reported as none: {error}");
-            }
-            Err(_) => {}
-        }
+        self.counted(in_flight(vips));
         self.count_at = Some(began + began.elapsed() * COUNTING_PART);
+    }
+
+    fn counted(&mut self, outcome: io::Result<u32>) {
+        self.in_flight = *outcome.as_ref().unwrap_or(&0);
+        log_fault!(
+            self.fault,
+            outcome.err().map(|error| error.to_string()),
+            "connections that wait cannot be counted, and are reported as none: {}",
+            "connections that wait are counted again"
+        );
     }
 }
 
@@ -136,6 +140,20 @@ mod tests {
             assert!(began.elapsed().as_secs() < 10, "no tick");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
+    }
+
+    #[test]
+    fn a_count_that_fails_is_none_and_the_next_one_counts_again() {
+        let mut reader = LoadReader::default();
+        reader.counted(Ok(7));
+        assert_eq!((reader.in_flight, &reader.fault), (7, &None));
+        for _ in 0..2 {
+            reader.counted(Err(io::ErrorKind::PermissionDenied.into()));
+            assert_eq!(reader.in_flight, 0);
+            assert!(reader.fault.is_some());
+        }
+        reader.counted(Ok(3));
+        assert_eq!((reader.in_flight, &reader.fault), (3, &None));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! `causeway shadow -r`: captures of balancers that are not there, with servers whose queues
 //! are known.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -371,4 +371,21 @@ fn what_cannot_be_known_is_not_told_and_the_reason_is() {
         "{}",
         stderr(&output)
     );
+}
+
+#[test]
+fn what_could_be_read_of_a_damaged_file_is_reported() {
+    let whole = std::fs::read(proxied(12).path()).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::GzEncoder::new(&whole[..], flate2::Compression::fast())
+        .read_to_end(&mut bytes)
+        .unwrap();
+    bytes.truncate(bytes.len() - 20);
+    let mut cut = NamedTempFile::new().unwrap();
+    cut.write_all(&bytes).unwrap();
+    let output = shadow(&cut, &["-o", "json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(!stderr(&output).is_empty());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["balancer"]["kind"], "proxy");
 }

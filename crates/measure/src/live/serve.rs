@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `--serve`: metrics for Prometheus over plain HTTP, for this machine alone.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,6 +11,7 @@ use axum::Router;
 use axum::http::HeaderMap;
 use axum::routing::get;
 use causeway_service::metrics::MetricsPage;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 /// A thread that answers with the page last published. It ends with this value.
@@ -36,9 +38,7 @@ impl Server {
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .with_context(|| format!("cannot serve metrics on {address}"))?;
         let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build()?;
+        let runtime = runtime()?;
         let page = Arc::new(Mutex::new(Arc::new(MetricsPage::of([]))));
         let router = router(Arc::clone(&page));
         let (stop, stopped) = oneshot::channel();
@@ -84,10 +84,26 @@ impl Drop for Server {
     }
 }
 
+/// With a clock: axum sleeps where no descriptor is left for a connection.
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
 fn router(page: Arc<Mutex<Arc<MetricsPage>>>) -> Router {
     let metrics = move |headers: HeaderMap| {
         let page = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
         async move { page.answer(&headers) }
     };
     Router::new().route("/metrics", get(metrics))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    #[test]
+    fn a_server_may_wait_for_descriptors() {
+        let runtime = super::runtime().expect("a runtime");
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    }
 }

@@ -17,7 +17,7 @@ mod report;
 use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
 use std::hash::BuildHasher;
-use std::io::{Read, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,7 @@ use causeway_service::config::units;
 use causeway_service::stop;
 
 use super::args::Filter;
+use super::engine::read_some;
 use super::input::Input;
 use recording::{Recorder, Recording};
 use report::Report;
@@ -158,9 +159,13 @@ impl ShadowArgs {
     fn read(&self, path: &Path) -> anyhow::Result<ExitCode> {
         let name = path.display().to_string();
         let mut input = Input::open(path, true)?;
+        // What ends `tcpdump -w - | causeway shadow -r -`; a file ends by itself.
+        if input.len.is_none() {
+            stop::catch_signals().context("cannot catch signals")?;
+        }
         let mut tap = self.tap();
         let mut reader = Reader::new();
-        let damage = loop {
+        let damage: Option<anyhow::Error> = loop {
             let mut visit = |packet: &CapturedPacket<'_>| {
                 if let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link) {
                     tap.frame(link, packet.data, packet.wire_len, time_ns);
@@ -168,22 +173,24 @@ impl ShadowArgs {
                 ControlFlow::<Infallible>::Continue(())
             };
             match reader.each(&mut visit) {
-                Ok(Rest::NeedBytes) => {
-                    match input
-                        .bytes
-                        .read(reader.space())
-                        .with_context(|| name.clone())?
-                    {
-                        0 => reader.finish(),
-                        count => reader.filled(count),
+                Ok(Rest::NeedBytes) => match read_some(&mut input.bytes, reader.space()) {
+                    Ok(0) => reader.finish(),
+                    Ok(count) => reader.filled(count),
+                    // A stream that a signal ended is not complete, and needs not be.
+                    Err(error) if stop::stopped() && error.kind() == ErrorKind::UnexpectedEof => {
+                        reader.finish();
                     }
-                }
+                    Err(error) if reader.totals().packets == 0 => {
+                        return Err(error).with_context(|| name);
+                    }
+                    Err(error) => break Some(error.into()),
+                },
                 Ok(Rest::Stopped(never)) => match never {},
                 Ok(Rest::End) => break None,
                 Err(error) if reader.totals().packets == 0 => {
                     return Err(error).with_context(|| name);
                 }
-                Err(error) => break Some(error),
+                Err(error) => break Some(error.into()),
             }
         };
         self.print(&tap.finish(), name.clone(), 0)?;
@@ -201,7 +208,7 @@ impl ShadowArgs {
         };
         match std::io::stdout().write_all(text.as_bytes()) {
             // A reader that went away (`| head`) wants no more, and no complaint.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             result => Ok(result?),
         }
     }

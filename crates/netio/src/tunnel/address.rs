@@ -5,6 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::{io, mem};
 
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::netlink;
+
 /// `struct in6_ifreq` of linux/ipv6.h.
 #[repr(C)]
 struct In6Request {
@@ -99,18 +104,38 @@ pub(super) fn set_queue(device: &str, packets: u32) -> io::Result<()> {
 
 /// Gives a device addresses with their prefix lengths; those that it has already stay.
 pub(super) fn add(device: &str, addresses: &[(IpAddr, u8)]) -> io::Result<()> {
-    // By its own name a device has one IPv4 address; further ones have labels.
-    let mut labels = 0;
+    let mut has_ipv4 = false;
     for (address, length) in addresses {
         match address {
-            IpAddr::V4(_) if labels > 0 => {
-                add_one(&format!("{device}:{labels}"), *address, *length)?
-            }
+            IpAddr::V4(address) if has_ipv4 => add_further(device, *address, *length)?,
             _ => add_one(device, *address, *length)?,
         }
-        labels += u32::from(address.is_ipv4());
+        has_ipv4 |= address.is_ipv4();
     }
     Ok(())
+}
+
+/// Gives a device an IPv4 address beside the one that it has by its name. An ioctl would want a label
+/// for it, which has no room behind a long name.
+fn add_further(device: &str, address: Ipv4Addr, length: u8) -> io::Result<()> {
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.prefix_len = length;
+    message.header.index = index(device)?;
+    message.attributes = vec![
+        AddressAttribute::Local(address.into()),
+        AddressAttribute::Address(address.into()),
+    ];
+    netlink::change(RouteNetlinkMessage::NewAddress(message))
+}
+
+fn index(device: &str) -> io::Result<u32> {
+    let name = std::ffi::CString::new(device)?;
+    // SAFETY: a valid C string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
 }
 
 fn add_one(device: &str, address: IpAddr, length: u8) -> io::Result<()> {
@@ -129,18 +154,12 @@ fn add_one(device: &str, address: IpAddr, length: u8) -> io::Result<()> {
             Ok(())
         }
         IpAddr::V6(address) => {
-            let name = std::ffi::CString::new(device)?;
-            // SAFETY: a valid C string.
-            let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-            if index == 0 {
-                return Err(io::Error::last_os_error());
-            }
             let mut request = In6Request {
                 address: libc::in6_addr {
                     s6_addr: address.octets(),
                 },
                 prefix_length: u32::from(length),
-                index: index as libc::c_int,
+                index: index(device)? as libc::c_int,
             };
             match ioctl(
                 &socket(libc::AF_INET6)?,
