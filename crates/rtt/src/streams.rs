@@ -393,10 +393,7 @@ mod tests {
             said(b"{\"error\":\"no such session\"}\n"),
             Err("the server refused a stream: no such session".to_owned())
         );
-        assert_eq!(
-            said(b"no\n"),
-            Err("the server refused a stream".to_owned())
-        );
+        assert_eq!(said(b"no\n"), Err("the server refused a stream".to_owned()));
         let silent = said(b"").expect_err("no answer");
         assert!(silent.starts_with("the server did not accept"), "{silent}");
     }

@@ -4,7 +4,9 @@
 use std::fmt;
 
 use causeway_api::tunnel::{PathView, TunnelStatus, TunnelTotals};
-use causeway_service::metrics::{MetricsPage, build_info, config_in_force, counters, gauge, gauges};
+use causeway_service::metrics::{
+    MetricsPage, build_info, config_in_force, counters, gauge, gauges,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
