@@ -165,6 +165,23 @@ impl Target {
         self.call(method, path, Some(body)).map(drop)
     }
 
+    /// `PATCH path` with a JSON body. An error says whether something may have been changed; `look`
+    /// is the command that shows it.
+    pub(crate) fn change(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        look: &str,
+    ) -> anyhow::Result<()> {
+        self.send(Method::PATCH, path, body).map_err(|error| {
+            let said = match error.is::<Unanswered>() {
+                true => format!("it may have been changed, look with `{look}`"),
+                false => "nothing was changed".to_owned(),
+            };
+            error.context(said)
+        })
+    }
+
     /// `POST path` with this text.
     pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, text: &str) -> anyhow::Result<T> {
         parse(&self.call(Method::POST, path, Some(text.into()))?)
@@ -221,11 +238,11 @@ impl Target {
             };
             match answer {
                 Ok(answer) => answer,
-                Err(_) => bail!(
+                Err(_) => bail!(Unanswered(format!(
                     "the daemon at {} did not answer within {} s",
                     self.name(),
                     timeout.as_secs()
-                ),
+                ))),
             }
         })
     }
@@ -277,10 +294,12 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Bytes> {
+    let unanswered = || Unanswered("cannot talk to the daemon".to_owned());
     let answer = send(stream, request).await;
-    let answer = answer.context("cannot talk to the daemon")?;
+    let answer = answer.with_context(unanswered)?;
     let status = answer.status;
-    let body = answer.read(BODY_MAX).await?;
+    let body = answer.read(BODY_MAX).await;
+    let body = body.with_context(unanswered)?;
     match status.is_success() {
         true => Ok(body),
         false => Err(refusal(status, &body)),
@@ -302,6 +321,18 @@ fn unreachable_daemon(target: &Target, error: &std::io::Error) -> anyhow::Error 
         _ => anyhow!("cannot connect to {socket}: {error}"),
     }
 }
+
+/// The daemon may have done what it was asked for.
+#[derive(Debug)]
+struct Unanswered(String);
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unanswered {}
 
 /// Of what is not there, in the daemon's sentence.
 #[derive(Debug)]
@@ -398,6 +429,32 @@ mod tests {
         assert!(matches!(ask("404 Not Found"), Ok(None)));
         assert!(ask("200 OK").is_ok_and(|found| found.is_some()));
         assert_eq!(ask("500 Internal Server Error").unwrap_err(), "so it is");
+    }
+
+    #[test]
+    fn a_change_without_an_answer_may_have_been_made() {
+        use std::io::{Read as _, Write as _};
+        let ask = |answer: &'static str| {
+            let dir = tempfile::tempdir().unwrap();
+            let socket = dir.path().join("lb.sock");
+            let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+            let daemon = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 4096]).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            let target = Target::balancer(socket);
+            let changed = target.change("/v1/vips/web", &[0; 0], "causeway vip list");
+            daemon.join().unwrap();
+            format!("{:#}", changed.unwrap_err())
+        };
+        for broken in ["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"] {
+            let said = ask(broken);
+            let start = "it may have been changed, look with `causeway vip list`: ";
+            assert!(said.starts_with(start), "{said}");
+        }
+        let refused = "HTTP/1.1 400 Bad Request\r\ncontent-length: 15\r\n\r\n{\"error\": \"no\"}";
+        assert_eq!(ask(refused), "nothing was changed: no");
     }
 
     #[test]
