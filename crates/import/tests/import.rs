@@ -597,6 +597,30 @@ fn values_of_haproxys_words_are_no_words() {
 }
 
 #[test]
+fn words_of_haproxy_that_take_another_back_are_heard() {
+    let servers = "default-server backup\nserver a 10.0.0.1:80 no-backup\nserver b 10.0.0.2:80";
+    let (_, config) = listen(servers);
+    let roles: Vec<RealRole> = config.vips[0].reals.iter().map(|real| real.role).collect();
+    assert_eq!(roles, [RealRole::Primary, RealRole::Backup]);
+
+    for (word, by_tls) in [("", true), ("no-check-ssl", false)] {
+        let (imported, _) = listen(&format!(
+            "option httpchk GET /\ndefault-server check check-ssl\nserver a 10.0.0.1:80 {word}"
+        ));
+        assert_eq!(imported.toml.contains("\"https\""), by_tls, "{word}");
+    }
+
+    let servers = "server a 10.0.0.1:80\nserver b 10.0.0.2:80 backup\nserver c 10.0.0.3:80 backup";
+    let (imported, _) = listen(&format!(
+        "option allbackups\nno option allbackups\n{servers}"
+    ));
+    assert_eq!(
+        told(&imported),
+        ["7: a second backup, which would wait for the first"]
+    );
+}
+
+#[test]
 fn a_port_of_haproxy_with_a_sign_is_added_to_the_clients() {
     for (port, expected) in [
         (":80", &[][..]),

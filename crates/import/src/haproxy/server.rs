@@ -8,17 +8,13 @@ use crate::draft::{Health, Real, Service, remark};
 use crate::words::{millis, plain_text};
 
 /// Words without a value that need no equal: how the proxy itself deals with a server.
-const OWN: [&str; 13] = [
-    "no-check",
-    "enabled",
+const OWN: [&str; 9] = [
     "no-ssl",
-    "no-backup",
     "no-send-proxy",
     "no-verifyhost",
     "non-stick",
     "tfo",
     "no-tfo",
-    "no-check-ssl",
     "no-ssl-reuse",
     "no-tls-tickets",
     "stick",
@@ -165,6 +161,7 @@ impl Server {
                 "check" => self.check = true,
                 "no-check" => self.check = false,
                 "check-ssl" => self.check_tls = true,
+                "no-check-ssl" => self.check_tls = false,
                 "inter" => self.interval_ms = millis(value(), "ms"),
                 "rise" => self.rise = value().parse().ok(),
                 "fall" => self.fall = value().parse().ok(),
@@ -174,6 +171,7 @@ impl Server {
                 "disabled" => self.disabled = true,
                 "enabled" => self.disabled = false,
                 "backup" => self.backup = true,
+                "no-backup" => self.backup = false,
                 "maxconn" => {
                     let maxconn = value();
                     if maxconn != "0" {
