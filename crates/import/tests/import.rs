@@ -641,6 +641,18 @@ fn a_port_of_haproxy_with_a_sign_is_added_to_the_clients() {
 }
 
 #[test]
+fn a_server_of_haproxy_in_brackets_needs_no_port() {
+    for place in ["[2001:db8::5]", "[2001:db8::5]:80", "ipv6@[2001:db8::5]"] {
+        let text = format!("listen web\nbind [2001:db8::1]:80\nserver a {place}\n");
+        let imported = import(SourceFormat::HaproxyTcp, &text, &beside()).expect("a haproxy.cfg");
+        assert_eq!(told(&imported), [""; 0], "{place}");
+        let config = read(&imported);
+        let real = config.vips[0].reals[0].address.to_string();
+        assert_eq!(real, "2001:db8::5", "{place}");
+    }
+}
+
+#[test]
 fn conditions_of_haproxy_are_told_wherever_they_stand() {
     let text = ".if defined(X)\nglobal\n.notice hello\n.endif\nlisten web\nbind 192.0.2.1:80\n.if feature(OPENSSL)\n\
                 server a 10.0.0.1:80\n.else\nserver b 10.0.0.2:80\n.endif\n";

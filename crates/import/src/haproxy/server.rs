@@ -106,8 +106,8 @@ impl Server {
         let (address, port) = match place.rsplit_once(':') {
             // An IPv6 address has a port only behind brackets, or behind its last colon, which
             // HAProxy takes for one.
-            Some((address, port)) => (address, port),
-            None => (place, ""),
+            Some((address, port)) if !place.ends_with(']') => (address, port),
+            _ => (place, ""),
         };
         let address = address.trim_start_matches('[').trim_end_matches(']');
         let Ok(address) = address.parse() else {
