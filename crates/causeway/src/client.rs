@@ -145,6 +145,15 @@ impl Target {
         parse(&self.call(Method::GET, path, None)?)
     }
 
+    /// The same of what the daemon answers only after a while.
+    pub(crate) fn get_after<T: DeserializeOwned>(
+        &self,
+        pause: Duration,
+        path: &str,
+    ) -> anyhow::Result<T> {
+        parse(&self.call_within(TIMEOUT + pause, Method::GET, path, None)?)
+    }
+
     /// The same where the daemon may have no such thing.
     pub(crate) fn get_if_any<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
         match self.get(path) {
