@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use causeway_api::Problem;
-use causeway_service::exchange::{ServerUrl, send};
+use causeway_service::exchange::{RELOAD_TIMEOUT, ServerUrl, send};
 use causeway_service::tls::{self, ClientFiles};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -20,9 +20,6 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// How long a daemon may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long it may take to read its file again: one with thousands of VIPs takes a while.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// More than the answer about a million reals is no answer.
 const BODY_MAX: usize = 1 << 30;

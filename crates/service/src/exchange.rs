@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -12,6 +13,10 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
+
+/// How long a daemon may take to read its file again, and be waited for: one with thousands of VIPs
+/// takes a while.
+pub const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Where a server is whose requests have tokens: another host's by TLS alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
