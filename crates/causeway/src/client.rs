@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use causeway_api::Problem;
-use causeway_service::exchange::{RELOAD_TIMEOUT, ServerUrl, send};
+use causeway_service::exchange::{RELOAD_TIMEOUT, ServerUrl, segment, send};
 use causeway_service::tls::{self, ClientFiles};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -378,27 +378,9 @@ pub(crate) fn server_path(real: &str) -> String {
     format!("/v1/reals/{}", segment(real))
 }
 
-/// A path segment with everything but unreserved characters encoded (RFC 3986,
-/// section 2.3).
-pub(crate) fn segment(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn segments_hold_any_name() {
-        assert_eq!(segment("web"), "web");
-        assert_eq!(segment("[::1]:80/tcp"), "%5B%3A%3A1%5D%3A80%2Ftcp");
-    }
 
     #[test]
     fn a_missing_daemon_is_one_sentence_with_a_way_on() {

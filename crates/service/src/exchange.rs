@@ -69,6 +69,18 @@ impl fmt::Display for ServerUrl {
     }
 }
 
+/// A segment of a path, or a value of a query, with everything but unreserved characters encoded
+/// (RFC 3986, section 2.3).
+pub fn segment(text: &str) -> String {
+    let encode = |octet: u8| match octet {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(octet).to_string()
+        }
+        _ => format!("%{octet:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
 /// An answer whose body has still to come; the connection ends with it.
 pub struct HttpAnswer {
     /// Its status.
@@ -137,6 +149,12 @@ mod tests {
         ] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn segments_hold_any_name() {
+        assert_eq!(segment("web"), "web");
+        assert_eq!(segment("[::1]:80/tcp"), "%5B%3A%3A1%5D%3A80%2Ftcp");
     }
 
     /// A daemon that never ends its answer would fill the memory of who asks.
