@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use causeway_api::Problem;
-use causeway_service::exchange::{ServerUrl, send};
+use causeway_service::exchange::{RELOAD_TIMEOUT, ServerUrl, segment, send};
 use causeway_service::tls::{self, ClientFiles};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -20,9 +20,6 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// How long a daemon may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long it may take to read its file again: one with thousands of VIPs takes a while.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// More than the answer about a million reals is no answer.
 const BODY_MAX: usize = 1 << 30;
@@ -145,6 +142,15 @@ impl Target {
         parse(&self.call(Method::GET, path, None)?)
     }
 
+    /// The same of what the daemon answers only after a while.
+    pub(crate) fn get_after<T: DeserializeOwned>(
+        &self,
+        pause: Duration,
+        path: &str,
+    ) -> anyhow::Result<T> {
+        parse(&self.call_within(TIMEOUT + pause, Method::GET, path, None)?)
+    }
+
     /// The same where the daemon may have no such thing.
     pub(crate) fn get_if_any<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
         match self.get(path) {
@@ -163,6 +169,23 @@ impl Target {
     ) -> anyhow::Result<()> {
         let body = serde_json::to_vec(body)?;
         self.call(method, path, Some(body)).map(drop)
+    }
+
+    /// `PATCH path` with a JSON body. An error says whether something may have been changed; `look`
+    /// is the command that shows it.
+    pub(crate) fn change(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        look: &str,
+    ) -> anyhow::Result<()> {
+        self.send(Method::PATCH, path, body).map_err(|error| {
+            let said = match error.is::<Unanswered>() {
+                true => format!("it may have been changed, look with `{look}`"),
+                false => "nothing was changed".to_owned(),
+            };
+            error.context(said)
+        })
     }
 
     /// `POST path` with this text.
@@ -221,11 +244,11 @@ impl Target {
             };
             match answer {
                 Ok(answer) => answer,
-                Err(_) => bail!(
+                Err(_) => bail!(Unanswered(format!(
                     "the daemon at {} did not answer within {} s",
                     self.name(),
                     timeout.as_secs()
-                ),
+                ))),
             }
         })
     }
@@ -277,10 +300,12 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Bytes> {
+    let unanswered = || Unanswered("cannot talk to the daemon".to_owned());
     let answer = send(stream, request).await;
-    let answer = answer.context("cannot talk to the daemon")?;
+    let answer = answer.with_context(unanswered)?;
     let status = answer.status;
-    let body = answer.read(BODY_MAX).await?;
+    let body = answer.read(BODY_MAX).await;
+    let body = body.with_context(unanswered)?;
     match status.is_success() {
         true => Ok(body),
         false => Err(refusal(status, &body)),
@@ -302,6 +327,18 @@ fn unreachable_daemon(target: &Target, error: &std::io::Error) -> anyhow::Error 
         _ => anyhow!("cannot connect to {socket}: {error}"),
     }
 }
+
+/// The daemon may have done what it was asked for.
+#[derive(Debug)]
+struct Unanswered(String);
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unanswered {}
 
 /// Of what is not there, in the daemon's sentence.
 #[derive(Debug)]
@@ -341,27 +378,9 @@ pub(crate) fn server_path(real: &str) -> String {
     format!("/v1/reals/{}", segment(real))
 }
 
-/// A path segment with everything but unreserved characters encoded (RFC 3986,
-/// section 2.3).
-pub(crate) fn segment(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn segments_hold_any_name() {
-        assert_eq!(segment("web"), "web");
-        assert_eq!(segment("[::1]:80/tcp"), "%5B%3A%3A1%5D%3A80%2Ftcp");
-    }
 
     #[test]
     fn a_missing_daemon_is_one_sentence_with_a_way_on() {
@@ -398,6 +417,32 @@ mod tests {
         assert!(matches!(ask("404 Not Found"), Ok(None)));
         assert!(ask("200 OK").is_ok_and(|found| found.is_some()));
         assert_eq!(ask("500 Internal Server Error").unwrap_err(), "so it is");
+    }
+
+    #[test]
+    fn a_change_without_an_answer_may_have_been_made() {
+        use std::io::{Read as _, Write as _};
+        let ask = |answer: &'static str| {
+            let dir = tempfile::tempdir().unwrap();
+            let socket = dir.path().join("lb.sock");
+            let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+            let daemon = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 4096]).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            let target = Target::balancer(socket);
+            let changed = target.change("/v1/vips/web", &[0; 0], "causeway vip list");
+            daemon.join().unwrap();
+            format!("{:#}", changed.unwrap_err())
+        };
+        for broken in ["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"] {
+            let said = ask(broken);
+            let start = "it may have been changed, look with `causeway vip list`: ";
+            assert!(said.starts_with(start), "{said}");
+        }
+        let refused = "HTTP/1.1 400 Bad Request\r\ncontent-length: 15\r\n\r\n{\"error\": \"no\"}";
+        assert_eq!(ask(refused), "nothing was changed: no");
     }
 
     #[test]

@@ -165,7 +165,10 @@ fn migrate(file: &Path, write: bool) -> anyhow::Result<ExitCode> {
         eprintln!("left: {left}");
     }
     match (write, migrated.done.is_empty()) {
-        (true, true) => eprintln!("{}: no key has another name now", file.display()),
+        (true, true) if migrated.left.is_empty() => {
+            eprintln!("{}: no key has another name now", file.display());
+        }
+        (true, true) => {}
         (true, false) => replace(file, &text, &migrated.text)?,
         (false, _) => print!("{}", migrated.text),
     }

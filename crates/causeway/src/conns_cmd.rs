@@ -70,7 +70,7 @@ impl Args {
                 output,
             } => {
                 let path = format!("/v1/connections?count={count}&ms={}", apart.as_millis());
-                let report: Connections = self.target.get(&path)?;
+                let report: Connections = self.target.get_after(apart, &path)?;
                 match output {
                     OutputFormat::Table => {
                         print!("{}\n{}", summary(&report), senders(&report).to_text())

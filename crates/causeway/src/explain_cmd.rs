@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use causeway_api::balancer::{DecisionView, Explanation, LatencyView, VipView};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 use causeway_service::config::plural;
+use causeway_service::exchange::segment;
 
-use crate::client::{Target, segment};
+use crate::client::Target;
 use crate::stats_cmd::quality;
 
 /// Arguments of `causeway explain`.

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use anyhow::ensure;
 use causeway_api::balancer::Override;
 use causeway_report::table::{OutputFormat, TextTable};
+use causeway_service::exchange::segment;
 use clap::{ArgGroup, Subcommand};
 use serde_json::json;
 
-use crate::client::{Target, segment};
+use crate::client::Target;
 use crate::vip_cmd::print;
 
 /// Arguments of `causeway override`.

@@ -245,7 +245,8 @@ pub(crate) fn vips(vips: &[VipView]) -> TextTable {
     table
 }
 
-fn address(vip: &VipView) -> String {
+/// Where clients find a VIP.
+pub(crate) fn address(vip: &VipView) -> String {
     let port = match vip.port {
         0 => "*".to_owned(),
         port => port.to_string(),

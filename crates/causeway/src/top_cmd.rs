@@ -18,7 +18,7 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::client::Target;
-use crate::stats_cmd::quality;
+use crate::stats_cmd::{address, quality};
 
 /// Points of a course: one a refresh.
 const POINTS: usize = 40;
@@ -112,6 +112,10 @@ impl View {
 
     fn take(&mut self, stats: Stats, history: &History, moves: Moves) {
         let first = self.stats.is_none();
+        // The host has started anew, and its clock with it.
+        if stats.at.monotonic_ns < self.since_ns {
+            self.since_ns = 0;
+        }
         for series in &history.series {
             let course = self
                 .courses
@@ -239,10 +243,9 @@ impl View {
         for vip in stats.vips.iter().take(6) {
             let then = before.and_then(|before| before.vips.iter().find(|of| of.name == vip.name));
             lines.push(Line::from(format!(
-                "{}  {}:{}  {}  control {}  {} of {} up  {}",
+                "{}  {}  {}  control {}  {} of {} up  {}",
                 vip.name,
-                vip.address,
-                vip.port,
+                address(vip),
                 vip.scheduler,
                 vip.control,
                 vip.reals_up,
@@ -497,5 +500,22 @@ mod tests {
         }
         assert!(view.key(KeyCode::Char('q'), false));
         assert!(!view.key(KeyCode::Down, false));
+    }
+
+    #[test]
+    fn a_host_that_starts_anew_has_its_history_from_the_beginning() {
+        let mut view = View::default();
+        let (stats, history, moves) = answers(8);
+        view.take(stats, &history, moves);
+        let (mut stats, mut history, moves) = answers(2);
+        let vip = &mut stats.vips[0];
+        (vip.address, vip.port) = ("2001:db8::1".to_owned(), 0);
+        history.series.clear();
+        view.take(stats, &history, moves);
+        assert_eq!(view.since_ns, 0);
+        let mut terminal = Terminal::new(TestBackend::new(150, 14)).expect("a backend");
+        terminal.draw(|frame| view.draw(frame)).expect("drawn");
+        let text = terminal.backend().to_string();
+        assert!(text.contains("web  [2001:db8::1]:*  latency"), "{text}");
     }
 }

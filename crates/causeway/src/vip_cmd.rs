@@ -313,7 +313,9 @@ impl Which {
             }
             None => {
                 change_real(target, &server_path(real), change)?;
-                let reals: Vec<VipReal> = target.get(&server_path(real))?;
+                let reals = target.get(&server_path(real));
+                let reals: Vec<VipReal> =
+                    reals.context("it was changed, and of which VIPs is not known")?;
                 let vips: Vec<String> = reals.into_iter().map(|of| of.vip).collect();
                 vips.join(", ")
             }
@@ -439,9 +441,7 @@ impl VipArgs {
                     change != json!({}),
                     "nothing to change; give for example --scheduler p2c"
                 );
-                target
-                    .send(Method::PATCH, &vip_path(&set.vip), &change)
-                    .context("nothing was changed")?;
+                target.change(&vip_path(&set.vip), &change, "causeway vip list")?;
                 println!("changed vip {} {NOT_LASTING}", set.vip);
             }
             VipAction::Del { vip } => {
@@ -568,10 +568,15 @@ impl RealArgs {
 }
 
 pub(crate) fn change_real(target: &Target, path: &str, change: &RealChange) -> anyhow::Result<()> {
-    target
-        .send(Method::PATCH, path, change)
-        .context("nothing was changed")?;
-    let status: Status = target.get("/v1/status")?;
+    target.change(path, change, "causeway real list")?;
+    let status: Status = match target.get("/v1/status") {
+        Ok(status) => status,
+        // The change is made.
+        Err(error) => {
+            eprintln!("causeway: whether this outlives the daemon is not known: {error:#}");
+            return Ok(());
+        }
+    };
     if let Some(error) = status.state_error {
         eprintln!("causeway: this would not outlive the daemon: {error}");
     }

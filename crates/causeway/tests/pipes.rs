@@ -32,6 +32,30 @@ fn a_reader_that_is_gone_ends_a_command_quietly() {
 }
 
 #[test]
+fn a_token_that_there_is_no_room_for_leaves_the_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tokens");
+    let add = |name: &str, limit: &str| {
+        // Without the signal, a write beyond the limit is an error, as on a full disk.
+        let script = "trap '' XFSZ; exec prlimit --fsize=\"$1\" \"$2\" token \"$3\" --add \"$4\"";
+        let binary = env!("CARGO_BIN_EXE_causeway");
+        let added = Command::new("sh")
+            .args(["-c", script, "sh", limit, binary, name])
+            .arg(&file)
+            .output();
+        added.expect("sh runs").status.success()
+    };
+    let text = || std::fs::read_to_string(&file).expect("the tokens");
+    assert!(add("alice", "unlimited"));
+    let before = text();
+    let limit = before.len() + 20;
+    assert!(!add("bob", &limit.to_string()));
+    assert_eq!(text(), before);
+    assert!(add("bob", "unlimited"));
+    assert_eq!(text().lines().count(), 2);
+}
+
+#[test]
 fn what_the_environment_gives_is_not_said_to_be_required() {
     let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
         .args(["real", "drain", "10.0.0.1"])

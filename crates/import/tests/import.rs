@@ -597,6 +597,30 @@ fn values_of_haproxys_words_are_no_words() {
 }
 
 #[test]
+fn words_of_haproxy_that_take_another_back_are_heard() {
+    let servers = "default-server backup\nserver a 10.0.0.1:80 no-backup\nserver b 10.0.0.2:80";
+    let (_, config) = listen(servers);
+    let roles: Vec<RealRole> = config.vips[0].reals.iter().map(|real| real.role).collect();
+    assert_eq!(roles, [RealRole::Primary, RealRole::Backup]);
+
+    for (word, by_tls) in [("", true), ("no-check-ssl", false)] {
+        let (imported, _) = listen(&format!(
+            "option httpchk GET /\ndefault-server check check-ssl\nserver a 10.0.0.1:80 {word}"
+        ));
+        assert_eq!(imported.toml.contains("\"https\""), by_tls, "{word}");
+    }
+
+    let servers = "server a 10.0.0.1:80\nserver b 10.0.0.2:80 backup\nserver c 10.0.0.3:80 backup";
+    let (imported, _) = listen(&format!(
+        "option allbackups\nno option allbackups\n{servers}"
+    ));
+    assert_eq!(
+        told(&imported),
+        ["7: a second backup, which would wait for the first"]
+    );
+}
+
+#[test]
 fn a_port_of_haproxy_with_a_sign_is_added_to_the_clients() {
     for (port, expected) in [
         (":80", &[][..]),
@@ -613,6 +637,18 @@ fn a_port_of_haproxy_with_a_sign_is_added_to_the_clients() {
         assert_eq!(told(&imported), expected, "{port}");
         let waits = config.vips[0].reals[0].maintenance;
         assert_eq!(waits, port == ":180", "{port}");
+    }
+}
+
+#[test]
+fn a_server_of_haproxy_in_brackets_needs_no_port() {
+    for place in ["[2001:db8::5]", "[2001:db8::5]:80", "ipv6@[2001:db8::5]"] {
+        let text = format!("listen web\nbind [2001:db8::1]:80\nserver a {place}\n");
+        let imported = import(SourceFormat::HaproxyTcp, &text, &beside()).expect("a haproxy.cfg");
+        assert_eq!(told(&imported), [""; 0], "{place}");
+        let config = read(&imported);
+        let real = config.vips[0].reals[0].address.to_string();
+        assert_eq!(real, "2001:db8::5", "{place}");
     }
 }
 

@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use crate::api_server::BODY_MAX;
 use crate::wanted::InForce;
 
-/// A reload of thousands of VIPs takes a while.
-const TIMEOUT: Duration = Duration::from_secs(90);
+/// How long it may take to answer.
+const TIMEOUT: Duration = exchange::RELOAD_TIMEOUT;
 
 /// The daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]

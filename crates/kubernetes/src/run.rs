@@ -161,6 +161,8 @@ struct Controller<'a> {
     last: Option<TakenFile>,
     /// The text that it took last of this controller.
     taken: Option<String>,
+    /// Whether a copy of that has still to be written.
+    unsaved: bool,
     /// When it was asked to read its file.
     asked_ns: u64,
     /// What is wrong, to say it once.
@@ -178,6 +180,7 @@ impl<'a> Controller<'a> {
             asked_base: None,
             last: TakenFile::read(settings),
             taken: None,
+            unsaved: false,
             asked_ns: 0,
             trouble: None,
         }
@@ -267,6 +270,7 @@ impl<'a> Controller<'a> {
         vips.sort_by(|a, b| a.name.cmp(&b.name));
         self.bring(now_ns, base, vips.clone(), &newest, &mut in_force)
             .await?;
+        let saved = self.save();
         let lost = refused.into_keys().filter(|of| !keep.contains(of));
         let lost: BTreeSet<ObjectKey> = lost.collect();
         let situation = Situation {
@@ -280,6 +284,7 @@ impl<'a> Controller<'a> {
         };
         self.leads.note_followed(Moment::now().monotonic_ns);
         self.write(now_ns, &situation).await?;
+        saved?;
         let drained = next_ns.map(|ns| Duration::from_nanos(ns.saturating_sub(now_ns)));
         Ok(drained.map_or(LOOK, |next| next.min(LOOK)))
     }
@@ -456,9 +461,17 @@ impl<'a> Controller<'a> {
             true => debug!("the balancer still has {summary}"),
             false => info!("the balancer has {summary}"),
         }
-        let kept = write(&beside(file, TAKEN), &text);
-        self.taken = Some(text);
-        kept
+        (self.taken, self.unsaved) = (Some(text), true);
+        Ok(())
+    }
+
+    /// Writes the copy of what the balancer has taken, and tries that again at each step.
+    fn save(&mut self) -> Result<(), String> {
+        if let Some(text) = self.taken.as_ref().filter(|_| self.unsaved) {
+            write(&beside(&self.settings.file, TAKEN), text)?;
+            self.unsaved = false;
+        }
+        Ok(())
     }
 }
 

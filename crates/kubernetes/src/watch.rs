@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use causeway_service::exchange::segment;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
@@ -135,7 +136,7 @@ async fn list<K: ObjectKind>(server: &ApiServer) -> Result<(Vec<K>, String), Api
             .await?;
         let items = page.items.into_iter().flatten();
         all.extend(items.filter_map(understood::<K>));
-        next = encoded(&page.metadata.next);
+        next = segment(&page.metadata.next);
         if next.is_empty() {
             return Ok((all, page.metadata.resource_version));
         }
@@ -148,17 +149,6 @@ fn understood<K: ObjectKind>(object: Value) -> Option<K> {
     let read = serde_json::from_value(object);
     read.map_err(|error| warn!("{} {name} is left out: {error}", K::PATH))
         .ok()
-}
-
-/// What may stand in a query (RFC 3986, section 2.3); tokens of lists are of base64.
-fn encoded(text: &str) -> String {
-    let encode = |octet: u8| match octet {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(octet).to_string()
-        }
-        _ => format!("%{octet:02X}"),
-    };
-    text.bytes().map(encode).collect()
 }
 
 /// Watches until the server ends it; whether `tell` wants to hear more. `held` is set once something was

@@ -478,6 +478,23 @@ fn a_cluster_drives_a_balancer() {
     assert_eq!(before.map(|reals| reals.len()), Some(1));
     assert_eq!(machine.address("web").as_deref(), Some("192.0.2.8"));
 
+    // The copy of what the balancer has taken is written as soon as it can be.
+    let copy = machine.path("causeway.toml.taken");
+    fs::remove_file(&copy).expect("the copy");
+    fs::create_dir(&copy).expect("what is in its way");
+    machine.patch(&slice, &json!({ "endpoints": endpoints(&[("n2", true)]) }));
+    machine.wait("n1 is removed again", |machine| {
+        (machine.reals(web)?.len() == 1).then_some(())
+    });
+    machine.wait("a fault of the copy", |machine| {
+        let log = machine.text("controller.log");
+        log.contains(".taken cannot be written").then_some(())
+    });
+    fs::remove_dir(&copy).expect("the way is free");
+    machine.wait("the copy", |machine| {
+        (machine.text("causeway.toml.taken") == machine.text("causeway.toml")).then_some(())
+    });
+
     // A Service is deleted: its VIP goes first.
     assert!(machine.kube("DELETE", &format!("{SERVICES}/web"), None).0);
     machine.wait("web is gone", |machine| {

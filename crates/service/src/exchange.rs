@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -12,6 +13,10 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
+
+/// How long a daemon may take to read its file again, and be waited for: one with thousands of VIPs
+/// takes a while.
+pub const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Where a server is whose requests have tokens: another host's by TLS alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +67,18 @@ impl fmt::Display for ServerUrl {
         let scheme = if self.tls { "https" } else { "http" };
         write!(f, "{scheme}://{}", self.authority)
     }
+}
+
+/// A segment of a path, or a value of a query, with everything but unreserved characters encoded
+/// (RFC 3986, section 2.3).
+pub fn segment(text: &str) -> String {
+    let encode = |octet: u8| match octet {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(octet).to_string()
+        }
+        _ => format!("%{octet:02X}"),
+    };
+    text.bytes().map(encode).collect()
 }
 
 /// An answer whose body has still to come; the connection ends with it.
@@ -132,6 +149,12 @@ mod tests {
         ] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn segments_hold_any_name() {
+        assert_eq!(segment("web"), "web");
+        assert_eq!(segment("[::1]:80/tcp"), "%5B%3A%3A1%5D%3A80%2Ftcp");
     }
 
     /// A daemon that never ends its answer would fill the memory of who asks.

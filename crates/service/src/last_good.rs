@@ -55,10 +55,11 @@ impl LastGood {
         &self.path
     }
 
-    /// Its text, behind a line that says whose copy it is; `None` if there is none of that file.
+    /// The text of the file, without the line that says whose copy it is, which is no JSON; `None`
+    /// if there is none of that file.
     pub fn read(&self) -> Option<String> {
         let text = fs::read_to_string(&self.path).ok()?;
-        text.starts_with(&self.first_line()).then_some(text)
+        text.strip_prefix(&self.first_line()).map(str::to_owned)
     }
 
     /// Keeps the text of the file, which has just been taken into force.
@@ -199,12 +200,11 @@ impl<C> StartConfig<C> {
         let Some(kept) = copy.read() else {
             return Err(errors);
         };
-        let of_file = kept.split_once('\n').map(|(_, of_file)| of_file);
         match read(copy.path(), &kept) {
             Ok((config, api_errors)) => Ok(Self {
                 config,
                 text: match text {
-                    Ok(text) if of_file == Some(text.as_str()) => Ok(text),
+                    Ok(text) if text == kept => Ok(text),
                     _ => Err(errors),
                 },
                 api_errors,
@@ -342,8 +342,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let of = |file| LastGood::new(NAMED, Path::new(file), dir.path());
         of("/a.toml").save("x = 1\n").unwrap();
-        let text = of("/a.toml").read().unwrap();
-        assert!(text.ends_with("force\nx = 1\n"), "{text}");
+        assert_eq!(of("/a.toml").read().unwrap(), "x = 1\n");
         assert_eq!(of("/b.toml").read(), None);
         of("/a.toml").forget().unwrap();
         of("/a.toml").forget().unwrap();
@@ -393,5 +392,27 @@ mod tests {
             assert!(told.ends_with("a.toml: is bad"), "{told}");
             assert!(load(&other).is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn a_start_uses_the_copy_of_a_file_in_json() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.json");
+        let load = || {
+            StartConfig::load(NAMED, &file, |path, text| {
+                if config::is_readable(text) {
+                    return Ok((text.to_owned(), None));
+                }
+                Err(ConfigErrors::of_file(path, "is bad".to_owned()))
+            })
+        };
+        let good = format!("{{\"agent\": {{\"state_dir\": {:?}}}}}\n", dir.path());
+        fs::write(&file, &good).unwrap();
+        let copy = LastGood::new(NAMED, &file, dir.path());
+        copy.save(&load().unwrap().text.unwrap()).unwrap();
+        fs::write(&file, format!("{good}{{ broken")).unwrap();
+        let loaded = load().unwrap();
+        assert_eq!(loaded.config, good);
+        assert!(loaded.refusal().is_some());
     }
 }

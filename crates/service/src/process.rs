@@ -39,6 +39,7 @@ use tracing::{debug, error, info, warn};
 use super::access::{self, Access, Entered, Peer};
 use super::api::ApiConfig;
 use super::config::SocketGroup;
+use super::exchange::RELOAD_TIMEOUT;
 use super::http::{without_foreign_names, without_foreign_pages};
 use super::linger::Lingering;
 use super::notify;
@@ -55,9 +56,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest head of a request, but for what the last read of it brings.
 const HEADER_MAX: usize = 64 << 10;
-/// How long a connection serves requests, and what the last answer has besides.
+/// How long a connection serves requests, and what the last answer has besides: as long as clients
+/// wait for the longest.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = RELOAD_TIMEOUT;
 
 /// Who may use the sockets.
 #[derive(Clone)]

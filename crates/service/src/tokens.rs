@@ -230,8 +230,14 @@ impl NewToken {
             .mode(0o600)
             .open(path)
             .with_context(named)?;
-        file.write_all(&text.as_bytes()[former.len()..])
-            .with_context(named)
+        let length = file.metadata().with_context(named)?.len();
+        let added = file.write_all(&text.as_bytes()[former.len()..]);
+        let added = added.and_then(|()| file.sync_all());
+        if added.is_err() {
+            // With half a line the file would be refused, and all tokens with it.
+            file.set_len(length).with_context(named)?;
+        }
+        added.with_context(named)
     }
 }
 

@@ -92,18 +92,11 @@ impl Args {
             expression.check()?;
         }
         let plane = Plane::load(&self.config)?;
-        let output = match &self.write {
-            Some(file) => Output::pcapng(file, plane.interface(), self.snaplen)?,
-            None => Output::lines(style),
+        let output = |plane: &Plane| match &self.write {
+            Some(file) => Output::pcapng(file, plane.interface(), self.snaplen),
+            None => Ok(Output::lines(style)),
         };
-        Session {
-            plane,
-            selection: &self.selection,
-            expression,
-            output,
-            written: 0,
-        }
-        .run(self.snaplen)
+        run(plane, &self.selection, expression, self.snaplen, output)
     }
 }
 
@@ -113,14 +106,45 @@ pub(crate) fn trace_live(
     style: Style,
     selection: &Selection,
 ) -> Result<ExitCode> {
-    Session {
-        plane: Plane::load(config)?,
+    let snap = causeway_dataplane::mirror::SNAP_RANGE.0 * 2;
+    let output = |_: &Plane| Ok(Output::lines(style));
+    run(Plane::load(config)?, selection, None, snap, output)
+}
+
+/// Follows the mirror to its end. `open` is called once packets are copied: a file that is there is
+/// not emptied for a capture that cannot run.
+fn run(
+    mut plane: Plane,
+    selection: &Selection,
+    expression: Option<Expression>,
+    snap: u16,
+    open: impl FnOnce(&Plane) -> Result<Output>,
+) -> Result<ExitCode> {
+    let options = selection.options(&plane, snap)?;
+    let maps = MirrorMaps::pinned(plane.pin_dir())?;
+    plane.refresh()?;
+    let mut mirror = Mirror::open(maps, &options)?;
+    stop::catch_signals().context("cannot catch signals")?;
+    let output = open(&plane)?;
+    let mut session = Session {
+        plane,
         selection,
-        expression: None,
-        output: Output::lines(style),
+        expression,
+        output,
         written: 0,
+    };
+    let ended = session.follow(&mut mirror);
+    let counts = mirror.counts()?;
+    drop(mirror);
+    if !ended? {
+        return Ok(ExitCode::SUCCESS);
     }
-    .run(causeway_dataplane::mirror::SNAP_RANGE.0 * 2)
+    session.output.end(&counts, wall_ns(monotonic_ns()))?;
+    eprintln!(
+        "causeway: {} of {} packets; {} more than --rate, {} not looked at, {} lost",
+        session.written, counts.matched, counts.over_rate, counts.skipped, counts.lost
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 struct Session<'a> {
@@ -132,26 +156,6 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn run(mut self, snap: u16) -> Result<ExitCode> {
-        let options = self.selection.options(&self.plane, snap)?;
-        let maps = MirrorMaps::pinned(self.plane.pin_dir())?;
-        self.plane.refresh()?;
-        let mut mirror = Mirror::open(maps, &options)?;
-        stop::catch_signals().context("cannot catch signals")?;
-        let ended = self.follow(&mut mirror);
-        let counts = mirror.counts()?;
-        drop(mirror);
-        if !ended? {
-            return Ok(ExitCode::SUCCESS);
-        }
-        self.output.end(&counts, wall_ns(monotonic_ns()))?;
-        eprintln!(
-            "causeway: {} of {} packets; {} more than --rate, {} not looked at, {} lost",
-            self.written, counts.matched, counts.over_rate, counts.skipped, counts.lost
-        );
-        Ok(ExitCode::SUCCESS)
-    }
-
     /// Writes packets until there are enough, or a signal comes. `false`: the reader is gone.
     fn follow(&mut self, mirror: &mut Mirror) -> Result<bool> {
         let start = Instant::now();

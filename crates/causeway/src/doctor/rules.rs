@@ -183,7 +183,8 @@ impl Rules<'_> {
         } else {
             self.programs();
         }
-        if let Some((count, most)) = host.conntrack
+        // At most 0 is without a bound.
+        if let Some((count, most @ 1..)) = host.conntrack
             && wants.role != Role::Balancer
             && count * 100 >= most * CONNTRACK_FULL
         {
@@ -670,6 +671,8 @@ impl Rules<'_> {
         }
         for one in &seen.reals {
             let place = wants.interfaces.first().map_or("host", String::as_str);
+            // ping counts from behind the headers of IP and of the echo request.
+            let headers = if one.real.is_ipv6() { 48 } else { 28 };
             match one.reach {
                 Reach::Whole => {}
                 Reach::Silent => self.add(
@@ -677,7 +680,7 @@ impl Rules<'_> {
                     place,
                     "path-mtu",
                     format!("{} answers no echo request, so that nothing is known of its path", one.real),
-                    format!("ping -M do -s {} {}", one.tried.saturating_sub(28), one.real),
+                    format!("ping -M do -s {} {}", one.tried.saturating_sub(headers), one.real),
                 ),
                 Reach::UpTo(bytes) => self.fault(
                     place,

@@ -266,17 +266,22 @@ fn a_router_must_answer_where_reals_need_it() {
 fn the_path_is_judged_by_what_came_back() {
     let mut wants = wants(Role::Balancer);
     wants.reals = vec![REAL];
-    let reach = |reach| {
+    let of = |real, reach| {
         let mut seen = machine("ice");
         seen.reals = vec![RealReach {
-            real: REAL,
+            real,
             tried: 1600,
             reach,
         }];
         told(&wants, &seen)
     };
+    let reach = |reach| of(REAL, reach);
     assert_eq!(reach(Reach::Whole), []);
-    assert_eq!(reach(Reach::Silent)[0].0, Level::Note);
+    let mend = "ping -M do -s 1572 10.0.0.1";
+    assert_eq!(reach(Reach::Silent), one(Level::Note, "path-mtu", mend));
+    let mend = "ping -M do -s 1552 2001:db8::1";
+    let by_ipv6 = of("2001:db8::1".parse().unwrap(), Reach::Silent);
+    assert_eq!(by_ipv6, one(Level::Note, "path-mtu", mend));
     let mend = "encap.mtu = 1450 in the balancer's file, then causeway reload";
     assert_eq!(
         reach(Reach::UpTo(1450)),
@@ -396,6 +401,7 @@ fn the_host_is_judged_by_what_the_role_needs() {
     let full = |h: &mut Host| h.conntrack = Some((80, 100));
     assert_eq!(host(Role::Agent, &full), Some("conntrack"));
     assert_eq!(host(Role::Agent, &|h| h.conntrack = Some((79, 100))), None);
+    assert_eq!(host(Role::Agent, &|h| h.conntrack = Some((79, 0))), None);
     let closed = |h: &mut Host| h.closed_chains = vec!["inet filter input".to_owned()];
     assert_eq!(host(Role::Agent, &closed), Some("packet-filter"));
     assert_eq!(host(Role::Balancer, &closed), None);

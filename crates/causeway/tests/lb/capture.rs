@@ -135,6 +135,22 @@ fn packets_are_captured_before_and_after_with_verdicts() {
             (&"tcp [S]".into(), &"tx".into())
         );
         assert!(line["meaning"].is_string() && line["real_id"].is_number());
+
+        // What cannot run leaves the file of a former capture as it is.
+        let kept = fs::read(file).expect("the capture");
+        let refused = |words: &str, why: &str| {
+            let output = causeway(words).arg("-w").arg(file).output();
+            let output = output.expect("run causeway");
+            assert!(!output.status.success(), "{words}");
+            assert!(stderr(&output).contains(why), "{}", stderr(&output));
+            assert!(fs::read(file).expect("the capture") == kept, "{words}");
+        };
+        refused("capture --verdict nosuch", "there is no verdict");
+        let other = machine.path("other.pcapng");
+        let running = causeway("capture --for 60s -w").arg(&other).spawn();
+        let _running = Daemon(running.expect("run causeway"));
+        wait(|| "no capture runs".to_owned(), || other.exists());
+        refused("capture --for 1s", "");
         drop(daemon);
     });
 }

@@ -418,7 +418,7 @@ fn the_heaviest_are_asked_for_one_at_a_time() {
         let _daemon = machine.start();
         let long = || {
             let mut command = Command::new(BINARY);
-            command.args(["conns", "top", "--for", "9s", "--socket"]);
+            command.args(["conns", "top", "--for", "10s", "--socket"]);
             command.arg(machine.path("run/lb.sock"));
             command.stdout(Stdio::null()).stderr(Stdio::null());
             Daemon(command.spawn().expect("run causeway"))
@@ -447,6 +447,8 @@ fn the_heaviest_are_asked_for_one_at_a_time() {
             "{}",
             stderr(&many)
         );
+        // The longest look there is.
+        assert!(first.wait(), "it was not answered");
     });
 }
 

@@ -197,6 +197,7 @@ impl Proxy {
                 _ => {}
             },
             "option" => self.option(line, words),
+            "no" if (word(1), word(2)) == ("option", "allbackups") => self.all_backups = false,
             "http-check" | "tcp-check" => self.check.line(line, words, &mut self.remarks),
             "use_backend" => self.left_out(
                 line,

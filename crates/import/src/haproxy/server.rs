@@ -8,17 +8,13 @@ use crate::draft::{Health, Real, Service, remark};
 use crate::words::{millis, plain_text};
 
 /// Words without a value that need no equal: how the proxy itself deals with a server.
-const OWN: [&str; 13] = [
-    "no-check",
-    "enabled",
+const OWN: [&str; 9] = [
     "no-ssl",
-    "no-backup",
     "no-send-proxy",
     "no-verifyhost",
     "non-stick",
     "tfo",
     "no-tfo",
-    "no-check-ssl",
     "no-ssl-reuse",
     "no-tls-tickets",
     "stick",
@@ -110,8 +106,8 @@ impl Server {
         let (address, port) = match place.rsplit_once(':') {
             // An IPv6 address has a port only behind brackets, or behind its last colon, which
             // HAProxy takes for one.
-            Some((address, port)) => (address, port),
-            None => (place, ""),
+            Some((address, port)) if !place.ends_with(']') => (address, port),
+            _ => (place, ""),
         };
         let address = address.trim_start_matches('[').trim_end_matches(']');
         let Ok(address) = address.parse() else {
@@ -165,6 +161,7 @@ impl Server {
                 "check" => self.check = true,
                 "no-check" => self.check = false,
                 "check-ssl" => self.check_tls = true,
+                "no-check-ssl" => self.check_tls = false,
                 "inter" => self.interval_ms = millis(value(), "ms"),
                 "rise" => self.rise = value().parse().ok(),
                 "fall" => self.fall = value().parse().ok(),
@@ -174,6 +171,7 @@ impl Server {
                 "disabled" => self.disabled = true,
                 "enabled" => self.disabled = false,
                 "backup" => self.backup = true,
+                "no-backup" => self.backup = false,
                 "maxconn" => {
                     let maxconn = value();
                     if maxconn != "0" {

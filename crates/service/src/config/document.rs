@@ -146,10 +146,13 @@ pub fn has_key(text: &str, name: &str) -> bool {
     document.is_some_and(|document| document.get_ref().contains_key(name))
 }
 
-/// The text at the end of some tables and a key; of TOML also where the rest cannot be read.
+/// The text at the end of some tables and a key, also where the rest cannot be read.
 pub fn text_at(text: &str, keys: &[&str]) -> Option<String> {
     if json::is_json(text) {
-        return text_in(json::parse(text).ok()?.get_ref(), keys);
+        return match json::parse(text) {
+            Ok(document) => text_in(document.get_ref(), keys),
+            Err(_) => text_behind_names(text, keys),
+        };
     }
     let document = DeTable::parse_recoverable(text).0;
     // Behind some faults that leaves out what follows.
@@ -179,6 +182,17 @@ fn text_in_lines(text: &str, keys: &[&str]) -> Option<String> {
         let read: toml::Table = is_key.then(|| toml::from_str(line).ok())??;
         read.get(*key)?.as_str().map(str::to_owned)
     })
+}
+
+/// The same of JSON: what stands behind the names, one after the other.
+fn text_behind_names(text: &str, keys: &[&str]) -> Option<String> {
+    let value = keys.iter().try_fold(text, |text, key| {
+        let name = format!("\"{key}\"");
+        let mut places = text.match_indices(&name);
+        places.find_map(|(at, name)| text[at + name.len()..].trim_start().strip_prefix(':'))
+    })?;
+    let mut values = serde_json::Deserializer::from_str(value).into_iter::<String>();
+    values.next()?.ok()
 }
 
 /// The first of some keys that has text in a file; each is the end of a path, as `.store.password`.
@@ -367,6 +381,8 @@ mod tests {
     fn a_key_of_a_broken_file_is_read_as_far_as_it_can_be() {
         for text in [
             "{ \"vip\": [], \"state_dir\": \"/a\" }",
+            "{ \"vip\": [, \"state_dir\" : \"/a\" }",
+            "{\n  \"state_dir\": \"/a\",\n  \"vip\": [\n",
             "state_dir = \"/a\"\n",
             "state_dir = '/a' # here\nhalf = \n[[vip]\n",
             "half =\nstate_dir = \"/a\"\n[xdp]\nstate_dir = \"/b\"\n",
@@ -379,6 +395,7 @@ mod tests {
         }
         for text in [
             "{ \"tunnel\": { \"state_dir\": \"/a\" } }",
+            "{ \"name\": \"tunnel\", \"tunnel\": { \"state_dir\": \"/a\" }, broken",
             "[tunnel]\nstate_dir = \"/a\"\n[broken",
             "[tunnel]\nkeys =\nstate_dir = \"/a\"\n",
             "[tunnel]\nstate_dir = \"/a\"\nkeys \"none\"\n",

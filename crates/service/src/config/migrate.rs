@@ -189,29 +189,31 @@ fn carry(
         ));
         return;
     }
-    let Some(from) = find(document.as_item_mut(), above) else {
-        return;
-    };
-    let decor = from.key(name).map(|key| key.leaf_decor().clone());
-    from.remove(name);
+    // It is taken away only once it stands where it belongs.
+    let from = find(document.as_item_mut(), above);
+    let decor = from.and_then(|from| Some(from.key(name)?.leaf_decor().clone()));
     if known.is_none() {
-        let mut table = document.as_table_mut();
-        for part in above_new.split('.') {
-            let entry = table
-                .entry(part)
-                .or_insert_with(|| Item::Table(Table::new()));
-            match entry {
-                Item::Table(inner) => table = inner,
-                _ => {
-                    left.push(format!("`{old}` is `{new}` now: write it by hand"));
-                    return;
-                }
-            }
-        }
+        let Some(table) = table_at(document.as_table_mut(), above_new) else {
+            left.push(format!("`{old}` is `{new}` now: write it by hand"));
+            return;
+        };
         let key = Key::new(name_new).with_leaf_decor(decor.unwrap_or_default());
         table.insert_formatted(&key, item);
     }
+    if let Some(from) = find(document.as_item_mut(), above) {
+        from.remove(name);
+    }
     done.push(format!("`{old}` is `{new}`"));
+}
+
+/// The table of a path, which is made where there is none; `None` where it is written as a value.
+fn table_at<'a>(mut table: &'a mut Table, path: &str) -> Option<&'a mut Table> {
+    for part in path.split('.') {
+        let entry = table.entry(part);
+        let entry = entry.or_insert_with(|| Item::Table(Table::new()));
+        table = entry.as_table_mut()?;
+    }
+    Some(table)
 }
 
 fn find<'a>(item: &'a mut Item, path: &str) -> Option<&'a mut dyn TableLike> {
@@ -279,6 +281,18 @@ mod tests {
         assert_eq!(report["load"].as_bool(), Some(true));
         assert_eq!(report["to"].as_array().map(Vec::len), Some(1));
         assert!(read["agent"].get("load").is_none());
+    }
+
+    #[test]
+    fn what_finds_no_place_stays_where_it_is() {
+        let text = "[agent]\nreport = { keys = \"/k\" }\n[agent.clients]\nto = [\"a\"]\n";
+        let migrated = of(text);
+        assert_eq!(migrated.text, text);
+        assert_eq!(migrated.done, [] as [&str; 0]);
+        assert_eq!(
+            migrated.left,
+            ["`agent.clients.to` is `agent.report.to` now: write it by hand"]
+        );
     }
 
     #[test]
