@@ -157,6 +157,7 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p, u64 no
 		tcp->request_ack = p->ack;
 	}
 	r->stray = r->late && p->ack != tcp->request_ack;
+	wc_learn_record(s, p->payload_len);
 	return 1;
 }
 

@@ -142,7 +142,8 @@ struct wc_state {
 	u16 ack_weight;
 	u16 cur_lead;  /* 1 + from the mean ACK to the open burst; 0: none; 1: and nothing
 			* tells how long the client had sat on what it acknowledges */
-	u16 hold_lead; /* the same, of the held burst */
+	u16 hold_lead; /* the same, of the held burst; of HTTP/2 with one request out, in which none
+			* is held: see wc_learn_record */
 	u16 handshake; /* SYN to first ACK; 0: not seen */
 	u16 packet_max : 11;
 	u16 last_long : 1;   /* the last data packet is of a request with several full ones */

@@ -177,6 +177,43 @@ CW_INLINE int wc_is_end(const struct wc_state *s, const struct est_packet *p)
 }
 
 /*
+ * Requests that leave together share a record of TLS, which two, three of a few streams do without
+ * being that large. Where all are of one size, as calls of one method are, it has twice or three times
+ * as much in it as the shortest. hold_lead has that of the shortest, and above it how often of late
+ * another had a multiple of it; one with anything else in it speaks against it.
+ */
+#define WC_SHARED_ONCE 4u
+#define WC_SHARED_MOST 15u
+
+CW_INLINE u32 wc_shared(const struct wc_state *s)
+{
+	return CW_MIN(s->hold_lead >> 8, WC_SHARED_MOST);
+}
+
+CW_INLINE int wc_shares_records(const struct wc_state *s)
+{
+	return wc_shared(s) >= WC_SHARED_ONCE;
+}
+
+/* A request of HTTP/2 in so many bytes, with no other out, as far as is known. */
+CW_INLINE void wc_learn_record(struct wc_state *s, u32 bytes)
+{
+	u32 frames = bytes - WC_RECORD, least = s->hold_lead & 0xff, shared = wc_shared(s);
+
+	if (!s->http2 || s->window > 1 || frames - 1 >= 0xff)
+		return;
+	if (!least || frames < least)
+		least = frames;
+	else if (frames % least && shared)
+		shared--;
+	else if (frames % least)
+		least = frames;
+	else if (frames > least)
+		shared = CW_MIN(shared + WC_SHARED_ONCE, WC_SHARED_MOST);
+	s->hold_lead = (u16)(shared << 8 | least);
+}
+
+/*
  * Whether a connection of HTTP/2 has several streams at a time: its requests leave in
  * several packets, or so many in one that it is larger than one request is. Without TLS a
  * request is often as large, with all that a call of gRPC says of itself, and two packets may be one.
@@ -187,7 +224,7 @@ CW_INLINE int wc_is_multiplexed(const struct wc_state *s)
 {
 	if (s->answers == WC_ANSWERS_HTTP2 && s->window > 2)
 		return 1;
-	return s->http2 && (s->window > 1 || s->packet_max > WC_STREAMS_MIN);
+	return s->http2 && (s->window > 1 || s->packet_max > WC_STREAMS_MIN || wc_shares_records(s));
 }
 
 #endif

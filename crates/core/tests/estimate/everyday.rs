@@ -769,6 +769,30 @@ fn several_streams_of_http2_are_graded_low() {
     assert!(off_pct(&tally, SERVICE_NS).abs() < 1.0);
 }
 
+#[test]
+fn streams_whose_requests_share_records_are_graded_low() {
+    // Two streams, a request of 24 bytes each: a response sets one off, and now and then two
+    // come together.
+    let mut client = Client::new(true);
+    http2(&mut client, 152);
+    for turn in 0..300 {
+        client.receives(SERVICE_NS / 2, RESPONSE);
+        client.sends(if turn % 7 == 6 { 70 } else { 46 });
+    }
+    assert_eq!(client.measured().confidence().quality, Quality::Low);
+    // Requests of one stream are of several sizes, some of which are twice others.
+    let mut client = Client::new(true);
+    http2(&mut client, 128);
+    client.receives(SERVICE_NS, RESPONSE);
+    for turn in 0..300 {
+        client.sends([46, 61, 70, 52, 94][turn % 5]);
+        client.receives(SERVICE_NS, RESPONSE);
+    }
+    let tally = client.measured();
+    assert_eq!(tally.confidence().quality, Quality::High, "{tally:?}");
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 1.0);
+}
+
 /// A POST that waits for `100 Continue`, which comes at once; then its body of 20 KB.
 fn expects(client: &mut Client) {
     client.sends(179);
