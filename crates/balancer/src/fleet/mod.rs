@@ -51,7 +51,7 @@ use self::book_text::{AckText, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
 use self::namesake::Namesake;
-use self::pushing::{held_in, held_order, removals};
+use self::pushing::{held_in, held_order, keep_unasked, removals};
 use self::reading::{Reading, id_of, key_digest};
 use self::secrets::{Secrets, keeps_former_cid};
 use self::store::{Held, Store, StoreError};
@@ -624,7 +624,7 @@ impl Fleet {
             (
                 following::vips_of(&engine.file),
                 wants.unwrap_or_default(),
-                engine.unasked(),
+                engine.unasked(&engine.file),
             )
         };
         let told = match &self.kept.file {
@@ -636,14 +636,7 @@ impl Fleet {
                 .map(|(vip, own)| (vip.clone(), own.clone()))
                 .collect(),
         };
-        // Reals that have not been asked for yet are not gone.
-        for vip in unasked {
-            if let (Some(own), Some(told)) = (own.get_mut(&vip), told.get(&vip)) {
-                for (real, wanted) in &told.reals {
-                    own.reals.entry(*real).or_insert(*wanted);
-                }
-            }
-        }
+        keep_unasked(&mut own, &unasked, &told);
         let mut events = self.wants_of_file(&told, &own, &book, engines);
         events.push(FleetEvent::Key(self.secrets.wanted_key(&book)));
         let states = by_hand.iter();

@@ -201,6 +201,28 @@ fn reals_of_a_file_that_are_discovered_from_now_on_stay_until_there_is_an_answer
 }
 
 #[test]
+fn a_reload_and_a_push_take_no_reals_away_that_are_discovered_from_now_on() {
+    let file = FOUND.replace(
+        "discover = { file = \"/nowhere\", drain = \"60s\" }",
+        "real = [{ address = \"10.0.0.5\" }, { address = \"10.0.0.6\" }]",
+    );
+    let mut world = World::of(2, &[1], Box::leak(file.into_boxed_str()), false);
+    assert!(world.all_pick(&[1, 5, 6]));
+    world.extra = FOUND;
+    world.reload(0, &[1]);
+    let file = world.config(0, &[1]);
+    let preview = world.members[0].engine().preview_push(&file).unwrap();
+    assert!(preview.fleet.is_empty(), "{:?}", preview.fleet);
+    world.push(0, &[1], true).unwrap();
+    world.settle();
+    assert!(world.all_pick(&[1, 5, 6]));
+    assert!(world.held(0).is_empty());
+    world.answer(0, &[6, 7]);
+    world.settle();
+    assert!(world.all_pick(&[1, 6, 7]));
+}
+
+#[test]
 fn a_daemon_does_not_start_with_a_file_that_takes_away_too_much() {
     let world = World::new(1, &[1, 2, 3, 4]);
     let member = &world.members[0];
