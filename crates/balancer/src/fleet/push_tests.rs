@@ -327,6 +327,35 @@ fn a_push_is_a_revision_of_etcd_too() {
 }
 
 #[test]
+fn going_back_leaves_reals_that_are_discovered_as_they_are() {
+    let mut world = World::of(2, &[1], FOUND, false);
+    let answer = |world: &mut World, reals: &[u8]| {
+        for at in 0..2 {
+            world.answer(at, reals);
+            world.settle();
+        }
+    };
+    answer(&mut world, &[5, 6]);
+    let before = world.members[0].view().history[0].revision;
+    world.push(0, &[1, 2], false).unwrap();
+    world.settle();
+    answer(&mut world, &[6, 7]);
+    let later_ns = START.monotonic_ns + 60_000_000_000;
+    for at in 0..2 {
+        let left = world.members[at].engine().expire_found(later_ns);
+        assert!(left.is_empty(), "{left:?}");
+        world.settle();
+    }
+    assert!(world.all_pick(&[1, 2, 6, 7]));
+    let order = FleetRollback::default();
+    let order = world.members[1].engine().numbered(order).unwrap();
+    assert_eq!(order.revision, Some(before), "the last change of a file");
+    world.roll_back(1, Some(before), false).unwrap();
+    world.settle();
+    assert!(world.all_pick(&[1, 6, 7]));
+}
+
+#[test]
 fn a_vip_does_not_come_back_where_the_file_lacks_it() {
     let mut world = World::new(2, &[1]);
     let more = |world: &World, at: usize| {

@@ -107,21 +107,36 @@ fn forward_only(mut vips: Vips, own: &Vips, book: &FleetBook) -> Vips {
 }
 
 /// What the fleet had at a revision, or before the last change, with the number of that revision.
+/// Reals of VIPs that the file has discovered stay: no answer that is as the last would correct them.
 fn of_revision(
     book: &FleetBook,
     revision: Option<u64>,
     file: &BalancerConfig,
 ) -> Result<(u64, Vips), EngineError> {
     let steps = book.past_changes();
+    let asked = asked_for(file);
+    // Going back changes nothing of what discovery has done alone.
+    let is_another = |step: &PastStep<'_>| {
+        let mut vips = step.change.before.keys();
+        vips.any(|vip| {
+            let stays = step.before.contains_key(vip) && step.after.contains_key(vip);
+            !stays || !asked.contains(vip)
+        })
+    };
     let at = match revision {
         Some(revision) => steps
             .iter()
             .position(|step| step.change.revision == revision),
-        None => Some(1),
+        None => Some(steps.iter().position(is_another).map_or(1, |at| at + 1)),
     };
     match at.and_then(|at| steps.get(at)) {
         Some(step) => {
-            let vips = forward_only(step.after.clone(), &vips_of(file), book);
+            let mut vips = forward_only(step.after.clone(), &vips_of(file), book);
+            for (name, vip) in &mut vips {
+                if let Some(held) = book.vips.get(name).filter(|_| asked.contains(name)) {
+                    vip.reals.clone_from(&held.reals);
+                }
+            }
             Ok((step.change.revision, vips))
         }
         None => Err(EngineError::NotFound(match revision {
