@@ -592,14 +592,17 @@ impl Fleet {
         expected: Option<Position>,
         book: &Arc<FleetBook>,
     ) -> Result<(), String> {
-        self.progress = true;
         if expected != self.read.found {
             // It is of a reading before the last.
+            self.progress = true;
             return Ok(());
         }
         let stored = self.read.stored(book.clone());
         let replaced = self.store.replace(self.read.version, &stored.to_text()?);
-        if replaced.map_err(|error| error.to_string())? {
+        let replaced = replaced.map_err(|error| error.to_string())?;
+        // A store that refuses is not asked again at once.
+        self.progress = true;
+        if replaced {
             if book.position.generation.count > expected.map_or(0, |old| old.generation.count) {
                 warn!(
                     "the fleet's store had lost the book, and this balancer has put its own back"

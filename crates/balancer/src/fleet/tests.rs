@@ -1646,6 +1646,25 @@ fn a_member_whose_lease_is_not_renewed_reads_the_book_all_the_same() {
 }
 
 #[test]
+fn a_store_that_refuses_a_book_is_not_asked_again_at_once() {
+    let mut world = World::new(1, &[1]);
+    let fleet = &mut world.members[0].daemon.as_mut().unwrap().0;
+    fleet.store = Box::new(Troubled {
+        store: store::open(&fleet.config).unwrap(),
+        before: Box::new(|call| match call {
+            "replace" => Err(StoreError::Refused("it is full".to_owned())),
+            _ => Ok(()),
+        }),
+    });
+    world.reload(0, &[1, 2]);
+    let now_ns = world.now_ns;
+    let (fleet, engine) = world.members[0].daemon.as_mut().unwrap();
+    assert!(!fleet.round(&*engine, now_ns), "not at once");
+    assert_eq!(world.members[0].view().hold.as_deref(), Some("it is full"));
+    assert_eq!(world.members[0].picks(), [1]);
+}
+
+#[test]
 fn an_order_that_was_given_up_is_never_carried_out() {
     let store = tempfile::tempdir().unwrap();
     let member = Member::new("lb1");
