@@ -203,8 +203,7 @@ impl Engine {
         states.retain(|_, state| *state != HandState::default());
         let since_ns = |vip: &str, real: IpAddr| {
             let known = self.by_hand.of(vip, real);
-            let now_ns = self.last_tick().map_or(0, |tick| tick.realtime_ns);
-            known.map_or(now_ns, |set| set.since_ns)
+            known.map_or_else(|| self.realtime_ns(), |set| set.since_ns)
         };
         let set = |((vip, real), state): ((Arc<str>, IpAddr), HandState)| SetByHand {
             since_ns: since_ns(&vip, real),

@@ -516,9 +516,9 @@ impl Fleet {
         book: &FleetBook,
         engines: &impl HasEngine,
     ) -> Vec<FleetEvent> {
-        let (asked, tick) = {
+        let (asked, now_ns) = {
             let engine = engines.engine();
-            (asked_for(&engine.file), engine.last_tick())
+            (asked_for(&engine.file), engine.realtime_ns())
         };
         let (found, named): (ChangedVips, ChangedVips) = changes_of_file(told, own, book)
             .into_iter()
@@ -527,7 +527,7 @@ impl Fleet {
             FleetEvent::Change(FleetChange {
                 vips,
                 may_remove,
-                at_s: tick.map_or(0, |tick| tick.realtime_ns) / 1_000_000_000,
+                at_s: now_ns / 1_000_000_000,
                 back_to: None,
             })
         };

@@ -501,6 +501,32 @@ fn what_is_set_by_hand_reaches_all_and_holds_at_once_without_the_store() {
 }
 
 #[test]
+fn what_changes_before_the_first_interval_is_dated_all_the_same() {
+    let mut world = World::new(2, &[1, 2]);
+    world.members[1].daemon = None;
+    let drain = RealChange {
+        drain: Some(true),
+        ..RealChange::default()
+    };
+    {
+        let mut engine = world.members[0].engine();
+        engine.change_real("web", "10.0.0.2", &drain, 7).unwrap();
+    }
+    (0..5).for_each(|_| world.run(0));
+    world.start(1, &[1, 2, 3]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.engine().last_tick(), None);
+        let overrides = member.engine().overrides();
+        assert_eq!(overrides.len(), 1);
+        assert!(overrides[0].since_ns > START.realtime_ns, "{overrides:?}");
+        let history = member.view().history;
+        assert_eq!(history.len(), 2);
+        assert!(history[0].at_s > START.realtime_ns / 1_000_000_000);
+    }
+}
+
+#[test]
 fn what_is_dropped_without_the_store_stays_so_behind_a_restart() {
     let mut world = World::new(2, &[1, 2]);
     let drain = RealChange {
