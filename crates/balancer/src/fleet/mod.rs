@@ -87,6 +87,8 @@ pub(crate) struct Fleet {
     store: Box<dyn Store>,
     member: FleetMember,
     kept: Kept,
+    /// Whether the disk lacks what is kept: to be written again.
+    is_unsaved: bool,
     /// The last reading of the store.
     read: Reading,
     /// What the rules did last that is to be followed by another reading at once.
@@ -192,6 +194,7 @@ impl Fleet {
             faults: Faults::default(),
             held: Vec::new(),
             kept,
+            is_unsaved: false,
             config: config.clone(),
         };
         let own = fleet.member.book().map(Arc::as_ref);
@@ -267,7 +270,7 @@ impl Fleet {
             self.paths = AgentPaths::of(&engine.file, engine.next_hops().way());
             engine.reports().follows()
         };
-        let kept = self.keep_secrets();
+        let kept = self.keep_secrets().and_then(|()| self.keep_again());
         // A member that has not acknowledged anything leaves the lease, too, to the one that has its name.
         let takes_lease = self.kept.left || self.namesake.is_free(self.said.is_some());
         let renewed = match takes_lease {
@@ -519,14 +522,24 @@ impl Fleet {
         Ok(())
     }
 
-    fn keep(&self) -> Result<(), String> {
-        self.kept.save(&self.dir, &self.config, &self.boot)
+    /// What it has come to, which holds here whether it can be written or not.
+    fn keep(&mut self) -> Result<(), String> {
+        let saved = self.kept.save(&self.dir, &self.config, &self.boot);
+        self.is_unsaved = saved.is_err();
+        saved
+    }
+
+    fn keep_again(&mut self) -> Result<(), String> {
+        match self.is_unsaved {
+            true => self.keep(),
+            false => Ok(()),
+        }
     }
 
     /// What is not on the disk holds neither here.
     fn keep_as(&mut self, kept: Kept) -> Result<(), String> {
         kept.save(&self.dir, &self.config, &self.boot)?;
-        self.kept = kept;
+        (self.kept, self.is_unsaved) = (kept, false);
         Ok(())
     }
 
@@ -658,8 +671,11 @@ impl Fleet {
         self.hold_removals(held);
         // All of it is in the book, but for what is held.
         if self.held.is_empty() && self.kept.file.as_ref() != Some(&own) {
-            self.kept.file = Some(own);
-            self.keep()?;
+            let file = Some(own);
+            self.keep_as(Kept {
+                file,
+                ..self.kept.clone()
+            })?;
         }
         if let Some(fleet) = &mut engines.engine().fleet {
             fleet.wants.retain(|of, set| by_hand.get(of) != Some(set));

@@ -637,6 +637,49 @@ fn a_book_that_cannot_be_written_to_the_disk_is_not_acknowledged() {
 }
 
 #[test]
+fn what_of_the_file_is_in_the_book_is_written_to_the_disk_until_it_is_there() {
+    let mut world = World::new(2, &[1, 2]);
+    world.reload(0, &[1, 2, 3]);
+    world.settle();
+    // The book has it already, and is no other by that.
+    let new = world.members[1].dir.path().join("fleet.json.new");
+    fs::create_dir(&new).unwrap();
+    world.reload(1, &[1, 2, 3]);
+    world.settle();
+    let hold = world.members[1].view().hold.unwrap();
+    assert!(hold.contains("fleet.json: cannot be written"), "{hold}");
+    fs::remove_dir(&new).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].view().hold, None);
+    // The next daemon knows that its file had it.
+    world.start(1, &[1, 2]);
+    world.settle();
+    assert_eq!(world.members[0].picks(), [1, 2]);
+}
+
+#[test]
+fn that_a_member_is_out_of_service_is_written_to_the_disk_until_it_is_there() {
+    let mut world = World::of(1, &[1], "absence = \"steps-aside\"", false);
+    let kept = world.members[0].dir.path().join("fleet.json");
+    let is_in_service = || {
+        let text = fs::read_to_string(&kept).unwrap();
+        text.contains("\"in_service\":true")
+    };
+    assert!(is_in_service());
+    let new = kept.with_file_name("fleet.json.new");
+    fs::create_dir(&new).unwrap();
+    fs::rename(world.path(), world.store.path().join("away")).unwrap();
+    fs::write(world.path(), "no directory").unwrap();
+    world.pass(600_000_000_000);
+    world.run(0);
+    assert_eq!(world.members[0].engine().service(), Service::Out);
+    assert!(is_in_service(), "it cannot be written");
+    fs::remove_dir(&new).unwrap();
+    world.run(0);
+    assert!(!is_in_service());
+}
+
+#[test]
 fn keys_go_by_phases_and_only_with_the_secret() {
     let mut world = World::new(2, &[1]);
     world.members[0].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
