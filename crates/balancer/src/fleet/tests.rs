@@ -755,6 +755,22 @@ fn a_wrong_key_under_a_number_in_use_comes_into_force_by_no_restart() {
     assert_eq!(world.members[0].view().hold, None);
 }
 
+#[test]
+fn keys_that_a_later_build_has_kept_are_not_read() {
+    let world = World::new(1, &[1]);
+    let dir = world.members[0].dir.path();
+    let state = StateDir::new(dir, Path::new("/pins"));
+    assert!(Secrets::load(&state, "edge").is_ok());
+    let kept = dir.join("fleet-keys.json");
+    let text = fs::read_to_string(&kept).unwrap();
+    let later = text.replace("\"version\":1,", "\"version\":2,\"more\":true,");
+    fs::write(&kept, later).unwrap();
+    assert_eq!(
+        Secrets::load(&state, "edge").unwrap_err(),
+        "fleet-keys.json has version 2, this build reads 1"
+    );
+}
+
 /// As a build left it that took the key of any file.
 #[test]
 fn a_member_with_another_key_under_a_number_in_use_says_so() {
