@@ -243,12 +243,7 @@ impl Engine {
         };
         let before = membership.wants.clone();
         for (of, set) in states {
-            let state = HandState {
-                drain: set.drain,
-                maintenance: set.maintenance,
-                weight: set.weight,
-            };
-            membership.wants.insert(of, state);
+            membership.wants.insert(of, state_of(&set));
         }
         let by_hand = self.by_hand_of_fleet();
         let taken = self
@@ -348,15 +343,19 @@ impl Engine {
             book.keys.other = numbers.find(|number| *number < current);
         }
         for set in self.by_hand.sets() {
-            let state = HandState {
-                drain: set.set.drain,
-                maintenance: set.set.maintenance,
-                weight: set.set.weight,
-            };
             let of = (set.vip.as_str().into(), set.real);
-            book.by_hand.insert(of, state);
+            book.by_hand.insert(of, state_of(&set.set));
         }
         Ok(book)
+    }
+}
+
+/// What is set by hand, as a book has it.
+pub(super) fn state_of(set: &RealChange) -> HandState {
+    HandState {
+        drain: set.drain,
+        maintenance: set.maintenance,
+        weight: set.weight,
     }
 }
 

@@ -41,8 +41,8 @@ use causeway_api::fleet::FleetView;
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{
-    Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, HandState, Hold,
-    KeyNumber, Position, Removal, Stored,
+    Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, Hold, KeyNumber, Position,
+    Removal, Stored,
 };
 use causeway_service::log_fault;
 use tracing::{info, warn};
@@ -229,11 +229,7 @@ impl Fleet {
         };
         for set in by_hand {
             let of: following::RealKey = (set.vip.as_str().into(), set.real);
-            let state = HandState {
-                drain: set.set.drain,
-                maintenance: set.set.maintenance,
-                weight: set.set.weight,
-            };
+            let state = following::state_of(&set.set);
             let told = following.as_ref().and_then(|own| own.book.by_hand.get(&of));
             if following.is_some() && told.copied().unwrap_or_default() != state {
                 membership.wants.insert(of, state);
