@@ -8,6 +8,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,18 @@ const TEXT_MAX: usize = 1 << 20;
 
 /// What was answered, and after what time to ask again, if the answer says.
 type Told = (Vec<Value>, Option<Duration>);
+
+/// The same with the reals, or why there are none.
+type Answer = Result<(Vec<RealConfig>, Option<Duration>), String>;
+
+/// What came of asking for a VIP's reals.
+struct Outcome {
+    vip: String,
+    discover: Discover,
+    /// `None`: what did not answer in time has ended now.
+    answer: Option<Answer>,
+    is_out: bool,
+}
 
 /// When a VIP's reals are asked for next.
 struct Asking {
@@ -63,6 +76,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 is_out: false,
             });
             if of.discover != discover {
+                // Another source does not wait for the former one.
+                of.is_out &= of.discover.origin == discover.origin;
                 (of.discover, of.next) = (discover.clone(), now);
             }
             if of.is_out || of.next > now {
@@ -71,32 +86,35 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             of.is_out = true;
             let done = done.clone();
             tokio::spawn(async move {
-                let answer = timeout(TIMEOUT, ask(&vip, &discover)).await;
-                let answer = answer.unwrap_or_else(|_| {
-                    Err(format!(
-                        "{}: no answer within {} s",
-                        origin(&discover),
-                        TIMEOUT.as_secs()
-                    ))
-                });
-                let _ = done.send((endpoint, discover, answer));
+                let tell = |answer, is_out| {
+                    let _ = done.send(Outcome {
+                        vip: endpoint.clone(),
+                        discover: discover.clone(),
+                        answer,
+                        is_out,
+                    });
+                };
+                tell_in_time(ask(&vip, &discover), TIMEOUT, &discover, tell).await;
             });
         }
         tokio::select! {
             () = sleep(NAP) => {}
-            Some((vip, asked, answer)) = answers.recv() => {
-                let Some(of) = asking.get_mut(&vip) else { continue };
-                of.is_out = false;
-                if asked != of.discover {
+            Some(outcome) = answers.recv() => {
+                let Some(of) = asking.get_mut(&outcome.vip) else { continue };
+                if outcome.discover.origin != of.discover.origin {
                     continue;
                 }
+                of.is_out = outcome.is_out;
+                let answer = outcome.answer.filter(|_| outcome.discover == of.discover);
+                let Some(answer) = answer else { continue };
                 let told = answer.as_ref().ok().and_then(|(_, after)| *after);
                 let every = match of.discover.origin {
                     RealsOrigin::File(_) => FILE_EVERY,
                     _ => of.discover.interval,
                 };
                 of.next = Instant::now() + told.unwrap_or(every);
-                bring(&shared, &vip, asked, answer.map(|(reals, _)| reals)).await;
+                let reals = answer.map(|(reals, _)| reals);
+                bring(&shared, &outcome.vip, outcome.discover, reals).await;
             }
         }
         let now_ns = Moment::now().monotonic_ns;
@@ -106,6 +124,29 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             warn!("cannot remove reals that are no longer in the answers: {error}");
         }
         left = errors;
+    }
+}
+
+/// Tells an answer, or that there was none in `time`, and whether the asking goes on: nothing ends a
+/// thread that reads a file, as one on a network that hangs. It is told when that has ended, so that
+/// no more than one thread waits for each file.
+async fn tell_in_time(
+    asking: impl Future<Output = Answer>,
+    time: Duration,
+    discover: &Discover,
+    tell: impl Fn(Option<Answer>, bool),
+) {
+    let lasts = matches!(discover.origin, RealsOrigin::File(_));
+    let mut asking = pin!(asking);
+    if let Ok(answer) = timeout(time, asking.as_mut()).await {
+        return tell(Some(answer), false);
+    }
+    let source = origin(discover);
+    let late = format!("{source}: no answer within {} s", time.as_secs());
+    tell(Some(Err(late)), lasts);
+    if lasts {
+        let _ = asking.await;
+        tell(None, false);
     }
 }
 
@@ -139,10 +180,7 @@ async fn bring(
 }
 
 /// Asks once.
-async fn ask(
-    vip: &VipConfig,
-    discover: &Discover,
-) -> Result<(Vec<RealConfig>, Option<Duration>), String> {
+async fn ask(vip: &VipConfig, discover: &Discover) -> Answer {
     let of_origin = |error: String| format!("{}: {error}", origin(discover));
     let (reals, after) = match &discover.origin {
         RealsOrigin::Dns {

@@ -329,6 +329,12 @@ impl Engine {
         self.last_tick
     }
 
+    /// What changes are dated by, nanoseconds since 1970: when the last interval ended, and before
+    /// the first one now.
+    pub fn realtime_ns(&self) -> u64 {
+        self.last_tick.unwrap_or_else(Moment::now).realtime_ns
+    }
+
     /// What agents have reported, to add to.
     pub fn reports(&self) -> &AgentReports {
         &self.reports

@@ -196,18 +196,19 @@ impl Shared {
     /// Reads the configuration file again. A bad one changes nothing, and the
     /// status says so until a good one comes.
     pub(crate) fn reload(&self) -> Result<String, EngineError> {
-        self.reload_with(Engine::reload)
+        self.reload_with(|| self.read_file(), Engine::reload)
     }
 
     fn reload_with(
         &self,
+        read: impl FnOnce() -> Result<(String, BalancerConfig), EngineError>,
         take: impl FnOnce(&mut Engine, BalancerConfig) -> Result<(), EngineError>,
     ) -> Result<String, EngineError> {
         let _one = self
             .reloading
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.take_file(take);
+        let outcome = read().and_then(|file| self.take_file(file, take));
         let outcome = outcome.map_err(|error| {
             let doors = self.doors.as_ref();
             match doors.and_then(Doors::renew_files) {
@@ -238,14 +239,15 @@ impl Shared {
 
     /// Has the fleet have what the file has, by a reload: or says what that would change.
     pub(crate) fn push(&self, order: FleetPush) -> Result<FleetPushed, EngineError> {
-        let (_, config) = self.read_file()?;
-        let preview = self.engine().preview_push(&config)?;
+        let file = self.read_file()?;
+        let preview = self.engine().preview_push(&file.1)?;
         if order.dry_run {
             return Ok(preview);
         }
         confirm(&preview, order.confirmed, "push")?;
         self.engine().reaches_fleet()?;
-        self.reload_with(Engine::reload_confirmed)?;
+        // What is written meanwhile has not been shown, and waits for another reload.
+        self.reload_with(|| Ok(file), Engine::reload_confirmed)?;
         let done = self.order(FleetOrder::Push(order))?;
         Ok(FleetPushed {
             done: Some(done),
@@ -282,9 +284,9 @@ impl Shared {
 
     fn take_file(
         &self,
+        (text, config): (String, BalancerConfig),
         take: impl FnOnce(&mut Engine, BalancerConfig) -> Result<(), EngineError>,
     ) -> Result<String, EngineError> {
-        let (text, config) = self.read_file()?;
         let mut summary = config.summary();
         self.find_way(|| config.encapsulated_reals(), |_| Route::of(&config))?;
         let (api, group) = (config.api.clone(), config.socket_group.clone());

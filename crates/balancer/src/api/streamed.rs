@@ -82,13 +82,7 @@ pub(crate) fn part(shared: &Shared, from: usize) -> PartView {
     loop {
         let engine = shared.engine();
         let total = engine.pools().len();
-        let end = fit(&engine, next);
-        for pool in &engine.pools()[next..end] {
-            if engine.reals_up(pool) < pool.vip().min_healthy {
-                not_ready.push(pool.vip().name.clone());
-            }
-        }
-        next = end;
+        next = add_not_ready(&engine, next, &mut not_ready);
         if next >= total {
             return PartView {
                 from,
@@ -97,6 +91,18 @@ pub(crate) fn part(shared: &Shared, from: usize) -> PartView {
             };
         }
     }
+}
+
+/// Adds the names of those that are not ready in the part that begins there, and says where it ends.
+/// A reload may have left fewer VIPs than that since the part before.
+fn add_not_ready(engine: &Engine, from: usize, not_ready: &mut Vec<String>) -> usize {
+    let end = fit(engine, from);
+    for pool in engine.pools().get(from..end).unwrap_or_default() {
+        if engine.reals_up(pool) < pool.vip().min_healthy {
+            not_ready.push(pool.vip().name.clone());
+        }
+    }
+    end
 }
 
 /// Where a part ends that begins there: it has as many reals as an interval looks at, and at least
@@ -153,5 +159,24 @@ impl hyper::body::Body for Streamed {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let received = self.get_mut().0.poll_recv(context);
         received.map(|part| part.map(|part| part.map(Frame::data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::add_not_ready;
+    use crate::api_tests::Daemon;
+    use crate::visits::tests::many;
+
+    #[tokio::test]
+    async fn a_part_behind_the_last_vip_is_empty() {
+        let daemon = Daemon::new(&many());
+        let beyond = daemon.get("/v1/stats?from=50").await;
+        assert_eq!(beyond["vips"], json!([]));
+        let mut not_ready = Vec::new();
+        let end = add_not_ready(&daemon.shared.engine(), 50, &mut not_ready);
+        assert_eq!((end, not_ready.len()), (40, 0));
     }
 }

@@ -563,6 +563,35 @@ async fn an_answer_of_a_source_that_a_reload_has_replaced_is_not_taken() {
     asking.abort();
 }
 
+#[tokio::test]
+async fn a_file_that_hangs_is_asked_for_again_once_its_thread_has_ended() {
+    let time = Duration::from_millis(5);
+    let of = |discover: &str| vip_with(discover).discover.clone().expect("it asks");
+    let (done, mut told) = mpsc::unbounded_channel();
+    let tell = move |answer: Option<Answer>, is_out: bool| {
+        let failed = answer.map(|answer| answer.is_err());
+        done.send((failed, is_out)).expect("it is heard");
+    };
+    let page = of("{ http = \"http://127.0.0.1:9/\" }");
+    tell_in_time(std::future::pending(), time, &page, &tell).await;
+    assert_eq!(told.recv().await, Some((Some(true), false)));
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let file = of("{ file = \"/nowhere\" }");
+    let telling = tokio::spawn(async move {
+        let hangs = async {
+            ended.await.expect("an end");
+            Ok((Vec::new(), None))
+        };
+        tell_in_time(hangs, time, &file, tell).await;
+    });
+    assert_eq!(told.recv().await, Some((Some(true), true)));
+    sleep(time * 4).await;
+    assert!(told.try_recv().is_err(), "it is out still");
+    end.send(()).expect("it waits");
+    assert_eq!(told.recv().await, Some((None, false)));
+    telling.await.expect("it ends");
+}
+
 /// A name server: of UDP alone what is short, of TCP all.
 async fn name_server() -> SocketAddr {
     let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");

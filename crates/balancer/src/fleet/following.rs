@@ -203,8 +203,7 @@ impl Engine {
         states.retain(|_, state| *state != HandState::default());
         let since_ns = |vip: &str, real: IpAddr| {
             let known = self.by_hand.of(vip, real);
-            let now_ns = self.last_tick().map_or(0, |tick| tick.realtime_ns);
-            known.map_or(now_ns, |set| set.since_ns)
+            known.map_or_else(|| self.realtime_ns(), |set| set.since_ns)
         };
         let set = |((vip, real), state): ((Arc<str>, IpAddr), HandState)| SetByHand {
             since_ns: since_ns(&vip, real),
@@ -244,12 +243,7 @@ impl Engine {
         };
         let before = membership.wants.clone();
         for (of, set) in states {
-            let state = HandState {
-                drain: set.drain,
-                maintenance: set.maintenance,
-                weight: set.weight,
-            };
-            membership.wants.insert(of, state);
+            membership.wants.insert(of, state_of(&set));
         }
         let by_hand = self.by_hand_of_fleet();
         let taken = self
@@ -349,15 +343,19 @@ impl Engine {
             book.keys.other = numbers.find(|number| *number < current);
         }
         for set in self.by_hand.sets() {
-            let state = HandState {
-                drain: set.set.drain,
-                maintenance: set.set.maintenance,
-                weight: set.set.weight,
-            };
             let of = (set.vip.as_str().into(), set.real);
-            book.by_hand.insert(of, state);
+            book.by_hand.insert(of, state_of(&set.set));
         }
         Ok(book)
+    }
+}
+
+/// What is set by hand, as a book has it.
+pub(super) fn state_of(set: &RealChange) -> HandState {
+    HandState {
+        drain: set.drain,
+        maintenance: set.maintenance,
+        weight: set.weight,
     }
 }
 

@@ -41,8 +41,8 @@ use causeway_api::fleet::FleetView;
 use causeway_core::agent_report::AgentFollows;
 use causeway_core::control::merge::BalancerId;
 use causeway_core::fleet::{
-    Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, HandState, Hold,
-    KeyNumber, Position, Removal, Stored,
+    Absence, FleetAction, FleetBook, FleetEvent, FleetMember, FleetRest, Hold, KeyNumber, Position,
+    Removal, Stored,
 };
 use causeway_service::log_fault;
 use tracing::{info, warn};
@@ -51,7 +51,7 @@ use self::book_text::{AckText, READS};
 use self::dir_store::boot_id;
 use self::kept::Kept;
 use self::namesake::Namesake;
-use self::pushing::{held_in, held_order, removals};
+use self::pushing::{held_in, held_order, keep_unasked, removals};
 use self::reading::{Reading, id_of, key_digest};
 use self::secrets::{Secrets, keeps_former_cid};
 use self::store::{Held, Store, StoreError};
@@ -87,6 +87,8 @@ pub(crate) struct Fleet {
     store: Box<dyn Store>,
     member: FleetMember,
     kept: Kept,
+    /// Whether the disk lacks what is kept: to be written again.
+    is_unsaved: bool,
     /// The last reading of the store.
     read: Reading,
     /// What the rules did last that is to be followed by another reading at once.
@@ -192,6 +194,7 @@ impl Fleet {
             faults: Faults::default(),
             held: Vec::new(),
             kept,
+            is_unsaved: false,
             config: config.clone(),
         };
         let own = fleet.member.book().map(Arc::as_ref);
@@ -226,11 +229,7 @@ impl Fleet {
         };
         for set in by_hand {
             let of: following::RealKey = (set.vip.as_str().into(), set.real);
-            let state = HandState {
-                drain: set.set.drain,
-                maintenance: set.set.maintenance,
-                weight: set.set.weight,
-            };
+            let state = following::state_of(&set.set);
             let told = following.as_ref().and_then(|own| own.book.by_hand.get(&of));
             if following.is_some() && told.copied().unwrap_or_default() != state {
                 membership.wants.insert(of, state);
@@ -267,7 +266,7 @@ impl Fleet {
             self.paths = AgentPaths::of(&engine.file, engine.next_hops().way());
             engine.reports().follows()
         };
-        let kept = self.keep_secrets();
+        let kept = self.keep_secrets().and_then(|()| self.keep_again());
         // A member that has not acknowledged anything leaves the lease, too, to the one that has its name.
         let takes_lease = self.kept.left || self.namesake.is_free(self.said.is_some());
         let renewed = match takes_lease {
@@ -519,14 +518,24 @@ impl Fleet {
         Ok(())
     }
 
-    fn keep(&self) -> Result<(), String> {
-        self.kept.save(&self.dir, &self.config, &self.boot)
+    /// What it has come to, which holds here whether it can be written or not.
+    fn keep(&mut self) -> Result<(), String> {
+        let saved = self.kept.save(&self.dir, &self.config, &self.boot);
+        self.is_unsaved = saved.is_err();
+        saved
+    }
+
+    fn keep_again(&mut self) -> Result<(), String> {
+        match self.is_unsaved {
+            true => self.keep(),
+            false => Ok(()),
+        }
     }
 
     /// What is not on the disk holds neither here.
     fn keep_as(&mut self, kept: Kept) -> Result<(), String> {
         kept.save(&self.dir, &self.config, &self.boot)?;
-        self.kept = kept;
+        (self.kept, self.is_unsaved) = (kept, false);
         Ok(())
     }
 
@@ -592,14 +601,17 @@ impl Fleet {
         expected: Option<Position>,
         book: &Arc<FleetBook>,
     ) -> Result<(), String> {
-        self.progress = true;
         if expected != self.read.found {
             // It is of a reading before the last.
+            self.progress = true;
             return Ok(());
         }
         let stored = self.read.stored(book.clone());
         let replaced = self.store.replace(self.read.version, &stored.to_text()?);
-        if replaced.map_err(|error| error.to_string())? {
+        let replaced = replaced.map_err(|error| error.to_string())?;
+        // A store that refuses is not asked again at once.
+        self.progress = true;
+        if replaced {
             if book.position.generation.count > expected.map_or(0, |old| old.generation.count) {
                 warn!(
                     "the fleet's store had lost the book, and this balancer has put its own back"
@@ -624,7 +636,7 @@ impl Fleet {
             (
                 following::vips_of(&engine.file),
                 wants.unwrap_or_default(),
-                engine.unasked(),
+                engine.unasked(&engine.file),
             )
         };
         let told = match &self.kept.file {
@@ -636,14 +648,7 @@ impl Fleet {
                 .map(|(vip, own)| (vip.clone(), own.clone()))
                 .collect(),
         };
-        // Reals that have not been asked for yet are not gone.
-        for vip in unasked {
-            if let (Some(own), Some(told)) = (own.get_mut(&vip), told.get(&vip)) {
-                for (real, wanted) in &told.reals {
-                    own.reals.entry(*real).or_insert(*wanted);
-                }
-            }
-        }
+        keep_unasked(&mut own, &unasked, &told);
         let mut events = self.wants_of_file(&told, &own, &book, engines);
         events.push(FleetEvent::Key(self.secrets.wanted_key(&book)));
         let states = by_hand.iter();
@@ -662,8 +667,11 @@ impl Fleet {
         self.hold_removals(held);
         // All of it is in the book, but for what is held.
         if self.held.is_empty() && self.kept.file.as_ref() != Some(&own) {
-            self.kept.file = Some(own);
-            self.keep()?;
+            let file = Some(own);
+            self.keep_as(Kept {
+                file,
+                ..self.kept.clone()
+            })?;
         }
         if let Some(fleet) = &mut engines.engine().fleet {
             fleet.wants.retain(|of, set| by_hand.get(of) != Some(set));

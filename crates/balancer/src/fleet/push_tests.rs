@@ -201,6 +201,28 @@ fn reals_of_a_file_that_are_discovered_from_now_on_stay_until_there_is_an_answer
 }
 
 #[test]
+fn a_reload_and_a_push_take_no_reals_away_that_are_discovered_from_now_on() {
+    let file = FOUND.replace(
+        "discover = { file = \"/nowhere\", drain = \"60s\" }",
+        "real = [{ address = \"10.0.0.5\" }, { address = \"10.0.0.6\" }]",
+    );
+    let mut world = World::of(2, &[1], Box::leak(file.into_boxed_str()), false);
+    assert!(world.all_pick(&[1, 5, 6]));
+    world.extra = FOUND;
+    world.reload(0, &[1]);
+    let file = world.config(0, &[1]);
+    let preview = world.members[0].engine().preview_push(&file).unwrap();
+    assert!(preview.fleet.is_empty(), "{:?}", preview.fleet);
+    world.push(0, &[1], true).unwrap();
+    world.settle();
+    assert!(world.all_pick(&[1, 5, 6]));
+    assert!(world.held(0).is_empty());
+    world.answer(0, &[6, 7]);
+    world.settle();
+    assert!(world.all_pick(&[1, 6, 7]));
+}
+
+#[test]
 fn a_daemon_does_not_start_with_a_file_that_takes_away_too_much() {
     let world = World::new(1, &[1, 2, 3, 4]);
     let member = &world.members[0];
@@ -302,6 +324,35 @@ fn a_push_is_a_revision_and_any_member_goes_back() {
 #[test]
 fn a_push_is_a_revision_of_etcd_too() {
     pushes_and_goes_back(true);
+}
+
+#[test]
+fn going_back_leaves_reals_that_are_discovered_as_they_are() {
+    let mut world = World::of(2, &[1], FOUND, false);
+    let answer = |world: &mut World, reals: &[u8]| {
+        for at in 0..2 {
+            world.answer(at, reals);
+            world.settle();
+        }
+    };
+    answer(&mut world, &[5, 6]);
+    let before = world.members[0].view().history[0].revision;
+    world.push(0, &[1, 2], false).unwrap();
+    world.settle();
+    answer(&mut world, &[6, 7]);
+    let later_ns = START.monotonic_ns + 60_000_000_000;
+    for at in 0..2 {
+        let left = world.members[at].engine().expire_found(later_ns);
+        assert!(left.is_empty(), "{left:?}");
+        world.settle();
+    }
+    assert!(world.all_pick(&[1, 2, 6, 7]));
+    let order = FleetRollback::default();
+    let order = world.members[1].engine().numbered(order).unwrap();
+    assert_eq!(order.revision, Some(before), "the last change of a file");
+    world.roll_back(1, Some(before), false).unwrap();
+    world.settle();
+    assert!(world.all_pick(&[1, 6, 7]));
 }
 
 #[test]

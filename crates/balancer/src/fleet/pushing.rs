@@ -72,10 +72,24 @@ pub(super) fn changes_of_file(told: &Vips, own: &Vips, book: &FleetBook) -> Chan
     changes
 }
 
+/// Gives the VIPs about whose reals there is no answer yet those that they had before: what has not
+/// been asked for is not gone.
+pub(super) fn keep_unasked(vips: &mut Vips, unasked: &[Arc<str>], before: &Vips) {
+    for name in unasked {
+        if let (Some(vip), Some(before)) = (vips.get_mut(name), before.get(name)) {
+            for (real, wanted) in &before.reals {
+                vip.reals.entry(*real).or_insert(*wanted);
+            }
+        }
+    }
+}
+
 /// What the fleet is to have by a file as a whole.
-fn of_whole_file(file: &BalancerConfig, book: &FleetBook) -> Vips {
+fn of_whole_file(file: &BalancerConfig, unasked: &[Arc<str>], book: &FleetBook) -> Vips {
     let own = vips_of(file);
-    forward_only(own.clone(), &own, book)
+    let mut vips = own.clone();
+    keep_unasked(&mut vips, unasked, &book.vips);
+    forward_only(vips, &own, book)
 }
 
 /// The same VIPs with the configurations of connection ids that the book has, or else the file's,
@@ -93,21 +107,36 @@ fn forward_only(mut vips: Vips, own: &Vips, book: &FleetBook) -> Vips {
 }
 
 /// What the fleet had at a revision, or before the last change, with the number of that revision.
+/// Reals of VIPs that the file has discovered stay: no answer that is as the last would correct them.
 fn of_revision(
     book: &FleetBook,
     revision: Option<u64>,
     file: &BalancerConfig,
 ) -> Result<(u64, Vips), EngineError> {
     let steps = book.past_changes();
+    let asked = asked_for(file);
+    // Going back changes nothing of what discovery has done alone.
+    let is_another = |step: &PastStep<'_>| {
+        let mut vips = step.change.before.keys();
+        vips.any(|vip| {
+            let stays = step.before.contains_key(vip) && step.after.contains_key(vip);
+            !stays || !asked.contains(vip)
+        })
+    };
     let at = match revision {
         Some(revision) => steps
             .iter()
             .position(|step| step.change.revision == revision),
-        None => Some(1),
+        None => Some(steps.iter().position(is_another).map_or(1, |at| at + 1)),
     };
     match at.and_then(|at| steps.get(at)) {
         Some(step) => {
-            let vips = forward_only(step.after.clone(), &vips_of(file), book);
+            let mut vips = forward_only(step.after.clone(), &vips_of(file), book);
+            for (name, vip) in &mut vips {
+                if let Some(held) = book.vips.get(name).filter(|_| asked.contains(name)) {
+                    vip.reals.clone_from(&held.reals);
+                }
+            }
             Ok((step.change.revision, vips))
         }
         None => Err(EngineError::NotFound(match revision {
@@ -239,16 +268,20 @@ impl Engine {
         }
         let file = self.found.over(file.clone());
         let (told, own) = (vips_of(&self.file), vips_of(&file));
-        book.removals(&changes_of_file(&told, &own, book), fleet.may_remove())
+        let mut changes = changes_of_file(&told, &own, book);
+        // They lose no real by it.
+        let unasked = self.unasked(&file);
+        changes.retain(|vip, _| !unasked.contains(vip));
+        book.removals(&changes, fleet.may_remove())
     }
 
-    /// The VIPs about whose reals this daemon has had no answer yet.
-    pub(super) fn unasked(&self) -> Vec<Arc<str>> {
+    /// The VIPs of a file about whose reals this daemon has had no answer yet.
+    pub(super) fn unasked(&self, file: &BalancerConfig) -> Vec<Arc<str>> {
         let is_answered = |vip: &Arc<str>| {
             let found = self.found.of(vip);
             found.and_then(FoundReals::last_ns).is_some()
         };
-        let asked = asked_for(&self.file).into_iter();
+        let asked = asked_for(file).into_iter();
         asked.filter(|vip| !is_answered(vip)).collect()
     }
 
@@ -300,9 +333,10 @@ impl Engine {
         let book = self.book_to_change()?;
         self.check_file(file)?;
         let with_found = self.found.over(file.clone());
+        let target = of_whole_file(&with_found, &self.unasked(file), book);
         Ok(FleetPushed {
             changes: self.difference(file).changes,
-            ..self.preview(&of_whole_file(&with_found, book), book)
+            ..self.preview(&target, book)
         })
     }
 
@@ -388,8 +422,10 @@ impl Fleet {
         order: &FleetPush,
         now: Moment,
     ) -> Result<String, EngineError> {
-        let target =
-            |book: &FleetBook, engine: &Engine| Ok((None, of_whole_file(&engine.file, book)));
+        let target = |book: &FleetBook, engine: &Engine| {
+            let unasked = engine.unasked(&engine.file);
+            Ok((None, of_whole_file(&engine.file, &unasked, book)))
+        };
         self.bring(engines, target, order.confirmed, now)
     }
 
@@ -480,9 +516,9 @@ impl Fleet {
         book: &FleetBook,
         engines: &impl HasEngine,
     ) -> Vec<FleetEvent> {
-        let (asked, tick) = {
+        let (asked, now_ns) = {
             let engine = engines.engine();
-            (asked_for(&engine.file), engine.last_tick())
+            (asked_for(&engine.file), engine.realtime_ns())
         };
         let (found, named): (ChangedVips, ChangedVips) = changes_of_file(told, own, book)
             .into_iter()
@@ -491,7 +527,7 @@ impl Fleet {
             FleetEvent::Change(FleetChange {
                 vips,
                 may_remove,
-                at_s: tick.map_or(0, |tick| tick.realtime_ns) / 1_000_000_000,
+                at_s: now_ns / 1_000_000_000,
                 back_to: None,
             })
         };

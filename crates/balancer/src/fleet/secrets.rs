@@ -9,6 +9,7 @@ use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use causeway_core::fleet::{CidForm, CidPhases, FleetBook, KeyNumber};
 use causeway_quic_lb::CidConfig;
+use causeway_service::parse_version;
 use serde::{Deserialize, Serialize};
 
 use super::reading::Reading;
@@ -16,6 +17,7 @@ use crate::config::{BalancerConfig, VipConfig};
 use crate::state_dir::StateDir;
 
 const FILE: &str = "fleet-keys.json";
+const VERSION: u32 = 1;
 
 /// What a VIP's connection ids are read by, by VIP.
 pub(crate) type CidsOfVips = BTreeMap<Arc<str>, Vec<CidRoute>>;
@@ -47,8 +49,8 @@ impl Secrets {
             return Ok(secrets);
         };
         let damaged = |error: String| format!("{FILE} is damaged ({error})");
-        let file: SecretsFile =
-            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        let file = parse_version::<SecretsFile>(&text, VERSION);
+        let file = file.map_err(|fault| format!("{FILE} {fault}"))?;
         if file.fleet != fleet {
             return Ok(secrets);
         }
@@ -75,7 +77,7 @@ impl Secrets {
             of_vip.push(*route.config());
         }
         let file = SecretsFile {
-            version: 1,
+            version: VERSION,
             fleet: fleet.to_owned(),
             keys: keys.map(|(number, key)| (*number, key.to_hex())).collect(),
             cids,

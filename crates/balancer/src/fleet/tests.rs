@@ -501,6 +501,32 @@ fn what_is_set_by_hand_reaches_all_and_holds_at_once_without_the_store() {
 }
 
 #[test]
+fn what_changes_before_the_first_interval_is_dated_all_the_same() {
+    let mut world = World::new(2, &[1, 2]);
+    world.members[1].daemon = None;
+    let drain = RealChange {
+        drain: Some(true),
+        ..RealChange::default()
+    };
+    {
+        let mut engine = world.members[0].engine();
+        engine.change_real("web", "10.0.0.2", &drain, 7).unwrap();
+    }
+    (0..5).for_each(|_| world.run(0));
+    world.start(1, &[1, 2, 3]);
+    world.settle();
+    for member in &world.members {
+        assert_eq!(member.engine().last_tick(), None);
+        let overrides = member.engine().overrides();
+        assert_eq!(overrides.len(), 1);
+        assert!(overrides[0].since_ns > START.realtime_ns, "{overrides:?}");
+        let history = member.view().history;
+        assert_eq!(history.len(), 2);
+        assert!(history[0].at_s > START.realtime_ns / 1_000_000_000);
+    }
+}
+
+#[test]
 fn what_is_dropped_without_the_store_stays_so_behind_a_restart() {
     let mut world = World::new(2, &[1, 2]);
     let drain = RealChange {
@@ -611,6 +637,49 @@ fn a_book_that_cannot_be_written_to_the_disk_is_not_acknowledged() {
 }
 
 #[test]
+fn what_of_the_file_is_in_the_book_is_written_to_the_disk_until_it_is_there() {
+    let mut world = World::new(2, &[1, 2]);
+    world.reload(0, &[1, 2, 3]);
+    world.settle();
+    // The book has it already, and is no other by that.
+    let new = world.members[1].dir.path().join("fleet.json.new");
+    fs::create_dir(&new).unwrap();
+    world.reload(1, &[1, 2, 3]);
+    world.settle();
+    let hold = world.members[1].view().hold.unwrap();
+    assert!(hold.contains("fleet.json: cannot be written"), "{hold}");
+    fs::remove_dir(&new).unwrap();
+    world.settle();
+    assert_eq!(world.members[1].view().hold, None);
+    // The next daemon knows that its file had it.
+    world.start(1, &[1, 2]);
+    world.settle();
+    assert_eq!(world.members[0].picks(), [1, 2]);
+}
+
+#[test]
+fn that_a_member_is_out_of_service_is_written_to_the_disk_until_it_is_there() {
+    let mut world = World::of(1, &[1], "absence = \"steps-aside\"", false);
+    let kept = world.members[0].dir.path().join("fleet.json");
+    let is_in_service = || {
+        let text = fs::read_to_string(&kept).unwrap();
+        text.contains("\"in_service\":true")
+    };
+    assert!(is_in_service());
+    let new = kept.with_file_name("fleet.json.new");
+    fs::create_dir(&new).unwrap();
+    fs::rename(world.path(), world.store.path().join("away")).unwrap();
+    fs::write(world.path(), "no directory").unwrap();
+    world.pass(600_000_000_000);
+    world.run(0);
+    assert_eq!(world.members[0].engine().service(), Service::Out);
+    assert!(is_in_service(), "it cannot be written");
+    fs::remove_dir(&new).unwrap();
+    world.run(0);
+    assert!(!is_in_service());
+}
+
+#[test]
 fn keys_go_by_phases_and_only_with_the_secret() {
     let mut world = World::new(2, &[1]);
     world.members[0].has_keys(&keys_text(2, true, [Some('5'), Some('6')]));
@@ -684,6 +753,22 @@ fn a_wrong_key_under_a_number_in_use_comes_into_force_by_no_restart() {
     world.reload(0, &[1, 2]);
     world.settle();
     assert_eq!(world.members[0].view().hold, None);
+}
+
+#[test]
+fn keys_that_a_later_build_has_kept_are_not_read() {
+    let world = World::new(1, &[1]);
+    let dir = world.members[0].dir.path();
+    let state = StateDir::new(dir, Path::new("/pins"));
+    assert!(Secrets::load(&state, "edge").is_ok());
+    let kept = dir.join("fleet-keys.json");
+    let text = fs::read_to_string(&kept).unwrap();
+    let later = text.replace("\"version\":1,", "\"version\":2,\"more\":true,");
+    fs::write(&kept, later).unwrap();
+    assert_eq!(
+        Secrets::load(&state, "edge").unwrap_err(),
+        "fleet-keys.json has version 2, this build reads 1"
+    );
 }
 
 /// As a build left it that took the key of any file.
@@ -1643,6 +1728,25 @@ fn a_member_whose_lease_is_not_renewed_reads_the_book_all_the_same() {
     assert_eq!(view.store_error.as_deref(), Some("it is full"));
     assert_eq!(world.members[1].picks(), [1, 2]);
     assert!(view.in_service && view.waiting.is_empty(), "{view:?}");
+}
+
+#[test]
+fn a_store_that_refuses_a_book_is_not_asked_again_at_once() {
+    let mut world = World::new(1, &[1]);
+    let fleet = &mut world.members[0].daemon.as_mut().unwrap().0;
+    fleet.store = Box::new(Troubled {
+        store: store::open(&fleet.config).unwrap(),
+        before: Box::new(|call| match call {
+            "replace" => Err(StoreError::Refused("it is full".to_owned())),
+            _ => Ok(()),
+        }),
+    });
+    world.reload(0, &[1, 2]);
+    let now_ns = world.now_ns;
+    let (fleet, engine) = world.members[0].daemon.as_mut().unwrap();
+    assert!(!fleet.round(&*engine, now_ns), "not at once");
+    assert_eq!(world.members[0].view().hold.as_deref(), Some("it is full"));
+    assert_eq!(world.members[0].picks(), [1]);
 }
 
 #[test]

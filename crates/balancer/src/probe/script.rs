@@ -2,7 +2,8 @@
 //! Probes by a program of the operator's.
 //!
 //! It has the daemon's rights, so that only the file may name it, and only root write it. It is
-//! a process group of its own, which ends with the probe.
+//! a process group of its own, which ends with a probe that is given up, as at its timeout; what a program
+//! that ends by itself has started goes on.
 
 use std::process::Stdio;
 
@@ -20,7 +21,7 @@ use crate::health::ProbeOrder;
 const SAID_MAX: usize = 200;
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Ends with all that it has started.
+/// Ends with all that it has started, unless it has ended by itself.
 struct Group(Child);
 
 impl Drop for Group {
