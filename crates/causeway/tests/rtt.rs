@@ -45,6 +45,12 @@ impl Server {
         stream
     }
 
+    fn signal(&self, name: &str) {
+        let process = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &process]).status();
+        assert!(status.expect("kill runs").success(), "{name}");
+    }
+
     /// What the server answers to a first line, until it closes.
     fn answer_to(&self, bytes: &[u8]) -> String {
         let mut stream = self.stranger();
@@ -107,6 +113,202 @@ fn requests_are_answered_over_both_transports_and_both_ip_versions() {
             );
         }
     }
+}
+
+/// As netperf's TCP_CRR: a handshake is a part of each transaction, and the server closes first.
+#[test]
+fn each_request_has_a_connection_of_its_own_that_the_server_closes() {
+    for address in ["127.0.0.1", "::1"] {
+        let server = Server::start(address, &[]);
+        for sizes in ["1,2", "100000,300000"] {
+            let arguments = [
+                "-t",
+                "TCP_CRR",
+                "-r",
+                sizes,
+                "-l",
+                "-40",
+                "--streams",
+                "3",
+                "-m",
+                "rr,connect,tcp",
+                "-o",
+                "json",
+            ];
+            let report = json(&server.client(&arguments));
+            let (rr, connect) = (
+                row(&report, "rr", "client"),
+                row(&report, "connect", "client"),
+            );
+            assert_eq!(rr["count"], 120);
+            assert_eq!(connect["count"], 120);
+            for key in ["min_us", "p50_us"] {
+                assert!(rr[key].as_f64() > connect[key].as_f64(), "{key}: {report}");
+            }
+            assert_eq!(report["server_transactions"], 120);
+            for end in ["client", "server"] {
+                assert_eq!(report["tcp"][end]["streams"], 120, "{end}: {report}");
+            }
+            assert_eq!(report["timeouts"], 0);
+            assert_eq!(report["failed"], 0);
+            assert_eq!(report["conditions"]["connection_each"], true);
+        }
+        let (at_server, at_client) = time_wait(server.at);
+        // The client ends the control connections.
+        assert!(at_server > 0 && at_client <= 2, "{at_server} {at_client}");
+    }
+}
+
+/// Connections of a server in TIME-WAIT: at its end, and at the other. IPv4 and IPv6, of this
+/// thread's namespace.
+fn time_wait(at: SocketAddr) -> (usize, usize) {
+    let version = if at.is_ipv6() { "tcp6" } else { "tcp" };
+    let table = std::fs::read_to_string(format!("/proc/thread-self/net/{version}"));
+    let table = table.expect("the kernel's table");
+    let port = format!(":{:04X}", at.port());
+    let waits = |column: usize| {
+        let lines = table.lines().map(|line| line.split_whitespace());
+        let fields = lines.map(Iterator::collect::<Vec<_>>);
+        fields
+            .filter(|of| of[3] == "06" && of[column].ends_with(&port))
+            .count()
+    };
+    (waits(1), waits(2))
+}
+
+/// A connection each, too, has its values at both interfaces. Needs root.
+#[test]
+fn handshakes_of_single_requests_are_seen_on_the_interface() {
+    let server = Server::start("127.0.0.1", &["-i", "lo", "-m", "synack"]);
+    let arguments = [
+        "-t",
+        "tcp-crr",
+        "-m",
+        "rr,connect,synack",
+        "-i",
+        "lo",
+        "-l",
+        "-40",
+        "-w",
+        "5ms",
+        "-o",
+        "json",
+    ];
+    let report = json(&server.client(&arguments));
+    assert_eq!(row(&report, "synack", "client")["count"], 40, "{report}");
+    // Of the last ones it does not know yet.
+    let there = row(&report, "synack", "server")["count"].as_u64();
+    assert!(there > Some(0), "{report}");
+}
+
+/// The kernel drops the SYN, and sends it again after a second.
+#[test]
+fn a_syn_that_is_lost_shows_as_a_long_handshake() {
+    in_namespace(|| {
+        std::fs::write("/proc/sys/net/core/somaxconn", "1").expect("a setting");
+        let server = Server::start("127.0.0.1", &[]);
+        let child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["rtt", "127.0.0.1", "-p", &server.at.port().to_string()])
+            .args(["-t", "tcp-crr", "--streams", "8", "--rate", "20", "-l", "4"])
+            .args(["-m", "rr,connect", "-o", "json"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("causeway runs");
+        let end = Instant::now() + Duration::from_secs(60);
+        let until = |what: &str, is: &dyn Fn() -> bool| {
+            while !is() {
+                assert!(Instant::now() < end, "{what}");
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until("no transaction", &|| time_wait(server.at).0 > 0);
+        server.signal("STOP");
+        // Two wait to be accepted; there is room for no more.
+        let before = listen_drops();
+        until("no SYN was dropped", &|| listen_drops() > before);
+        server.signal("CONT");
+        let report = json(&child.wait_with_output().expect("causeway ends"));
+        let (rr, connect) = (
+            row(&report, "rr", "client"),
+            row(&report, "connect", "client"),
+        );
+        assert!(connect["max_us"].as_f64() > Some(990_000.0), "{report}");
+        assert!(
+            rr["max_us"].as_f64() > connect["max_us"].as_f64(),
+            "{report}"
+        );
+        assert_eq!(report["timeouts"], 0);
+        assert_eq!(report["failed"], 0);
+        assert_eq!(rr["count"], report["server_transactions"]);
+    });
+}
+
+/// SYNs that listeners of this thread's namespace had no room for.
+fn listen_drops() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").expect("counters");
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let mut both = names.split(' ').zip(values.split(' '));
+    let (_, value) = both.find(|(name, _)| *name == "ListenDrops").expect("it");
+    value.parse().expect("a number")
+}
+
+#[test]
+fn a_transaction_without_a_free_port_is_counted_and_told() {
+    in_namespace(|| {
+        let server = Server::start("127.0.0.1", &[]);
+        let run = |ports: &str| {
+            std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", ports).expect("a setting");
+            server.client(&[
+                "-t",
+                "tcp-crr",
+                "-l",
+                "-20",
+                "--streams",
+                "2",
+                "-m",
+                "rr",
+                "-o",
+                "json",
+            ])
+        };
+        // The control connection takes one.
+        let output = run("50000 50000");
+        assert_eq!(output.status.code(), Some(1));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["failed"], 40, "{report}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            error.starts_with("40 transactions failed (no local port was free"),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+        // Two take turns at the other.
+        let report = json(&run("50002 50003"));
+        let answered = row(&report, "rr", "client")["count"].as_u64().expect("it");
+        assert_eq!(Some(40 - answered), report["failed"].as_u64(), "{report}");
+        assert_eq!(report["server_transactions"], answered);
+    });
+}
+
+#[test]
+fn a_server_that_knows_no_single_requests_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut line = String::new();
+        let read = BufReader::new(&stream).read_line(&mut line);
+        assert!(read.is_ok_and(|len| len > 0));
+        let welcome = b"{\"token\":\"0123456789abcdef\",\"kernel\":\"6.1\"}\n";
+        stream.write_all(welcome).expect("it is there");
+    });
+    let output = client(at, &["-t", "tcp-crr", "-l", "-1", "-m", "rr"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("does not know -t tcp-crr"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
 }
 
 #[test]
@@ -267,6 +469,8 @@ fn strangers_get_a_sentence_and_nothing_else() {
         let answer = server.answer_to(bytes);
         assert!(answer.contains(expected), "{answer:?}");
     }
+    // Nothing that its client would take for the response.
+    assert_eq!(server.answer_to(b"crr 0123456789abcdef\nr"), "");
     // Endless lines are cut off, and nothing is kept of them.
     let answer = server.answer_to(&vec![b'x'; 1 << 20]);
     assert!(answer.len() < 200, "{answer:?}");
@@ -318,6 +522,22 @@ fn answers_that_do_not_come_in_time_are_waited_for_and_counted() {
     assert!(timeouts >= 2, "{report}");
     let rr = row(&report, "rr", "client");
     assert!(rr["p50_us"].as_f64() >= Some(4_000_000.0), "{rr}");
+    let each = [
+        "-t",
+        "tcp-crr",
+        "-l",
+        "2",
+        "--timeout",
+        "500ms",
+        "-m",
+        "rr",
+        "-o",
+        "json",
+    ];
+    let report = json(&server.client(&each));
+    let rr = row(&report, "rr", "client");
+    assert!(rr["min_us"].as_f64() >= Some(500_000.0), "{report}");
+    assert_eq!(report["timeouts"], rr["count"]);
 }
 
 /// What a connection was that another has taken the place of is in the figures, and what
@@ -602,19 +822,15 @@ fn each_interval_of_a_log_begins_where_the_one_before_ended() {
 /// A link-local address is one of an interface.
 #[test]
 fn a_ping_goes_out_by_the_interface_that_is_named() {
-    let thread = thread::spawn(|| {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
-            .expect("this test needs root: it makes a namespace");
+    in_namespace(|| {
         for arguments in [
-            "link set lo up",
             "link add va type veth peer name vb",
             "addr add fe80::1/64 dev va nodad",
             "addr add fe80::2/64 dev vb nodad",
             "link set va up",
             "link set vb up",
         ] {
-            let status = Command::new("ip").args(arguments.split(' ')).status();
-            assert!(status.expect("ip runs").success(), "ip {arguments}");
+            ip(arguments);
         }
         // The kernel takes packets to an IPv6 address in a little later than it has it.
         let is_local = || {
@@ -634,7 +850,22 @@ fn a_ping_goes_out_by_the_interface_that_is_named() {
             .expect("causeway runs");
         assert_eq!(row(&json(&output), "ping", "client")["count"], 3);
     });
+}
+
+/// Runs a part of a test in a network namespace of its own.
+fn in_namespace(part: impl FnOnce() + Send + 'static) {
+    let thread = thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .expect("this test needs root: it makes a namespace");
+        ip("link set lo up");
+        part();
+    });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status();
+    assert!(status.expect("ip runs").success(), "ip {arguments}");
 }

@@ -52,16 +52,19 @@ pub enum TransportArg {
     /// A TCP connection (netperf's TCP_RR).
     #[value(alias = "TCP_RR", alias = "tcp_rr")]
     Tcp,
+    /// A TCP connection for each request, its handshake a part of the time (netperf's TCP_CRR).
+    #[value(alias = "TCP_CRR", alias = "tcp_crr")]
+    TcpCrr,
     /// UDP datagrams (netperf's UDP_RR).
     #[value(alias = "UDP_RR", alias = "udp_rr")]
     Udp,
 }
 
 impl TransportArg {
-    /// As netperf names it.
+    /// The protocol, as netperf names it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Tcp => "TCP",
+            Self::Tcp | Self::TcpCrr => "TCP",
             Self::Udp => "UDP",
         }
     }
@@ -73,8 +76,8 @@ pub struct MethodArg(pub RttMethod);
 
 impl ValueEnum for MethodArg {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [MethodArg; 7] = {
-            let mut all = [MethodArg(RttMethod::Rr); 7];
+        const ALL: [MethodArg; RttMethod::ALL.len()] = {
+            let mut all = [MethodArg(RttMethod::Rr); RttMethod::ALL.len()];
             let mut i = 0;
             while i < all.len() {
                 all[i] = MethodArg(RttMethod::ALL[i]);
@@ -178,6 +181,7 @@ Examples:
   What is slow:     causeway rtt server.example --explain
   As netperf does:  causeway rtt server.example -t TCP_RR -w 39m -b 1 -l 900 -r 1,2 \\
                       -o MIN_LATENCY,MEAN_LATENCY,P50_LATENCY,P90_LATENCY,P99_LATENCY
+  A connection each: causeway rtt server.example -t TCP_CRR --rate 100
   No server there:  causeway rtt server.example -m ping,synack -p 443
   Open loop:        causeway rtt server.example --rate 1000
   All methods:      causeway rtt server.example -m rr,tcp,sampled,ping,synack,timestamps,causal
@@ -215,7 +219,8 @@ pub struct ClientArgs {
     #[arg(short, long = "length", value_name = "SECONDS|-COUNT", default_value = "10", allow_hyphen_values = true, value_parser = limit)]
     pub limit: Limit,
 
-    /// What to measure by, all at once [default: rr,tcp,ping for tcp, rr,ping for udp]
+    /// What to measure by, all at once [default: rr,tcp,ping for tcp, rr,connect,tcp,ping for
+    /// tcp-crr, rr,ping for udp]
     #[arg(
         short,
         long = "method",
@@ -318,8 +323,16 @@ impl ClientArgs {
     pub fn methods(&self) -> Vec<RttMethod> {
         let mut methods: Vec<RttMethod> = self.methods.iter().map(|m| m.0).collect();
         if methods.is_empty() {
-            methods = vec![RttMethod::Rr, RttMethod::Tcp, RttMethod::Ping];
-            methods.retain(|m| *m != RttMethod::Tcp || self.transport == TransportArg::Tcp);
+            methods = match self.transport {
+                TransportArg::Tcp => vec![RttMethod::Rr, RttMethod::Tcp, RttMethod::Ping],
+                TransportArg::TcpCrr => vec![
+                    RttMethod::Rr,
+                    RttMethod::Connect,
+                    RttMethod::Tcp,
+                    RttMethod::Ping,
+                ],
+                TransportArg::Udp => vec![RttMethod::Rr, RttMethod::Ping],
+            };
         }
         methods.sort_unstable();
         methods.dedup();
@@ -368,6 +381,10 @@ impl ClientArgs {
         anyhow::ensure!(
             !self.split || self.request.request >= 2,
             "--split needs requests of at least 2 bytes: -r 2,1"
+        );
+        anyhow::ensure!(
+            self.transport == TransportArg::TcpCrr || !self.methods().contains(&RttMethod::Connect),
+            "connect is a method of -t tcp-crr: leave it out, or use that"
         );
         let of_tcp = |m: &RttMethod| !matches!(m, RttMethod::Rr | RttMethod::Ping);
         if self.transport == TransportArg::Udp
@@ -461,6 +478,11 @@ mod tests {
             parse("h -t udp").unwrap().methods(),
             [RttMethod::Rr, RttMethod::Ping]
         );
+        let each = parse("h -t TCP_CRR").unwrap();
+        assert_eq!(each.methods()[..2], [RttMethod::Rr, RttMethod::Connect]);
+        assert!(each.check().is_ok());
+        let said = parse("h -m rr,connect").unwrap().check().unwrap_err();
+        assert!(said.to_string().contains("-t tcp-crr"), "{said}");
         let given = parse("h -m ping,rr,ping").unwrap().methods();
         assert_eq!(given, [RttMethod::Rr, RttMethod::Ping]);
         let udp = parse("h -t udp -m rr,tcp").unwrap();

@@ -190,7 +190,7 @@ impl Running<'_> {
             None
         });
         self.interval(elapsed_ns, now_ns - from_ns);
-        let mut troubles: Vec<String> = ended.iter().filter_map(Ended::trouble).collect();
+        let mut troubles: Vec<String> = ended.iter().flat_map(Ended::troubles).collect();
         // What was measured here does not need it.
         let report = control.map(report).transpose().unwrap_or_else(|error| {
             troubles.push(format!(
@@ -394,6 +394,10 @@ fn open(
         0
     };
     ensure!(welcome.udp_ports.len() == wanted, what());
+    ensure!(
+        args.transport != TransportArg::TcpCrr || welcome.crr,
+        "the server at {host} does not know -t tcp-crr: use the same build"
+    );
     Ok(Control { stream, welcome })
 }
 

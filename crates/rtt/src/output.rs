@@ -12,6 +12,7 @@ use super::args::{ClientArgs, Output};
 use super::observing::Unobserved;
 use super::protocol::{MethodFigures, TcpFigures, TcpState};
 use super::result::{End, Row, RttResult};
+use super::streams::Ended;
 
 /// Prints as the arguments ask.
 pub(crate) fn print(args: &ClientArgs, outcome: &RttResult) -> io::Result<()> {
@@ -148,7 +149,7 @@ fn rate(outcome: &RttResult) -> f64 {
 fn table(outcome: &RttResult, explain: bool) -> String {
     let c = &outcome.conditions;
     let mut text = format!(
-        "{} to {} ({}) port {}, {} B requests, {} B responses, {} stream{}\n{}\n\n",
+        "{} to {} ({}) port {}, {} B requests, {} B responses, {} stream{}{}\n{}\n\n",
         c.transport,
         c.host,
         c.address,
@@ -157,6 +158,10 @@ fn table(outcome: &RttResult, explain: bool) -> String {
         c.response_bytes,
         c.streams,
         if c.streams == 1 { "" } else { "s" },
+        match c.connection_each {
+            true => ", a connection for each request",
+            false => "",
+        },
         c.loop_text(),
     );
     let mut table = TextTable::new(&[
@@ -241,7 +246,8 @@ fn tcp_lines(outcome: &RttResult) -> String {
                 "{name}{}: {}{}",
                 match tcp.streams {
                     1 => String::new(),
-                    streams => format!(", {streams} streams"),
+                    count if outcome.conditions.connection_each => format!(", {count} connections"),
+                    count => format!(", {count} streams"),
                 },
                 congestion.map_or_else(String::new, |c| format!("{c} ")),
                 ss(tcp)
@@ -364,6 +370,7 @@ pub(crate) fn to_json(outcome: &RttResult, explain: bool) -> Value {
             "opened": k.opened, "refused": k.refused, "failed": k.failed,
         })),
         "timeouts": outcome.ended.as_ref().map_or(0, |e| e.timeouts),
+        "failed": outcome.ended.as_ref().map_or(0, Ended::failures),
         "late": outcome.ended.as_ref().map_or(0, |e| e.late),
         "server_app_p50_us": outcome.server.as_ref().and_then(|s| s.app_p50_ns).map(|ns| ns as f64 / 1e3),
         "server_transactions": outcome.server.as_ref().map(|s| s.transactions),
@@ -401,7 +408,9 @@ mod tests {
             data_segs_out: 5,
             ..TcpInfo::default()
         };
-        let told = |streams: &[TcpInfo]| ss(&TcpFigures::sum(streams.iter().copied()).unwrap());
+        let told = |streams: &[TcpInfo]| {
+            ss(&TcpFigures::sum(streams.iter().copied().map(TcpFigures::of)).unwrap())
+        };
         let one = told(&[stream(70, 10)]);
         assert!(
             one.starts_with("rto:204 rtt:0.070/0.000 ato:0 mss:1448 cwnd:10 data_segs_out:5 "),

@@ -18,6 +18,7 @@ pub fn render(outcome: &RttResult) -> String {
         p.note {
             (c.transport) " to " (c.address) " port " (c.port) ", " (c.request_bytes) " B requests, "
             (c.response_bytes) " B responses, " (c.streams) " stream(s), "
+            @if c.connection_each { "a connection for each request, " }
             (format!("{:.1} s; ", outcome.elapsed_ns as f64 / 1e9)) (c.loop_text()) "."
         }
         @for sentence in outcome.verdicts().1 { p.lead { (sentence) } }

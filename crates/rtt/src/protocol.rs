@@ -3,7 +3,8 @@
 //!
 //! One TCP port. A connection begins with one line: `{...}` opens a session (the
 //! control connection), `rr TOKEN` joins one as a stream of requests. The server
-//! answers with one line each time. A session ends with its control connection.
+//! answers with one line each time. `crr TOKEN` stands before a single request, and the
+//! response is all that follows. A session ends with its control connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -23,6 +24,8 @@ pub const PORT: u16 = 9472;
 pub(crate) const LINE_MAX: usize = 1 << 20;
 /// The longest line that a server reads.
 pub(crate) const REQUEST_LINE_MAX: usize = 1 << 10;
+/// Bytes of the line before a request that has a connection of its own.
+pub(crate) const CRR_LINE: u64 = 21;
 /// Bytes of the largest request and response.
 pub(crate) const SIZE_MAX: u32 = 1 << 20;
 
@@ -55,6 +58,9 @@ pub struct Welcome {
     /// 1 in this many packets is sampled there; 0: none.
     #[serde(default)]
     pub sample: u32,
+    /// Whether it knows connections of a single request (`crr TOKEN`).
+    #[serde(default)]
+    pub crr: bool,
     /// Why not; then all else is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -220,11 +226,6 @@ fn one() -> u32 {
 }
 
 impl TcpFigures {
-    /// Those of streams; `None` without any.
-    pub fn sum(streams: impl IntoIterator<Item = TcpInfo>) -> Option<Self> {
-        streams.into_iter().map(Self::of).reduce(Self::and)
-    }
-
     /// Those of one stream.
     pub(crate) fn of(stream: TcpInfo) -> Self {
         Self {
@@ -247,8 +248,13 @@ impl TcpFigures {
         }
     }
 
+    /// All of them together; `None` without any.
+    pub(crate) fn sum(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+        all.into_iter().reduce(Self::and)
+    }
+
     /// Both together.
-    pub(crate) fn and(self, other: Self) -> Self {
+    fn and(self, other: Self) -> Self {
         let minrtt_us = match (self.minrtt_us, other.minrtt_us) {
             (known, 0.0) | (0.0, known) => known,
             (a, b) => a.min(b),

@@ -8,7 +8,7 @@ use causeway_core::rtt::{Figures, LatencySummary, Limit, RttLatencies, RttMethod
 use causeway_netio::rtt::clock;
 use serde::Serialize;
 
-use super::args::ClientArgs;
+use super::args::{ClientArgs, TransportArg};
 use super::echoes::Echoes;
 use super::knocks::Knocks;
 use super::observing::Unobserved;
@@ -34,6 +34,8 @@ pub struct Conditions {
     /// Requests per second and stream; open loop.
     pub rate: Option<f64>,
     pub streams: u32,
+    /// Each request has a connection of its own (TCP_CRR).
+    pub connection_each: bool,
     /// As asked for: seconds, or transactions per stream.
     pub seconds: Option<f64>,
     pub transactions: Option<u64>,
@@ -68,6 +70,7 @@ impl Conditions {
             burst: closed.then_some(args.burst),
             rate: args.rate,
             streams: args.streams,
+            connection_each: args.transport == TransportArg::TcpCrr,
             seconds: match args.limit {
                 Limit::Time(ns) => Some(ns as f64 / 1e9),
                 Limit::Count(_) => None,
@@ -266,7 +269,9 @@ impl RttResult {
             None => latencies.quantile(0.9),
         };
         Evidence {
-            rr: self.summary(RttMethod::Rr),
+            rr: self
+                .summary(RttMethod::Rr)
+                .map(|rr| self.without_handshake(rr)),
             rr_tenth_ns: self.latencies(RttMethod::Rr).and_then(rr_tenth),
             wait_ns,
             request_segments: self.request_segments(),
@@ -295,14 +300,27 @@ impl RttResult {
         tcp.is_some_and(|tcp| c.request_bytes.max(c.response_bytes) <= tcp.least.mss)
     }
 
+    /// Where each request has a connection of its own, the usual time behind the handshake:
+    /// verdicts are of requests.
+    fn without_handshake(&self, rr: LatencySummary) -> LatencySummary {
+        let connect_ns = self.summary(RttMethod::Connect).map_or(0, |s| s.p50_ns);
+        LatencySummary {
+            p50_ns: rr.p50_ns.saturating_sub(connect_ns),
+            ..rr
+        }
+    }
+
     /// The segments that the requests fill if each is written at once, with the line
     /// that opens a connection; `None` where TCP was not asked.
     fn request_segments(&self) -> Option<u64> {
-        let ended = self.ended.as_ref()?;
-        let mss = u64::from(ended.tcp.as_ref()?.least.mss);
+        let tcp = self.ended.as_ref()?.tcp.as_ref()?;
         let requests = self.summary(RttMethod::Rr)?.count;
-        let each = u64::from(self.conditions.request_bytes).div_ceil(mss.max(1));
-        Some(requests * each + ended.connections)
+        let bytes = u64::from(self.conditions.request_bytes);
+        let segments = |bytes: u64| bytes.div_ceil(u64::from(tcp.least.mss.max(1)));
+        Some(match self.conditions.connection_each {
+            true => requests * segments(bytes + protocol::CRR_LINE),
+            false => requests * segments(bytes) + u64::from(tcp.streams),
+        })
     }
 
     /// The verdicts, with the sentences that go with them.

@@ -20,6 +20,7 @@ use causeway_dataplane::SamplerOptions;
 use causeway_netio::rtt::{keep_alive, set_timeouts};
 use causeway_service::config::units;
 use clap::ValueEnum;
+use nix::sys::socket::{Backlog, listen};
 
 use super::observing::Observing;
 use super::protocol::{self, PORT, REQUEST_LINE_MAX, Welcome};
@@ -150,14 +151,18 @@ impl ServeArgs {
     fn bind(&self) -> anyhow::Result<TcpListener> {
         let address = self.listen.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
         let at = SocketAddr::new(address, self.port);
-        match TcpListener::bind(at) {
+        let listener = match TcpListener::bind(at) {
             // A machine without IPv6.
             Err(_) if self.listen.is_none() => {
                 TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], self.port)))
             }
             result => result,
-        }
-        .with_context(|| format!("cannot listen on port {} of {address}", self.port))
+        };
+        let listener = listener
+            .with_context(|| format!("cannot listen on port {} of {address}", self.port))?;
+        // More than the 128 of the standard library: a SYN for which there is no room is lost.
+        listen(&listener, Backlog::MAXCONN)?;
+        Ok(listener)
     }
 }
 
@@ -202,9 +207,11 @@ fn greet(mut stream: TcpStream, sessions: &Arc<Sessions>) -> anyhow::Result<()> 
     let line = protocol::read_line(&mut stream, REQUEST_LINE_MAX * 8)
         .context("the first line")?
         .unwrap_or_default();
-    let served = match line.strip_prefix("rr ") {
-        Some(token) => sessions.stream(token, &mut stream),
-        None => sessions.control(&line, &mut stream),
+    let served = match line.split_once(' ') {
+        Some(("rr", token)) => sessions.stream(token, &mut stream, false),
+        // Its client would take a refusal for the response.
+        Some(("crr", token)) => return sessions.stream(token, &mut stream, true),
+        _ => sessions.control(&line, &mut stream),
     };
     if let Err(error) = &served {
         let refusal = Welcome {

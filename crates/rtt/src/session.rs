@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -25,12 +25,16 @@ use super::records::lock;
 const SESSIONS: usize = 64;
 /// Streams of one session.
 const STREAMS: usize = 1000;
+/// Its connections: of those of a single request one may not have ended here when the next comes.
+const OPEN: usize = 2 * STREAMS;
 /// tcp_info is read at most this often.
 pub(crate) const TCP_EVERY_NS: u64 = 10_000_000;
 /// Data is moved in pieces of this size.
 const PIECE: usize = 64 << 10;
 /// Handshakes seen of connections that have not said what they are.
 const STRANGERS: usize = 1024;
+/// Addresses whose sessions are known.
+const PEERS: usize = 1 << 16;
 
 /// All sessions of a server.
 #[derive(Debug)]
@@ -53,7 +57,7 @@ pub(crate) struct Sessions {
 /// The peer of the connections that the interface sees.
 #[derive(Debug, Default)]
 struct Peers {
-    /// Whose stream comes from an address.
+    /// Whose stream comes from an address, or came: what the interface shows of it is known later.
     sessions: HashMap<SocketAddr, Arc<Session>>,
     /// A handshake is over before its connection has said whose it is.
     strangers: VecDeque<Value>,
@@ -99,33 +103,21 @@ struct Seen {
     observed: Vec<(RttMethod, RttLatencies)>,
     app: RttLatencies,
     /// Streams that are open, in the order in which they came.
-    streams: BTreeMap<usize, Open>,
+    streams: BTreeMap<usize, TcpStream>,
     /// How many have been.
     joined: usize,
     /// Those that have ended.
     ended: Option<TcpFigures>,
 }
 
-/// A stream that is open.
-#[derive(Debug)]
-struct Open {
-    /// To end it with.
-    handle: TcpStream,
-    /// The last reading.
-    info: TcpInfo,
-}
-
-/// Takes a stream out of where it stands, however it ends.
+/// Takes a stream out of its session, however it ends.
 struct Leaves<'a> {
-    sessions: &'a Sessions,
-    session: Arc<Session>,
+    session: &'a Session,
     index: usize,
-    peer: SocketAddr,
 }
 
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        lock(&self.sessions.peers).sessions.remove(&self.peer);
         self.session.leave(self.index);
     }
 }
@@ -180,6 +172,7 @@ impl Sessions {
         let served = self.talk(&hello, &token, &session, stream);
         lock(&self.open).remove(&token);
         session.close();
+        lock(&self.peers).leave(&session);
         served
     }
 
@@ -221,6 +214,7 @@ impl Sessions {
             udp_ports: self.datagrams(hello, session, stream)?,
             kernel: kernel(),
             sample: self.sample,
+            crr: true,
             ..Welcome::default()
         };
         protocol::write_line(stream, &welcome)?;
@@ -269,25 +263,25 @@ impl Sessions {
         Ok(ports)
     }
 
-    /// Serves a stream of requests over TCP.
-    pub(crate) fn stream(&self, token: &str, stream: &mut TcpStream) -> Result<()> {
+    /// Serves a stream of requests over TCP, or a `single` one.
+    pub(crate) fn stream(&self, token: &str, stream: &mut TcpStream, single: bool) -> Result<()> {
         let found = lock(&self.open).get(token).cloned();
         let session = found.context("no such session: it has ended, or the token is wrong")?;
         let peer = canonical(stream.peer_addr()?);
         let index = session.join(stream)?;
         let _leaves = Leaves {
-            sessions: self,
-            session: session.clone(),
+            session: &session,
             index,
-            peer,
         };
         if !self.watched.is_empty() {
             lock(&self.peers).join(peer, &session);
         }
-        stream.write_all(b"ok\n")?;
+        if !single {
+            stream.write_all(b"ok\n")?;
+        }
         // A client may wait for an hour between requests. The session's end ends its streams.
         set_timeouts(stream, None)?;
-        session.answer(stream, index)
+        session.answer(stream, single)
     }
 
     /// A value from the interface.
@@ -300,6 +294,9 @@ impl Sessions {
 
 impl Peers {
     fn join(&mut self, peer: SocketAddr, session: &Arc<Session>) {
+        if self.sessions.len() == PEERS && !self.sessions.contains_key(&peer) {
+            return;
+        }
         self.sessions.insert(peer, session.clone());
         self.strangers.retain(|value| {
             let its = value.flow.remote == peer;
@@ -308,6 +305,10 @@ impl Peers {
             }
             !its
         });
+    }
+
+    fn leave(&mut self, session: &Arc<Session>) {
+        self.sessions.retain(|_, its| !Arc::ptr_eq(its, session));
     }
 
     fn observed(&mut self, value: &Value) {
@@ -329,35 +330,31 @@ impl Session {
     fn join(&self, stream: &TcpStream) -> Result<usize> {
         let mut seen = lock(&self.measured);
         ensure!(
-            seen.streams.len() < STREAMS,
-            "a client has at most {STREAMS} streams at once"
+            seen.streams.len() < OPEN,
+            "a client has at most {OPEN} connections at once"
         );
         ensure!(
             !self.closed.load(Ordering::Acquire),
             "the session has ended"
         );
-        let open = Open {
-            handle: stream.try_clone()?,
-            info: TcpInfo::default(),
-        };
+        let handle = stream.try_clone()?;
         let index = seen.joined;
         seen.joined += 1;
-        seen.streams.insert(index, open);
+        seen.streams.insert(index, handle);
         Ok(index)
     }
 
     /// What a stream was stays in the sums, its socket does not.
     fn leave(&self, index: usize) {
         let mut seen = lock(&self.measured);
-        if let Some(open) = seen.streams.remove(&index) {
-            let figures = TcpFigures::of(open.info);
+        if let Some(stream) = seen.streams.remove(&index) {
             let ended = seen.ended.take();
-            seen.ended = ended.into_iter().chain([figures]).reduce(TcpFigures::and);
+            seen.ended = TcpFigures::sum(ended.into_iter().chain(figures(&stream)));
         }
     }
 
-    /// Requests in, responses out, until the client closes.
-    fn answer(&self, stream: &mut TcpStream, index: usize) -> Result<()> {
+    /// Requests in, responses out, until the client closes; a `single` one's response closes.
+    fn answer(&self, stream: &mut TcpStream, single: bool) -> Result<()> {
         let mut buffer = vec![0_u8; self.request.max(self.response).min(PIECE)];
         let mut read_ns = 0;
         loop {
@@ -365,8 +362,7 @@ impl Session {
                 self.leave_unread(stream);
             }
             let Some(received_ns) = self.read_request(stream, &mut buffer)? else {
-                self.read_tcp(stream, index)?;
-                return Ok(());
+                return self.read_tcp(stream);
             };
             if !self.unread && !self.service.is_zero() {
                 clock::sleep_until(received_ns + self.service.as_nanos() as u64);
@@ -379,9 +375,12 @@ impl Session {
                 stream.write_all(&buffer[..piece])?;
                 left -= piece;
             }
+            if single {
+                stream.shutdown(Shutdown::Write)?;
+            }
             if answered_ns >= read_ns + TCP_EVERY_NS {
                 read_ns = answered_ns;
-                self.read_tcp(stream, index)?;
+                self.read_tcp(stream)?;
             }
         }
     }
@@ -428,14 +427,12 @@ impl Session {
         (0..value.count).for_each(|_| latencies.record(value.ns));
     }
 
-    fn read_tcp(&self, stream: &TcpStream, index: usize) -> Result<()> {
+    fn read_tcp(&self, stream: &TcpStream) -> Result<()> {
         let info = TcpInfo::of(stream)?;
-        let mut seen = lock(&self.measured);
-        if let Some(open) = seen.streams.get_mut(&index) {
-            open.info = info;
-        }
         if info.rtt_us > 0 {
-            seen.tcp.record(u64::from(info.rtt_us) * 1_000);
+            lock(&self.measured)
+                .tcp
+                .record(u64::from(info.rtt_us) * 1_000);
         }
         Ok(())
     }
@@ -474,9 +471,9 @@ impl Session {
         let measured = methods.filter(|(_, l)| l.count() > 0);
         ServerReport {
             transactions: self.transactions.load(Ordering::Relaxed),
-            tcp: (seen.ended.iter().cloned())
-                .chain(seen.streams.values().map(|open| TcpFigures::of(open.info)))
-                .reduce(TcpFigures::and),
+            tcp: TcpFigures::sum(
+                (seen.ended.iter().cloned()).chain(seen.streams.values().filter_map(figures)),
+            ),
             app_p50_ns: seen.app.quantile(0.5),
             methods: measured
                 .clone()
@@ -490,11 +487,16 @@ impl Session {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        for open in lock(&self.measured).streams.values() {
+        for stream in lock(&self.measured).streams.values() {
             // It may have ended by itself.
-            let _ = open.handle.shutdown(std::net::Shutdown::Both);
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
+}
+
+/// What its kernel says of a stream.
+fn figures(stream: &TcpStream) -> Option<TcpFigures> {
+    TcpInfo::of(stream).ok().map(TcpFigures::of)
 }
 
 /// Errors that a datagram socket gets over: the look at `closed`, and answers of the

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The streams of requests: one thread each, timed at the system calls.
 
-use std::io;
+use std::io::{self, ErrorKind, Read as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use causeway_core::rtt::{Pace, RttMethod};
@@ -20,13 +21,16 @@ use super::wait;
 const STACK_BYTES: usize = 128 << 10;
 /// A request of the open loop that leaves this long after its time counts as late.
 const LATE_NS: u64 = 100_000;
+/// Behind a connection that failed at once, so that where all do nothing spins.
+const FAILED_NS: u64 = 10_000_000;
 /// The longest UDP payload over IPv4.
 const DATAGRAM_MAX: u32 = 65_507;
 
 /// All streams, open and quiet.
 pub(crate) struct Streams {
-    channels: Vec<Channel>,
-    /// How to open another in the place of one that has lost its answer.
+    /// `None` where each request opens a connection.
+    channels: Vec<Option<Channel>>,
+    /// How to open another, in the place of one that has lost its answer or for a request.
     opening: Arc<Opening>,
 }
 
@@ -39,11 +43,47 @@ struct Opening {
 }
 
 impl Opening {
+    /// Opens a connection.
+    fn connect(&self) -> io::Result<TcpStream> {
+        let args = &self.args;
+        connect(
+            self.server,
+            args.timeout,
+            args.split,
+            args.congestion.as_deref(),
+        )
+    }
+
+    /// Why there is none.
+    fn refused(&self) -> String {
+        match &self.args.congestion {
+            Some(name) => format!("cannot open a connection with congestion control {name}"),
+            None => "cannot open a connection".to_owned(),
+        }
+    }
+
     /// Opens a connection and joins the session with it.
     fn tcp(&self) -> Result<Channel> {
-        let channel = tcp(&self.args, self.server, &self.token)?;
-        self.own.add(channel.stream());
-        Ok(channel)
+        use std::io::Write as _;
+        let mut stream = self.connect().with_context(|| self.refused())?;
+        set_timeouts(&stream, Some(self.args.timeout))?;
+        stream.write_all(format!("rr {}\n", self.token).as_bytes())?;
+        accepted(&mut stream)?;
+        self.own.add(Some(&stream));
+        Ok(Channel::Tcp {
+            stream,
+            split: self.args.split,
+        })
+    }
+
+    /// What every request is.
+    fn request(&self) -> Vec<u8> {
+        let mut request = match self.args.transport {
+            TransportArg::TcpCrr => format!("crr {}\n", self.token).into_bytes(),
+            TransportArg::Tcp | TransportArg::Udp => Vec::new(),
+        };
+        request.resize(request.len() + self.args.request.request as usize, b'r');
+        request
     }
 }
 
@@ -54,12 +94,13 @@ pub struct Ended {
     pub elapsed_ns: u64,
     /// Requests without a response in time.
     pub timeouts: u64,
+    /// Requests whose own connection failed, and why the first one did.
+    pub failed: Option<(u64, String)>,
     /// Requests of an open loop sent late.
     pub late: u64,
-    /// The kernel's view of the connections.
+    /// The kernel's view of the connections, also those that a stream opened in the place of
+    /// another.
     pub tcp: Option<TcpFigures>,
-    /// How many there were, also those that a stream opened in the place of another.
-    pub connections: u64,
     /// The first stream's own address.
     pub source: Option<SocketAddr>,
     /// Congestion control of the connections.
@@ -69,16 +110,26 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// What there is to say of streams that broke.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        let (count, error) = self.broken.as_ref()?;
-        let streams = match count {
-            1 => "a stream".to_owned(),
-            count => format!("{count} streams"),
-        };
-        Some(format!(
-            "{streams} ended early ({error}): the figures hold what was measured until then"
-        ))
+    /// Requests whose own connection failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failed.as_ref().map_or(0, |(count, _)| *count)
+    }
+
+    /// What there is to say of streams and connections that broke.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let broken = self.broken.as_ref().map(|(count, error)| {
+            let streams = match count {
+                1 => "a stream".to_owned(),
+                count => format!("{count} streams"),
+            };
+            format!(
+                "{streams} ended early ({error}): the figures hold what was measured until then"
+            )
+        });
+        let failed = self.failed.as_ref().map(|(count, error)| {
+            format!("{count} transactions failed ({error}): the latencies are those of the others")
+        });
+        broken.into_iter().chain(failed).collect()
     }
 }
 
@@ -86,9 +137,12 @@ impl Ended {
 #[derive(Debug, Default)]
 struct Tally {
     timeouts: u64,
+    failed: Option<(u64, String)>,
     late: u64,
-    /// The last reading of each of its connections.
-    tcp: Vec<TcpInfo>,
+    /// The last readings of its connections.
+    tcp: Option<TcpFigures>,
+    source: Option<SocketAddr>,
+    congestion: Option<String>,
     end_ns: u64,
     /// What ended it early.
     broken: Option<anyhow::Error>,
@@ -96,7 +150,7 @@ struct Tally {
 
 /// The client's UDP ports, which the server must know before it opens its own.
 pub(crate) fn udp_sockets(args: &ClientArgs, server: SocketAddr) -> Result<Vec<UdpSocket>> {
-    if args.transport == TransportArg::Tcp {
+    if args.transport != TransportArg::Udp {
         return Ok(Vec::new());
     }
     anyhow::ensure!(
@@ -125,8 +179,9 @@ impl Streams {
             token: welcome.token.clone(),
             own,
         };
-        let channels: Result<Vec<Channel>> = match args.transport {
-            TransportArg::Tcp => (0..args.streams).map(|_| opening.tcp()).collect(),
+        let channels: Result<Vec<_>> = match args.transport {
+            TransportArg::Tcp => (0..args.streams).map(|_| opening.tcp().map(Some)).collect(),
+            TransportArg::TcpCrr => Ok((0..args.streams).map(|_| None).collect()),
             TransportArg::Udp => sockets
                 .into_iter()
                 .zip(&welcome.udp_ports)
@@ -135,10 +190,10 @@ impl Streams {
                     to.set_port(*port);
                     socket.connect(to)?;
                     socket.set_read_timeout(Some(args.timeout))?;
-                    Ok(Channel::Udp {
+                    Ok(Some(Channel::Udp {
                         socket,
                         sequence: 0,
-                    })
+                    }))
                 })
                 .collect(),
         };
@@ -150,9 +205,6 @@ impl Streams {
 
     /// Starts one thread a stream. Streams with a wait begin spread over it.
     pub(crate) fn start(self, args: &ClientArgs, start_ns: u64, records: &Arc<Records>) -> Running {
-        let first = self.channels.first().and_then(Channel::stream);
-        let source = first.and_then(|s| s.local_addr().ok());
-        let congestion = first.and_then(congestion);
         let count = self.channels.len() as u64;
         let wait_ns = match args.rate {
             Some(rate) => (1e9 / rate) as u64,
@@ -161,16 +213,15 @@ impl Streams {
         let handles = (0..).zip(self.channels).map(|(i, channel)| {
             let stream = Stream {
                 channel,
-                is_lost: false,
                 opening: self.opening.clone(),
                 pace: Pace::new(args.pacing(), args.limit, start_ns + i * wait_ns / count),
                 busy_ns: args.busy.as_nanos() as u64,
-                request: vec![b'r'; args.request.request as usize],
+                request: self.opening.request(),
                 response: vec![0; args.request.response as usize],
                 records: records.clone(),
                 tally: Tally::default(),
                 read_ns: 0,
-                is_read: false,
+                info: None,
             };
             thread::Builder::new()
                 .name("rtt-stream".to_owned())
@@ -180,27 +231,8 @@ impl Streams {
         Running {
             handles: handles.collect(),
             start_ns,
-            source,
-            congestion,
         }
     }
-}
-
-/// Opens a connection and joins the session with it.
-fn tcp(args: &ClientArgs, server: SocketAddr, token: &str) -> Result<Channel> {
-    use std::io::Write as _;
-    let mut stream = connect(server, args.timeout, args.split, args.congestion.as_deref())
-        .with_context(|| match &args.congestion {
-            Some(name) => format!("cannot open a stream with congestion control {name}"),
-            None => "cannot open a stream".to_owned(),
-        })?;
-    set_timeouts(&stream, Some(args.timeout))?;
-    stream.write_all(format!("rr {token}\n").as_bytes())?;
-    accepted(&mut stream)?;
-    Ok(Channel::Tcp {
-        stream,
-        split: args.split,
-    })
 }
 
 /// Reads the server's answer to a stream's first line, of which a refusal has the reason.
@@ -228,8 +260,6 @@ fn congestion(stream: &TcpStream) -> Option<String> {
 pub(crate) struct Running {
     handles: Vec<io::Result<JoinHandle<Tally>>>,
     start_ns: u64,
-    source: Option<SocketAddr>,
-    congestion: Option<String>,
 }
 
 impl Running {
@@ -244,12 +274,7 @@ impl Running {
     /// # Errors
     /// A stream that could not begin. One that broke has said so in its tally.
     pub(crate) fn join(self) -> Result<Ended> {
-        let mut ended = Ended {
-            source: self.source,
-            congestion: self.congestion,
-            ..Ended::default()
-        };
-        let mut infos = Vec::new();
+        let mut ended = Ended::default();
         for handle in self.handles {
             let joined = handle.context("cannot start a thread")?.join();
             let tally = joined.map_err(|_| anyhow::anyhow!("a stream ended by a panic"))?;
@@ -257,23 +282,35 @@ impl Running {
                 let (count, _) = ended.broken.get_or_insert((0, format!("{error:#}")));
                 *count += 1;
             }
+            if let Some((count, error)) = tally.failed {
+                ended.failed.get_or_insert((0, error)).0 += count;
+            }
+            ended.source = ended.source.or(tally.source);
+            ended.congestion = ended.congestion.or(tally.congestion);
             ended.timeouts += tally.timeouts;
             ended.late += tally.late;
             ended.elapsed_ns = ended
                 .elapsed_ns
                 .max(tally.end_ns.saturating_sub(self.start_ns));
-            infos.extend(tally.tcp);
+            ended.tcp = TcpFigures::sum(ended.tcp.into_iter().chain(tally.tcp));
         }
-        ended.connections = infos.len() as u64;
-        ended.tcp = TcpFigures::sum(infos);
         Ok(ended)
     }
 }
 
+/// What became of a request.
+enum Outcome {
+    Answered(Exchange),
+    /// Its answer, or the connection for it, did not come in time.
+    Late,
+    /// Its own connection failed: the next request has another.
+    Failed(anyhow::Error),
+}
+
 struct Stream {
-    channel: Channel,
-    /// An answer did not come in time: what comes on this connection next may be that one.
-    is_lost: bool,
+    /// `None` where the next request opens another: each of them does, or the last one got no
+    /// answer in time, and what comes on that connection next may be that one.
+    channel: Option<Channel>,
     opening: Arc<Opening>,
     pace: Pace,
     busy_ns: u64,
@@ -283,15 +320,15 @@ struct Stream {
     tally: Tally,
     /// When tcp_info was last read.
     read_ns: u64,
-    /// It has been of this connection.
-    is_read: bool,
+    /// What it said of this connection.
+    info: Option<TcpInfo>,
 }
 
 impl Stream {
     fn run(mut self) -> Tally {
         clock::set_least_timer_slack();
         self.tally.broken = self.measure().err();
-        self.read_tcp();
+        self.close();
         self.tally.end_ns = clock::now_ns();
         self.tally
     }
@@ -302,15 +339,29 @@ impl Stream {
                 break;
             }
             let began_ns = clock::now_ns();
-            let Some(exchange) = self.exchange()? else {
-                self.tally.timeouts += 1;
-                let now_ns = clock::now_ns();
-                let from_ns = if due.intended { due.at_ns } else { began_ns };
-                // It takes that long at least.
-                self.records
-                    .record(RttMethod::Rr, now_ns.saturating_sub(from_ns), 1);
-                self.pace.completed(now_ns);
-                continue;
+            let outcome = match self.opening.args.transport {
+                TransportArg::TcpCrr => self.transact(began_ns),
+                TransportArg::Tcp | TransportArg::Udp => self.exchange()?,
+            };
+            let exchange = match outcome {
+                Outcome::Answered(exchange) => exchange,
+                Outcome::Late => {
+                    self.tally.timeouts += 1;
+                    let now_ns = clock::now_ns();
+                    let from_ns = if due.intended { due.at_ns } else { began_ns };
+                    // It takes that long at least.
+                    self.records
+                        .record(RttMethod::Rr, now_ns.saturating_sub(from_ns), 1);
+                    self.pace.completed(now_ns);
+                    continue;
+                }
+                Outcome::Failed(error) => {
+                    let failed = &mut self.tally.failed;
+                    failed.get_or_insert_with(|| (0, format!("{error:#}"))).0 += 1;
+                    clock::sleep_until(clock::now_ns() + FAILED_NS);
+                    self.pace.completed(clock::now_ns());
+                    continue;
+                }
             };
             let from_ns = if due.intended {
                 self.tally.late += u64::from(exchange.sent_ns > due.at_ns + LATE_NS);
@@ -329,45 +380,111 @@ impl Stream {
         Ok(())
     }
 
-    /// One request; `None` where its answer, or another connection for the next one, did not
-    /// come in time.
-    fn exchange(&mut self) -> Result<Option<Exchange>> {
-        if self.is_lost {
+    /// One request of a stream.
+    fn exchange(&mut self) -> Result<Outcome> {
+        if self.channel.is_none() {
             match self.opening.tcp() {
-                Ok(channel) => {
-                    (self.channel, self.is_lost) = (channel, false);
-                    self.is_read = false;
-                }
-                Err(error) if is_timeout(&error) => return Ok(None),
+                Ok(channel) => self.channel = Some(channel),
+                Err(error) if is_timeout(&error) => return Ok(Outcome::Late),
                 Err(error) => return Err(error.context("behind a request without an answer")),
             }
         }
-        let exchanged = self.channel.exchange(&mut self.request, &mut self.response);
-        match exchanged {
-            Ok(exchange) => Ok(exchange),
+        match self.send() {
+            Ok(Some(exchange)) => Ok(Outcome::Answered(exchange)),
+            Ok(None) => Ok(Outcome::Late),
             Err(e) if is_late(e.kind()) => {
-                self.read_tcp();
-                self.is_lost = true;
-                Ok(None)
+                self.close();
+                Ok(Outcome::Late)
             }
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                anyhow::bail!("the server has closed a stream");
+            Err(e) => Err(broke(e)),
+        }
+    }
+
+    /// One request on a connection of its own, which is timed, too. Its timeout is that of both.
+    fn transact(&mut self, began_ns: u64) -> Outcome {
+        let connected = self.opening.connect();
+        let connect_ns = clock::now_ns() - began_ns;
+        let stream = match connected {
+            Ok(stream) => stream,
+            Err(e) if is_late(e.kind()) => {
+                self.records.record(RttMethod::Connect, connect_ns, 1);
+                return Outcome::Late;
             }
-            Err(e) => Err(e).context("a stream broke"),
+            Err(e) if e.kind() == ErrorKind::AddrNotAvailable => {
+                return Outcome::Failed(anyhow::anyhow!(
+                    "no local port was free for a connection to the server: use fewer --streams, or widen net.ipv4.ip_local_port_range"
+                ));
+            }
+            Err(e) => {
+                return Outcome::Failed(anyhow::Error::new(e).context(self.opening.refused()));
+            }
+        };
+        self.records.record(RttMethod::Connect, connect_ns, 1);
+        let timeout = self.opening.args.timeout;
+        let left = timeout.saturating_sub(Duration::from_nanos(connect_ns));
+        let timed = set_timeouts(&stream, Some(left.max(Duration::from_millis(1))));
+        self.channel = Some(Channel::Tcp {
+            stream,
+            split: self.opening.args.split,
+        });
+        let outcome = match timed.and_then(|()| self.send()) {
+            Ok(Some(exchange)) => Outcome::Answered(Exchange {
+                sent_ns: began_ns,
+                ..exchange
+            }),
+            Ok(None) => Outcome::Late,
+            Err(e) if is_late(e.kind()) => Outcome::Late,
+            Err(e) => Outcome::Failed(broke(e)),
+        };
+        if let Some(Channel::Tcp { stream, .. }) = &mut self.channel {
+            self.opening.own.add(Some(stream));
+            if matches!(outcome, Outcome::Answered(_)) {
+                // The server closes first, as netperf's does: TIME-WAIT takes no port from us.
+                let _ = stream.read(&mut [0]);
+            }
+        }
+        self.close();
+        outcome
+    }
+
+    /// `None` where no answer came in time (UDP only).
+    fn send(&mut self) -> io::Result<Option<Exchange>> {
+        match &mut self.channel {
+            Some(channel) => channel.exchange(&mut self.request, &mut self.response),
+            None => Err(ErrorKind::NotConnected.into()),
         }
     }
 
     fn read_tcp(&mut self) {
-        let info = self.channel.stream().map(TcpInfo::of);
-        if let Some(Ok(info)) = info {
+        let Some(stream) = self.channel.as_ref().and_then(Channel::stream) else {
+            return;
+        };
+        let tally = &mut self.tally;
+        if tally.source.is_none() {
+            tally.source = stream.local_addr().ok();
+            tally.congestion = congestion(stream);
+        }
+        if let Ok(info) = TcpInfo::of(stream) {
             self.records
                 .record(RttMethod::Tcp, u64::from(info.rtt_us) * 1_000, 1);
-            if self.is_read {
-                self.tally.tcp.pop();
-            }
-            self.is_read = true;
-            self.tally.tcp.push(info);
+            self.info = Some(info);
         }
+    }
+
+    /// Closes the connection, of which the last reading stays.
+    fn close(&mut self) {
+        self.read_tcp();
+        self.channel = None;
+        let last = self.info.take().map(TcpFigures::of);
+        self.tally.tcp = TcpFigures::sum(self.tally.tcp.take().into_iter().chain(last));
+    }
+}
+
+/// What to say of a connection that broke.
+fn broke(error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => anyhow::anyhow!("the server has closed a stream"),
+        _ => anyhow::Error::new(error).context("a stream broke"),
     }
 }
 

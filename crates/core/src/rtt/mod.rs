@@ -30,9 +30,11 @@ pub use selectors::{Figures, Selector, UnknownSelector};
 /// One way of measuring latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RttMethod {
-    /// From just before a request is sent to just after the last byte of its
-    /// response is received: what the application waits for.
+    /// From just before a request is sent, or its own connection is opened, to just after the
+    /// last byte of its response is received: what the application waits for.
     Rr,
+    /// The part of [`RttMethod::Rr`] until the request's own connection is open.
+    Connect,
     /// The kernel's own round-trip time of the connection (tcp_info).
     Tcp,
     /// Data and ACK both met by a sampler of 1 in N packets.
@@ -49,8 +51,9 @@ pub enum RttMethod {
 
 impl RttMethod {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Rr,
+        Self::Connect,
         Self::Tcp,
         Self::Sampled,
         Self::Ping,
@@ -63,6 +66,7 @@ impl RttMethod {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Rr => "rr",
+            Self::Connect => "connect",
             Self::Tcp => "tcp",
             Self::Sampled => "sampled",
             Self::Ping => "ping",
@@ -75,7 +79,10 @@ impl RttMethod {
     /// What it times, for people.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Rr => "send() of a request to recv() of the response's last byte",
+            Self::Rr => {
+                "send() of a request (tcp-crr: connect()) to recv() of the response's last byte"
+            }
+            Self::Connect => "connect(): SYN to SYN+ACK, and this process awake; a part of rr",
             Self::Tcp => {
                 "segment sent to ACK received, smoothed (tcp_info); the ACK may be delayed"
             }

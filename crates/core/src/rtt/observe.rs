@@ -65,6 +65,8 @@ struct State {
     requests_out: Option<bool>,
     causal: WindowChain,
     last_ns: u64,
+    /// Which directions have ended by a FIN: incoming packets', outgoing packets'.
+    ended: [bool; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +101,12 @@ impl RttObserver {
     /// Takes a packet; calls `tell` for each latency that it makes known.
     pub fn seen(&mut self, seen: &Seen, mut tell: impl FnMut(Value)) {
         let flow = seen.flow;
-        if !self.flows.contains_key(&flow) && !self.make_space(seen.t_ns) {
+        let opens = seen.packet.tcp_flags & (Packet::SYN | Packet::ACK) == Packet::SYN;
+        if opens && self.flows.get(&flow).is_some_and(State::is_over) {
+            // The port has come again.
+            self.end(&flow, &mut tell);
+        }
+        if !self.flows.contains_key(&flow) && !self.make_space(seen.t_ns, &mut tell) {
             self.refused += 1;
             return;
         }
@@ -114,6 +121,7 @@ impl RttObserver {
             });
         };
         state.last_ns = seen.t_ns;
+        state.ended[usize::from(seen.outgoing)] |= seen.packet.tcp_flags & Packet::FIN != 0;
         if let Some(ns) = state.handshake(seen) {
             tell(RttMethod::Synack, ns, 1);
         }
@@ -160,12 +168,16 @@ impl RttObserver {
         self.flows.len()
     }
 
-    /// Room for one more: else connections silent for a minute go.
-    fn make_space(&mut self, now_ns: u64) -> bool {
+    /// Room for one more: else connections go that are over, or silent for a minute.
+    fn make_space(&mut self, now_ns: u64, mut tell: impl FnMut(Value)) -> bool {
         const SILENT_NS: u64 = 60_000_000_000;
         if self.flows.len() >= self.max_flows {
-            self.flows
-                .retain(|_, state| now_ns.saturating_sub(state.last_ns) < SILENT_NS);
+            let goes = |state: &State| {
+                state.is_over() || now_ns.saturating_sub(state.last_ns) >= SILENT_NS
+            };
+            let gone = self.flows.iter().filter(|(_, state)| goes(state));
+            let gone: Vec<Flow> = gone.map(|(flow, _)| *flow).collect();
+            gone.iter().for_each(|flow| self.end(flow, &mut tell));
         }
         self.flows.len() < self.max_flows
     }
@@ -180,7 +192,13 @@ impl State {
             requests_out: None,
             causal: WindowChain::default(),
             last_ns: 0,
+            ended: [false; 2],
         }
+    }
+
+    /// Both ends have closed. What follows is the last ACK.
+    fn is_over(&self) -> bool {
+        self.ended == [true; 2]
     }
 
     /// SYN to SYN+ACK at the client, SYN+ACK to ACK at the server.
@@ -407,6 +425,30 @@ mod tests {
             values.iter().all(|v| v.0 != RttMethod::Sampled),
             "{values:?}"
         );
+    }
+
+    #[test]
+    fn a_port_that_comes_again_is_another_connection_and_those_that_are_over_make_room() {
+        let fin = Packet::FIN | Packet::ACK;
+        let whole = |t: u64, local: u16| {
+            [
+                packet(t, true, Packet::SYN, 99, 0, 0),
+                packet(t + 80 * US, false, Packet::SYN | Packet::ACK, 500, 100, 0),
+                packet(t + MS, false, fin, 501, 101, 0),
+                packet(t + 2 * MS, true, fin, 101, 502, 0),
+                packet(t + 3 * MS, false, Packet::ACK, 502, 102, 0),
+            ]
+            .map(|mut seen| {
+                seen.flow.local.set_port(local);
+                seen
+            })
+        };
+        let mut observer = RttObserver::new(2, LIFETIME_NS);
+        for (n, local) in [4000, 4000, 4001, 4002].into_iter().enumerate() {
+            let values = feed(&mut observer, &whole(n as u64 * 10 * MS, local));
+            assert_eq!(values, [(RttMethod::Synack, 80 * US)], "{n}");
+        }
+        assert_eq!(observer.refused(), 0);
     }
 
     #[test]
