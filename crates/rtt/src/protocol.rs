@@ -10,8 +10,9 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use causeway_core::rtt::explain::Retransmits;
 use causeway_core::rtt::{LatencySummary, RttMethod};
-use causeway_netio::rtt::TcpInfo;
+use causeway_netio::rtt::{TcpInfo, retransmits};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
@@ -189,6 +190,9 @@ pub struct TcpFigures {
     pub bytes_retrans: u64,
     /// Duplicates that the other end reported (spurious retransmissions).
     pub dsack_dups: u64,
+    /// How segments came to be sent again; `None` where not these streams alone have done so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmits: Option<Retransmits>,
 }
 
 /// What the kernel has of each stream, and no sum says.
@@ -245,6 +249,7 @@ impl TcpFigures {
             delivered: stream.delivered.into(),
             bytes_retrans: stream.bytes_retrans,
             dsack_dups: stream.dsack_dups.into(),
+            retransmits: None,
         }
     }
 
@@ -270,7 +275,15 @@ impl TcpFigures {
             delivered: self.delivered + other.delivered,
             bytes_retrans: self.bytes_retrans + other.bytes_retrans,
             dsack_dups: self.dsack_dups + other.dsack_dups,
+            retransmits: None,
         }
+    }
+
+    /// With what the host has counted since `before`, if that was these streams alone.
+    pub(crate) fn repaired(mut self, before: Option<Retransmits>) -> Self {
+        let counted = before.and_then(|before| Some(retransmits().ok()?.since(&before)));
+        self.retransmits = counted.filter(|counted| counted.retrans_segs == self.retrans);
+        self
     }
 }
 

@@ -259,6 +259,8 @@ impl RttResult {
                 min_rtt_ns: (tcp.minrtt_us * 1e3) as u64,
                 segments: tcp.data_segs_out,
                 retransmitted: tcp.retrans.saturating_sub(tcp.dsack_dups),
+                duplicates: tcp.dsack_dups,
+                retransmits: tcp.retransmits,
             })
         };
         let ended = self.ended.as_ref();

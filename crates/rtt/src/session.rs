@@ -12,8 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use causeway_core::rtt::explain::Retransmits;
 use causeway_core::rtt::{RttLatencies, RttMethod, Value};
-use causeway_netio::rtt::{TcpInfo, clock, set_timeouts};
+use causeway_netio::rtt::{TcpInfo, clock, retransmits, set_timeouts};
 
 use super::protocol::{
     self, Ask, Hello, MethodFigures, MethodWord, REQUEST_LINE_MAX, SIZE_MAX, ServerReport,
@@ -108,6 +109,8 @@ struct Seen {
     joined: usize,
     /// Those that have ended.
     ended: Option<TcpFigures>,
+    /// What the host had sent again before the first.
+    before: Option<Retransmits>,
 }
 
 /// Takes a stream out of its session, however it ends.
@@ -339,6 +342,9 @@ impl Session {
         );
         let handle = stream.try_clone()?;
         let index = seen.joined;
+        if index == 0 {
+            seen.before = retransmits().ok();
+        }
         seen.joined += 1;
         seen.streams.insert(index, handle);
         Ok(index)
@@ -473,7 +479,8 @@ impl Session {
             transactions: self.transactions.load(Ordering::Relaxed),
             tcp: TcpFigures::sum(
                 (seen.ended.iter().cloned()).chain(seen.streams.values().filter_map(figures)),
-            ),
+            )
+            .map(|tcp| tcp.repaired(seen.before)),
             app_p50_ns: seen.app.quantile(0.5),
             methods: measured
                 .clone()

@@ -8,8 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use causeway_core::rtt::explain::Retransmits;
 use causeway_core::rtt::{Pace, RttMethod};
-use causeway_netio::rtt::{Channel, Exchange, TcpInfo, clock, connect, set_timeouts};
+use causeway_netio::rtt::{Channel, Exchange, TcpInfo, clock, connect, retransmits, set_timeouts};
 
 use super::args::{ClientArgs, TransportArg};
 use super::own::Own;
@@ -32,6 +33,8 @@ pub(crate) struct Streams {
     channels: Vec<Option<Channel>>,
     /// How to open another, in the place of one that has lost its answer or for a request.
     opening: Arc<Opening>,
+    /// What the host had sent again before.
+    before: Option<Retransmits>,
 }
 
 /// What a stream is opened by.
@@ -173,6 +176,7 @@ impl Streams {
         sockets: Vec<UdpSocket>,
         own: Arc<Own>,
     ) -> Result<Self> {
+        let before = retransmits().ok();
         let opening = Opening {
             args: args.clone(),
             server,
@@ -200,6 +204,7 @@ impl Streams {
         Ok(Self {
             channels: channels?,
             opening: Arc::new(opening),
+            before,
         })
     }
 
@@ -231,6 +236,7 @@ impl Streams {
         Running {
             handles: handles.collect(),
             start_ns,
+            before: self.before,
         }
     }
 }
@@ -260,6 +266,7 @@ fn congestion(stream: &TcpStream) -> Option<String> {
 pub(crate) struct Running {
     handles: Vec<io::Result<JoinHandle<Tally>>>,
     start_ns: u64,
+    before: Option<Retransmits>,
 }
 
 impl Running {
@@ -294,6 +301,7 @@ impl Running {
                 .max(tally.end_ns.saturating_sub(self.start_ns));
             ended.tcp = TcpFigures::sum(ended.tcp.into_iter().chain(tally.tcp));
         }
+        ended.tcp = ended.tcp.map(|tcp| tcp.repaired(self.before));
         Ok(ended)
     }
 }

@@ -20,6 +20,9 @@ u64 down_period_ns; /* 0: never down */
 u64 down_ns;        /* of each period, at its beginning */
 u64 down_start_ns;  /* when the first period begins, CLOCK_MONOTONIC */
 u64 seed;
+u64 run_len;   /* the length of the packet that a run of lost ones begins with; 0: no run */
+u64 run_after; /* so many of that length pass before */
+u64 run_left;  /* packets of the run */
 
 /* Read by the lab. */
 u64 packets;
@@ -44,6 +47,22 @@ static __always_inline bool is_down(void)
 	return (now - down_start_ns) % down_period_ns < down_ns;
 }
 
+/* Once: a run that has ended does not begin again. */
+static __always_inline bool is_in_run(const struct __sk_buff *skb)
+{
+	if (run_len && skb->len != run_len)
+		return false;
+	if (run_len && run_after) {
+		run_after--;
+		return false;
+	}
+	run_len = 0;
+	if (!run_left)
+		return false;
+	run_left--;
+	return true;
+}
+
 SEC("tc")
 int causeway_loss(struct __sk_buff *skb)
 {
@@ -53,6 +72,10 @@ int causeway_loss(struct __sk_buff *skb)
 
 	if (is_down()) {
 		__sync_fetch_and_add(&lost_down, 1);
+		return TC_ACT_SHOT;
+	}
+	if (is_in_run(skb)) {
+		__sync_fetch_and_add(&lost, 1);
 		return TC_ACT_SHOT;
 	}
 	if ((mix(seed ^ mix(number)) >> 32) < loss_threshold) {

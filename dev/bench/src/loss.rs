@@ -26,6 +26,19 @@ pub struct LossRule {
     pub start_ns: u64,
     /// Which packets are lost follows from it and their number.
     pub seed: u64,
+    /// Packets that are lost once, one behind another.
+    pub run: LostRun,
+}
+
+/// Packets that are lost one behind another. None by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LostRun {
+    /// Bytes of the first, with its Ethernet header.
+    pub first_len: u64,
+    /// How many of that length pass before.
+    pub after: u64,
+    /// How many are lost.
+    pub packets: u64,
 }
 
 /// What has passed so far.
@@ -33,7 +46,7 @@ pub struct LossRule {
 pub struct LossCounts {
     /// IP packets that came.
     pub packets: u64,
-    /// Lost by chance.
+    /// Lost by chance, or in a run.
     pub lost: u64,
     /// Lost because the line was down.
     pub lost_down: u64,
@@ -75,6 +88,9 @@ impl LossInjector {
         line.down_start_ns = rule.start_ns;
         line.down_ns = rule.down_ns;
         line.down_period_ns = rule.period_ns;
+        line.run_left = rule.run.packets;
+        line.run_after = rule.run.after;
+        line.run_len = rule.run.first_len;
         line.loss_threshold = (rule.share.clamp(0.0, 1.0) * 2_f64.powi(32)) as u64;
     }
 

@@ -19,7 +19,7 @@ use std::path::Path as FilePath;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
+use causeway_bench::loss::{LossInjector, LossRule, LostRun, TcDirection};
 
 use crate::background::KilledOnDrop;
 use crate::cpu::keep_command_to;
@@ -109,6 +109,19 @@ impl Path {
             seed,
             ..LossRule::default()
         };
+        self.line(port, rule)
+    }
+
+    /// Loses these packets from one end once, until dropped.
+    pub fn lose_run(&self, port: &'static str, run: LostRun) -> Result<LossInjector> {
+        let rule = LossRule {
+            run,
+            ..LossRule::default()
+        };
+        self.line(port, rule)
+    }
+
+    fn line(&self, port: &'static str, rule: LossRule) -> Result<LossInjector> {
         self.router
             .run(move || LossInjector::attach(port, TcDirection::In, rule))
     }

@@ -7,11 +7,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_bench::loss::LostRun;
 use serde_json::{Value, json};
 
 use super::{Context, Scenario, param};
 use crate::background::{KilledOnDrop, output_of};
-use crate::path::{PORT, Path};
+use crate::path::{MTU, PORT, Path};
 
 /// One path and how it is measured.
 struct Case {
@@ -22,6 +23,8 @@ struct Case {
     client: &'static [&'static str],
     /// Packets lost each way, percent.
     loss_pct: f64,
+    /// The last segments of one response that are lost, once.
+    lost_tail: u64,
     /// Echo replies are limited.
     icmp_limited: bool,
     /// Uploads that share a bottleneck of 10 Mbit/s with a queue of 256 KiB: options
@@ -41,6 +44,7 @@ const FINE: Case = Case {
     serve: &[],
     client: &[],
     loss_pct: 0.0,
+    lost_tail: 0,
     icmp_limited: false,
     bulk: &[],
     verdicts: &["network-fine"],
@@ -94,8 +98,25 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "loss",
+        // A request of one segment is its own tail.
         loss_pct: 3.0,
-        verdicts: &["loss"],
+        verdicts: &["loss", "tail-loss-probe"],
+        ..FINE
+    },
+    Case {
+        // Alone in flight, it is waited for as long as for a late ACK.
+        name: "a response's last segment lost once",
+        client: &["-r", RESPONSES],
+        lost_tail: 1,
+        verdicts: &["tail-loss-probe"],
+        ..FINE
+    },
+    Case {
+        // The probe brings the last one; its ACK shows that the other is missing.
+        name: "a response's last two segments lost once",
+        client: &["-r", RESPONSES],
+        lost_tail: 2,
+        verdicts: &["tail-loss-probe"],
         ..FINE
     },
     Case {
@@ -123,6 +144,11 @@ const CASES: &[Case] = &[
         ..FINE
     },
 ];
+
+/// Bytes of responses of three segments, for `-r`.
+const RESPONSES: &str = "1,3000";
+/// How many responses come whole before one that does not.
+const WHOLE: u64 = 100;
 
 const TRIES: usize = 3;
 
@@ -194,6 +220,9 @@ fn run_case(context: &Context, path: &Path, case: &Case) -> Result<Value> {
     let _loss = (case.loss_pct > 0.0)
         .then(|| path.lose(case.loss_pct, context.seed))
         .transpose()?;
+    let _tail = (case.lost_tail > 0)
+        .then(|| path.lose_run(Path::SERVER, tail(case.lost_tail, ipv6)))
+        .transpose()?;
     let seconds: f64 = context.param("seconds")?;
     let _bulk = match case.bulk {
         [] => None,
@@ -206,6 +235,24 @@ fn run_case(context: &Context, path: &Path, case: &Case) -> Result<Value> {
         .args(["-l", &seconds.to_string(), "--ping-interval", "20ms"])
         .args(case.client);
     serde_json::from_str(&output_of(&mut client)?).context("causeway rtt's JSON")
+}
+
+/// The last segments of one of the [`RESPONSES`].
+fn tail(segments: u64, ipv6: bool) -> LostRun {
+    const ETHERNET: u64 = 14;
+    // TCP's with timestamps.
+    let headers = 32 + if ipv6 { 40 } else { 20 };
+    let mss = u64::from(MTU) - headers;
+    let (payload, after) = match segments {
+        1 => (3000 - 2 * mss, WHOLE),
+        // The second of each response's two that are full.
+        _ => (mss, 2 * WHOLE + 1),
+    };
+    LostRun {
+        first_len: ETHERNET + headers + payload,
+        after,
+        packets: segments,
+    }
 }
 
 /// Echo replies are limited by no default; with these masks they are.

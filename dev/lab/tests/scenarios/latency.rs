@@ -211,6 +211,7 @@ fn explain_names_the_fault_of_every_path() {
         "nagle",
         "slow-application",
         "loss",
+        "tail-loss-probe",
         "icmp-rate-limit",
         "bufferbloat",
     ] {

@@ -2,6 +2,7 @@
 //! What is known of a path, and how its figures are compared.
 
 use super::super::LatencySummary;
+use super::retransmits::Retransmits;
 
 pub(super) const MS: u64 = 1_000_000;
 /// Less is noise of schedulers, not a cause worth a name.
@@ -37,6 +38,11 @@ pub struct TcpEvidence {
     /// Segments retransmitted, without those that the other end reported as needless
     /// (D-SACK, RFC 2883).
     pub retransmitted: u64,
+    /// Those.
+    pub duplicates: u64,
+    /// How segments came to be sent again; `None` where it is not known, or not of these
+    /// connections alone.
+    pub retransmits: Option<Retransmits>,
 }
 
 /// Everything known about a path.

@@ -24,6 +24,17 @@ pub enum Taken {
     Somewhere,
 }
 
+/// How losses were repaired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// By tail loss probes, or by what they made known.
+    pub probes: u64,
+    /// Retransmission timeouts that ended.
+    pub timeouts: u64,
+    /// Segments of fast retransmit.
+    pub fast: u64,
+}
+
 /// Something that the numbers show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Finding {
@@ -71,6 +82,17 @@ pub enum Finding {
         rr_max_ns: u64,
         /// The kernel's round-trip time, which does not see it.
         tcp_ns: u64,
+        /// How, where the kernels say it.
+        repaired: Option<Repaired>,
+    },
+    /// The last segments of requests or responses were lost, and tail loss probes repaired it.
+    TailLoss {
+        /// How losses were repaired.
+        repaired: Repaired,
+        /// The slowest request.
+        rr_max_ns: u64,
+        /// What it took beyond the median.
+        cost_ns: u64,
     },
     /// ICMP is limited: its loss is not the path's.
     IcmpLimited {
@@ -118,6 +140,7 @@ impl Finding {
             Self::SlowApplication { .. } => "slow-application",
             Self::Outage { .. } => "outage",
             Self::Loss { .. } => "loss",
+            Self::TailLoss { .. } => "tail-loss-probe",
             Self::IcmpLimited { .. } => "icmp-rate-limit",
             Self::Bufferbloat { .. } => "bufferbloat",
             Self::PingLoss { .. } => "ping-loss",
@@ -132,6 +155,7 @@ impl Finding {
             self,
             Self::Outage { .. }
                 | Self::Loss { .. }
+                | Self::TailLoss { .. }
                 | Self::Bufferbloat { .. }
                 | Self::PingLoss { .. }
                 | Self::OtherPath { .. }
@@ -165,11 +189,21 @@ impl Finding {
                 segments,
                 rr_max_ns,
                 tcp_ns,
+                repaired,
             } => format!(
-                "Packets are lost: {retransmitted} of {segments} segments were sent again, and the slowest request took {}; TCP's RTT of {} does not show it, for it leaves retransmitted segments out.",
+                "Packets are lost: {retransmitted} of {segments} segments were sent again{}, and the slowest request took {}; TCP's RTT of {} does not show it, for it leaves retransmitted segments out.",
+                repaired.map_or_else(String::new, |of| format!(
+                    " (tail loss probes: {}, retransmission timeouts of 200 ms and more: {}, fast retransmit: {})",
+                    of.probes, of.timeouts, of.fast
+                )),
                 time(rr_max_ns),
                 time(tcp_ns)
             ),
+            Self::TailLoss {
+                repaired,
+                rr_max_ns,
+                cost_ns,
+            } => tail_loss(repaired, rr_max_ns, cost_ns),
             Self::IcmpLimited {
                 lost,
                 sent,
@@ -217,6 +251,29 @@ fn delayed_ack(by: End, tcp_ns: u64, ack: Ack) -> String {
     format!(
         "The TCP RTT of {} that {reports} reports is delayed ACK, not the network: {why}.",
         time(tcp_ns)
+    )
+}
+
+fn tail_loss(repaired: Repaired, rr_max_ns: u64, cost_ns: u64) -> String {
+    let times = match repaired.probes {
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    let others = match (repaired.timeouts, repaired.fast) {
+        (0, 0) => {
+            "neither a retransmission timeout nor fast retransmit had a part in it".to_owned()
+        }
+        (0, fast) => {
+            format!("no retransmission timeout ended, and fast retransmit sent {fast} more")
+        }
+        (timeouts, fast) => format!(
+            "beside it {timeouts} retransmission timeouts of 200 ms and more ended, of which that request may be one, and fast retransmit sent {fast}"
+        ),
+    };
+    format!(
+        "The last segment of a request or response was lost {times}, which nothing behind it shows, and TCP's tail loss probe repaired it: the slowest request took {}, {} more than the median; {others}.",
+        time(rr_max_ns),
+        time(cost_ns)
     )
 }
 

@@ -2,7 +2,7 @@
 //! Packets that do not arrive: TCP's, which are retransmitted, and ping's.
 
 use super::evidence::{Evidence, TcpEvidence};
-use super::finding::Finding;
+use super::finding::{Finding, Repaired};
 
 /// Fewer lost echoes than this are chance.
 const LOST_PINGS: u64 = 3;
@@ -35,6 +35,40 @@ pub(super) fn loss(evidence: &Evidence, outage: bool) -> Option<Finding> {
         segments,
         rr_max_ns: rr.max_ns,
         tcp_ns: client.rtt.p50_ns,
+        repaired: repaired(evidence).filter(|_| {
+            let mut ends = [evidence.client, evidence.server].into_iter().flatten();
+            ends.all(|tcp| tcp.retransmits.is_some())
+        }),
+    })
+}
+
+/// Losses of the last segments in flight that a probe repaired. The kernels say so of each: one
+/// is enough.
+pub(super) fn tail(evidence: &Evidence) -> Option<Finding> {
+    let rr = evidence.rr?;
+    let repaired = repaired(evidence).filter(|of| of.probes > 0)?;
+    Some(Finding::TailLoss {
+        repaired,
+        rr_max_ns: rr.max_ns,
+        cost_ns: rr.max_ns.saturating_sub(rr.p50_ns),
+    })
+}
+
+/// How losses were repaired: of the ends that say it.
+fn repaired(evidence: &Evidence) -> Option<Repaired> {
+    let ends = [evidence.client, evidence.server].into_iter().flatten();
+    ends.filter_map(|tcp| {
+        let retransmits = tcp.retransmits?;
+        Some(Repaired {
+            probes: retransmits.by_probe(tcp.duplicates),
+            timeouts: retransmits.timeouts,
+            fast: retransmits.fast_retrans,
+        })
+    })
+    .reduce(|one, other| Repaired {
+        probes: one.probes + other.probes,
+        timeouts: one.timeouts + other.timeouts,
+        fast: one.fast + other.fast,
     })
 }
 

@@ -11,12 +11,14 @@ mod evidence;
 mod finding;
 mod loss;
 mod queue;
+mod retransmits;
 #[cfg(test)]
 mod tests;
 
 pub use ack::{ACK_TIMERS, Ack};
 pub use evidence::{EchoHole, Evidence, Ping, TcpEvidence};
-pub use finding::{End, Finding, Taken, time};
+pub use finding::{End, Finding, Repaired, Taken, time};
+pub use retransmits::Retransmits;
 
 /// What the numbers show, the network's own faults first. Never empty.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
@@ -25,6 +27,11 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     findings.extend(outage);
     let loss = loss::loss(evidence, outage.is_some());
     findings.extend(loss);
+    let tail = match outage {
+        Some(_) => None,
+        None => loss::tail(evidence),
+    };
+    findings.extend(tail);
     let queue = queue::bufferbloat(evidence);
     findings.extend(queue);
     if outage.is_none() {
@@ -33,7 +40,11 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     // Behind a full queue every round-trip time is long.
     if queue.is_none() {
         let nagle = ack::nagle(evidence);
-        findings.extend(ack::delayed(evidence, nagle, loss.or(outage).is_some()));
+        findings.extend(ack::delayed(
+            evidence,
+            nagle,
+            loss.or(outage).or(tail).is_some(),
+        ));
         findings.extend(nagle);
     }
     findings.extend(application::application(evidence, &findings));

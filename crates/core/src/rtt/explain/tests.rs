@@ -26,6 +26,8 @@ fn tcp(ns: u64) -> TcpEvidence {
         min_rtt_ns: 60 * US,
         segments: 5_000,
         retransmitted: 0,
+        duplicates: 0,
+        retransmits: None,
     }
 }
 
@@ -279,6 +281,97 @@ fn loss_is_seen_by_requests_and_not_by_tcps_rtt() {
         ..client
     });
     assert_eq!(words(&evidence), ["network-fine"]);
+}
+
+/// One of ten thousand segments is no loss worth a name, but a request of 200 ms is.
+#[test]
+fn a_tail_loss_probe_is_told_from_a_timeout_and_from_fast_retransmit() {
+    let lost = |retransmits: Retransmits, duplicates: u64| {
+        let mut evidence = fine();
+        evidence.rr = Some(LatencySummary {
+            max_ns: 204 * MS,
+            ..around(5_000, 150 * US)
+        });
+        evidence.client = Some(TcpEvidence {
+            retransmits: Some(Retransmits::default()),
+            ..tcp(120 * US)
+        });
+        evidence.server = Some(TcpEvidence {
+            retransmitted: retransmits.retrans_segs - duplicates,
+            duplicates,
+            retransmits: Some(retransmits),
+            ..tcp(120 * US)
+        });
+        evidence
+    };
+    let probe = Retransmits {
+        retrans_segs: 1,
+        loss_probes: 1,
+        loss_probe_recovery: 1,
+        ..Retransmits::default()
+    };
+    let evidence = lost(probe, 0);
+    assert_eq!(words(&evidence), ["tail-loss-probe"]);
+    let findings = explain(&evidence);
+    let said = findings[0].sentence();
+    for part in ["lost once", "took 204.0 ms, 203.", "neither a"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(closing(&evidence, &findings), None);
+    // The last two segments: a fast recovery sent the other.
+    let two = Retransmits {
+        retrans_segs: 2,
+        loss_probe_recovery: 0,
+        fast_retrans: 1,
+        sack_recovery: 1,
+        ..probe
+    };
+    let said = explain(&lost(two, 0))[0].sentence();
+    assert!(said.contains("fast retransmit sent 1 more"), "{said}");
+    // Its ACK was late, and nothing lost.
+    let needless = Retransmits {
+        loss_probe_recovery: 0,
+        ..probe
+    };
+    assert_eq!(words(&lost(needless, 1)), ["network-fine"]);
+    // As many by the timeout, and by fast retransmit: not by a probe.
+    let timeouts = Retransmits {
+        retrans_segs: 100,
+        timeouts: 100,
+        ..Retransmits::default()
+    };
+    let fast = Retransmits {
+        retrans_segs: 100,
+        fast_retrans: 100,
+        sack_recovery: 90,
+        ..Retransmits::default()
+    };
+    for (retransmits, part) in [
+        (
+            timeouts,
+            "probes: 0, retransmission timeouts of 200 ms and more: 100",
+        ),
+        (fast, "200 ms and more: 0, fast retransmit: 100"),
+    ] {
+        let evidence = lost(retransmits, 0);
+        assert_eq!(words(&evidence), ["loss"]);
+        let said = explain(&evidence)[0].sentence();
+        assert!(said.contains(part), "{said}");
+    }
+    // Both: the slowest request may be either's.
+    let both = Retransmits {
+        retrans_segs: 101,
+        timeouts: 100,
+        ..probe
+    };
+    assert_eq!(words(&lost(both, 0)), ["loss", "tail-loss-probe"]);
+    // A server that shares its counters with others, or is older, does not know.
+    let mut unknown = lost(probe, 0);
+    unknown.server = Some(TcpEvidence {
+        retransmitted: 1,
+        ..tcp(120 * US)
+    });
+    assert_eq!(words(&unknown), ["network-fine"]);
 }
 
 #[test]
