@@ -11,34 +11,45 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::Response;
-use axum::{Json, Router};
-use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
+use axum::{Extension, Json, Router};
+use causeway_api::agent::{
+    AgentStats, AgentStatus, ClientEvents, ClientsView, CookieEventView, LoadView, NewThreshold,
+    ThresholdView,
+};
 use causeway_api::{Moment, VerdictView};
 use causeway_core::agent_report::{AgentFollows, AgentOrders, ServerLoad, ServiceLatency};
 use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Repairs, Started, Vip,
 };
 use causeway_service::config;
-use causeway_service::http::{blocking, described, description, problem, with_description};
+use causeway_service::http::{
+    blocking, described, description, no_route, parse_json, problem, with_description,
+};
 use causeway_service::last_good::{CopyKeeper, StartConfig, StartsByCopy as _};
 use causeway_service::log_fault;
 use causeway_service::privileges::give_up_sys_admin;
-use causeway_service::process::Doors;
+use causeway_service::process::{DaemonEnd, Doors};
 use causeway_service::tokens::Rules;
+use serde::Deserialize;
 use tracing::{info, warn};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::book::FollowedBook;
-use crate::clients::{Clients, LatencySlot};
+use crate::clients::{Clients, EventLog, LISTENERS_MAX, LatencySlot, ThresholdRefused};
 use crate::config::{AgentConfig, AgentReportConfig};
 use crate::metrics;
 
 /// Between two looks at what keeps the data plane in the kernel.
 const MEND_EVERY: Duration = Duration::from_secs(2);
+/// How long a request may wait for events: a connection that is to end leaves it 15 s.
+const WAIT_MAX_S: u64 = 10;
+/// Where thresholds are set.
+const THRESHOLDS: &str = "/v1/clients/thresholds";
 
 /// What is reported, to whom, and of what.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,6 +101,8 @@ pub struct Agent {
     /// `None` where clients alone are measured.
     decapsulator: Option<Decapsulator>,
     clients: Option<Mutex<Clients>>,
+    /// What thresholds have told.
+    events: Arc<EventLog>,
     running: Mutex<Running>,
     /// Held while the file is read again.
     reloading: Mutex<()>,
@@ -168,12 +181,14 @@ impl Agent {
         let reported = config.report.as_ref();
         let reported = reported.is_some_and(|report| report.client_latency);
         let clients = config.clients.as_ref();
+        let events = Arc::new(EventLog::new());
         let clients = clients
             .map(|clients| {
                 Clients::start(
                     clients,
                     &config.pin_dir,
                     reported.then(|| latencies.clone()),
+                    Arc::clone(&events),
                 )
             })
             .transpose()?;
@@ -199,6 +214,7 @@ impl Agent {
         let agent = Self {
             decapsulator,
             clients: clients.map(Mutex::new),
+            events,
             reloading: Mutex::new(()),
             giving: Mutex::new(()),
             running: Mutex::new(Running {
@@ -256,6 +272,10 @@ impl Agent {
         let rest = Rest::of(running.rest == Rest::Kept, &wanted, &running.book);
         if let Some(decapsulator) = &self.decapsulator {
             apply(decapsulator, &config, rest).map_err(|error| error.to_string())?;
+        }
+        if let (Some(clients), Some(wanted)) = (&self.clients, &config.clients) {
+            let reloaded = lock(clients).reload(wanted);
+            reloaded.map_err(|error| format!("[agent.clients]: {error:#}"))?;
         }
         self.settle(&mut running, rest);
         warn_of_missing_vips(&config);
@@ -459,7 +479,12 @@ impl Agent {
 
     /// Client latency; `None` where it is not measured.
     fn clients(&self) -> Option<ClientsView> {
-        self.clients.as_ref().map(|clients| lock(clients).view())
+        self.with_clients(|clients| clients.view())
+    }
+
+    /// Asks what measures clients; `None` where nothing does.
+    fn with_clients<T>(&self, of: impl FnOnce(&mut Clients) -> T) -> Option<T> {
+        self.clients.as_ref().map(|clients| of(&mut lock(clients)))
     }
 
     /// Whether clients are measured. Waits for a measurement in progress.
@@ -631,9 +656,24 @@ pub(crate) fn warn_of_missing_timestamps(config: &AgentConfig) {
 type Api = State<Arc<Agent>>;
 type Answer<T> = Result<T, Response>;
 
+/// What the routes ask of other hosts.
+pub(crate) const RULES: Rules = Rules {
+    operators: is_for_operators,
+    open: &[],
+};
+
+/// Thresholds, which are removed as easily.
+fn is_for_operators(method: &Method, path: &str) -> bool {
+    let is_change = [Method::POST, Method::DELETE].contains(method);
+    let below = path.strip_prefix(THRESHOLDS);
+    is_change && below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
+
 /// The agent's API.
 pub(crate) fn router(agent: Arc<Agent>) -> Router {
-    with_description(routes(), Rules::PLAIN)
+    let routes = routes();
+    let no_route = no_route(routes.get_openapi(), "");
+    with_description(routes, RULES)
         .fallback(no_route)
         .with_state(agent)
 }
@@ -646,23 +686,16 @@ fn routes() -> OpenApiRouter<Arc<Agent>> {
     .routes(routes!(status))
     .routes(routes!(stats))
     .routes(routes!(clients))
+    .routes(routes!(thresholds, add_threshold))
+    .routes(routes!(remove_threshold))
+    .routes(routes!(events))
     .routes(routes!(reload))
     .routes(routes!(metrics_page))
 }
 
 /// The API in OpenAPI's words.
 pub fn openapi() -> String {
-    description(routes().into_openapi(), Rules::PLAIN)
-}
-
-async fn no_route(request: Request) -> Response {
-    let path = request.uri().path();
-    problem(
-        StatusCode::NOT_FOUND,
-        format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/clients, /v1/reload, /metrics"
-        ),
-    )
+    description(routes().into_openapi(), RULES)
 }
 
 /// The agent: what it runs on
@@ -692,11 +725,109 @@ async fn stats(State(agent): Api) -> Answer<Json<AgentStats>> {
 #[utoipa::path(get, path = "/v1/clients", responses((status = 200, body = ClientsView)))]
 async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
     let clients = blocking(move || agent.clients()).await?;
-    clients.map(Json).ok_or_else(|| {
+    clients.map(Json).ok_or_else(not_measured)
+}
+
+fn not_measured() -> Response {
+    problem(
+        StatusCode::NOT_FOUND,
+        "clients are not measured here; [agent.clients] in the agent's file turns it on".to_owned(),
+    )
+}
+
+fn refused(refused: ThresholdRefused) -> Response {
+    let code = match refused {
+        ThresholdRefused::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        ThresholdRefused::Full | ThresholdRefused::OfFile(_) => StatusCode::CONFLICT,
+        ThresholdRefused::Unknown(_) => StatusCode::NOT_FOUND,
+    };
+    problem(code, refused.to_string())
+}
+
+/// The thresholds in force: the file's, and those that were set since
+#[utoipa::path(get, path = "/v1/clients/thresholds", responses((status = 200, body = Vec<ThresholdView>)))]
+async fn thresholds(State(agent): Api) -> Answer<Json<Vec<ThresholdView>>> {
+    let thresholds = blocking(move || agent.with_clients(|of| of.thresholds())).await?;
+    thresholds.map(Json).ok_or_else(not_measured)
+}
+
+/// Sets a threshold until it is removed or the agent ends
+#[utoipa::path(
+    post, path = "/v1/clients/thresholds",
+    request_body = NewThreshold,
+    responses((status = 201, body = ThresholdView)),
+)]
+async fn add_threshold(
+    State(agent): Api,
+    body: String,
+) -> Answer<(StatusCode, Json<ThresholdView>)> {
+    let wanted: NewThreshold =
+        parse_json(&body).map_err(|error| problem(StatusCode::UNPROCESSABLE_ENTITY, error))?;
+    let added = blocking(move || agent.with_clients(|of| of.add_threshold(&wanted))).await?;
+    let added = added.ok_or_else(not_measured)?.map_err(refused)?;
+    Ok((StatusCode::CREATED, Json(added)))
+}
+
+/// Removes a threshold that was set so
+#[utoipa::path(
+    delete, path = "/v1/clients/thresholds/{id}",
+    params(("id" = u64, Path, description = "As `GET /v1/clients/thresholds` has it")),
+    responses((status = 200, body = ThresholdView)),
+)]
+async fn remove_threshold(State(agent): Api, Path(id): Path<u64>) -> Answer<Json<ThresholdView>> {
+    let removed = blocking(move || agent.with_clients(|of| of.remove_threshold(id))).await?;
+    let removed = removed.ok_or_else(not_measured)?;
+    removed.map(Json).map_err(refused)
+}
+
+/// Which events, and how long to wait for them.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
+struct EventsQuery {
+    /// Those after this one, `last` of an answer before; 0: all that are remembered. Without it none, but `last`.
+    after: Option<u64>,
+    /// Seconds to wait until there are some, 10 at most; 0.
+    wait_s: u64,
+}
+
+/// What thresholds have told; waits for it if asked to
+#[utoipa::path(
+    get, path = "/v1/clients/events",
+    params(EventsQuery),
+    responses((status = 200, body = ClientEvents)),
+)]
+async fn events(
+    State(agent): Api,
+    end: Option<Extension<DaemonEnd>>,
+    Query(EventsQuery { after, wait_s }): Query<EventsQuery>,
+) -> Answer<Json<ClientEvents>> {
+    if agent.clients.is_none() {
+        return Err(not_measured());
+    }
+    if wait_s > WAIT_MAX_S {
+        return Err(problem(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("wait_s {wait_s} is out of range; wait {WAIT_MAX_S} s at most, and ask again"),
+        ));
+    }
+    let Some(from) = after.filter(|_| wait_s > 0) else {
+        return Ok(Json(agent.events.after(after)));
+    };
+    let ended = async {
+        match end {
+            Some(Extension(end)) => end.come().await,
+            None => std::future::pending().await,
+        }
+    };
+    let found = tokio::select! {
+        found = agent.events.wait(from, Duration::from_secs(wait_s)) => found,
+        () = ended => Ok(agent.events.after(after)),
+    };
+    found.map(Json).map_err(|_| {
         problem(
-            StatusCode::NOT_FOUND,
-            "clients are not measured here; [agent.clients] in the agent's file turns it on"
-                .to_owned(),
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{LISTENERS_MAX} requests wait for events already, as many as may: end one, or ask without wait_s"),
         )
     })
 }
@@ -735,6 +866,7 @@ mod tests {
 
     use causeway_dataplane::XdpMode;
     use causeway_service::process::Listeners;
+    use causeway_service::tokens::Role;
     use serde_json::json;
 
     use super::*;
@@ -753,6 +885,7 @@ mod tests {
         Agent {
             decapsulator: None,
             clients: None,
+            events: Arc::new(EventLog::new()),
             running: Mutex::new(Running {
                 book: FollowedBook::default(),
                 acknowledged: FollowedBook::default(),
@@ -855,6 +988,25 @@ mod tests {
             cookies.vips.insert(vip, (5, layout));
         }
         assert_eq!(missing_vips(&file), [IpAddr::from([192, 0, 2, 7])]);
+    }
+
+    #[test]
+    fn thresholds_are_for_operators_and_all_other_changes_for_admins() {
+        for (method, path, role) in [
+            (Method::GET, "/v1/clients/events", Role::Viewer),
+            (Method::GET, THRESHOLDS, Role::Viewer),
+            (Method::POST, THRESHOLDS, Role::Operator),
+            (Method::DELETE, "/v1/clients/thresholds/7", Role::Operator),
+            (Method::PATCH, "/v1/clients/thresholds/7", Role::Admin),
+            (
+                Method::POST,
+                "/v1/clients/thresholds-of-another",
+                Role::Admin,
+            ),
+            (Method::POST, "/v1/reload", Role::Admin),
+        ] {
+            assert_eq!(RULES.role(&method, path), role, "{method} {path}");
+        }
     }
 
     /// A pipe without a writer stands for the disk.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Client latency, in an agent's `/metrics`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use causeway_api::agent::{CategoryView, ClientsView, HistogramView};
@@ -186,6 +187,24 @@ impl Collector for ClientsPage {
         encoder
             .encode_descriptor("hooks_lost", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, u64>(&self.0.hooks_lost, None)?;
+        let help = "Whether a threshold of this name is exceeded: 1, or 0";
+        // Several may have one name.
+        let mut exceeded = BTreeMap::new();
+        for threshold in &self.0.thresholds {
+            for of in &threshold.categories {
+                let labels = [
+                    ("threshold", threshold.name.as_str()),
+                    ("service", of.service.as_str()),
+                    ("clients", of.clients.as_str()),
+                    ("device", of.device.as_str()),
+                ];
+                *exceeded.entry(labels).or_insert(false) |= of.exceeded;
+            }
+        }
+        let rows = exceeded
+            .into_iter()
+            .map(|(labels, exceeded)| (labels, f64::from(u8::from(exceeded))));
+        gauges(&mut encoder, "threshold_exceeded", help, None, rows)?;
         let help = "Share of first SYNs that are of a flood";
         let floods = categories().map(|(of, labels)| (labels, of.flood_share));
         gauges(&mut encoder, "flood_ratio", help, None, floods)

@@ -11,7 +11,6 @@ use causeway_dataplane::Decapsulator;
 use causeway_service::http::reading_only;
 use causeway_service::last_good::{Attempt, StartConfig, StartsByCopy as _};
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
-use causeway_service::tokens::Rules;
 use tracing::info;
 
 use crate::agent::{self, Agent};
@@ -73,7 +72,7 @@ fn attempt(
     let routers = Routers {
         tcp: reading_only(router.clone(), listeners.socket()),
         unix: router,
-        rules: Rules::PLAIN,
+        rules: agent::RULES,
     };
     let stopped = AtomicBool::new(false);
     let reloaded = Arc::clone(&agent);

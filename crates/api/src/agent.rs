@@ -2,6 +2,7 @@
 //! The agent's answers.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -153,6 +154,9 @@ pub struct ClientsView {
     /// How often one was found without, since the agent started.
     #[serde(default)]
     pub hooks_lost: u64,
+    /// The thresholds in force.
+    #[serde(default)]
+    pub thresholds: Vec<ThresholdView>,
 }
 
 /// Clients that behave alike.
@@ -333,4 +337,127 @@ pub struct HistoryRow {
     pub flood_share: f64,
     /// Odds of a retry's drop over a first SYN's; 0: unknown.
     pub drop_odds_ratio: f64,
+}
+
+/// Body of an agent's `POST /v1/clients/thresholds`: a response time of clients at which to tell.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewThreshold {
+    /// What events call it; `client-response-time` unless given.
+    pub name: Option<String>,
+    /// One of `services`, or `others`; each unless given.
+    pub service: Option<String>,
+    /// One of `prefixes`, or `others`; each unless given.
+    pub clients: Option<String>,
+    /// `mean`, or a percentile such as `p99`; `mean` unless given.
+    pub statistic: Option<String>,
+    /// It begins above this, seconds,
+    pub above_s: f64,
+    /// and ends below this; a fifth less unless given.
+    pub below_s: Option<f64>,
+    /// Each once it has held for so long; 5 s unless given.
+    pub for_s: Option<f64>,
+    /// The seconds that the statistic is of; 10 unless given.
+    pub window_s: Option<f64>,
+}
+
+/// A threshold in force.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ThresholdView {
+    /// Its id, for as long as the agent runs.
+    pub id: u64,
+    /// What events call it.
+    pub name: String,
+    /// Whether it is the file's; else it ends with the agent.
+    pub from_file: bool,
+    /// The service; null: each.
+    pub service: Option<String>,
+    /// The group of clients; null: each.
+    pub clients: Option<String>,
+    /// `mean` or a percentile.
+    pub statistic: String,
+    /// Seconds.
+    pub above_s: f64,
+    /// Seconds.
+    pub below_s: f64,
+    /// Seconds.
+    pub for_s: f64,
+    /// Seconds.
+    pub window_s: f64,
+    /// Where it holds or does not, as far as clients have come there.
+    pub categories: Vec<WatchedCategory>,
+}
+
+/// What a threshold watches.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WatchedCategory {
+    /// The service.
+    pub service: String,
+    /// The group of clients.
+    pub clients: String,
+    /// The interface.
+    pub device: String,
+    /// Whether it is exceeded.
+    pub exceeded: bool,
+    /// The statistic as last seen, seconds.
+    pub value_s: Option<f64>,
+}
+
+/// A threshold is exceeded, or no more. The body of a webhook, and the standard input of a program.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClientEvent {
+    /// Its number, which grows with each event, also from one agent to the next.
+    pub id: u64,
+    /// Name of the threshold.
+    pub threshold: String,
+    /// Its id.
+    pub threshold_id: u64,
+    /// `exceeded`; `recovered`; `removed`, of a threshold that went while it was exceeded.
+    pub state: String,
+    /// The service that it is about.
+    pub service: String,
+    /// The group of clients.
+    pub clients: String,
+    /// The interface.
+    pub device: String,
+    /// `mean` or a percentile.
+    pub statistic: String,
+    /// What that is, seconds.
+    pub value_s: f64,
+    /// What it was compared with, seconds.
+    pub limit_s: f64,
+    /// The seconds that it is of.
+    pub window_s: f64,
+    /// Mean client response time of the same, seconds.
+    pub mean_s: f64,
+    /// Time of day, milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+}
+
+/// One sentence, for logs and people.
+impl fmt::Display for ClientEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value_s, limit_s) = (self.value_s, self.limit_s);
+        write!(
+            f,
+            "{}: the {} client response time of {} ({} on {}) ",
+            self.threshold, self.statistic, self.service, self.clients, self.device
+        )?;
+        match self.state.as_str() {
+            "exceeded" => write!(f, "is {value_s:.3} s, above {limit_s:.3} s"),
+            "recovered" => write!(f, "is {value_s:.3} s, below {limit_s:.3} s"),
+            _ => write!(f, "was {value_s:.3} s, and is watched no more"),
+        }
+    }
+}
+
+/// Answer of an agent's `GET /v1/clients/events`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClientEvents {
+    /// Those that were asked for, in order.
+    pub events: Vec<ClientEvent>,
+    /// What to ask for next, as `after`.
+    pub last: u64,
+    /// Whether there were more than are remembered.
+    pub missed: bool,
 }

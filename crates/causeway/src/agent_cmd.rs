@@ -15,11 +15,10 @@ use causeway_service::config::{ConfigErrors, units};
 use causeway_service::last_good::StartsByCopy as _;
 use causeway_service::log;
 use causeway_service::process::Process;
-use hyper::Uri;
 
-use crate::client::{Credentials, Target};
+use crate::client::{AgentTarget, Target};
 use crate::stats_cmd::{self, View};
-use crate::{clients_table, reload_cmd, status};
+use crate::{clients_table, reload_cmd, status, threshold_cmd};
 
 /// Run the agent of a server: decapsulation, cookies, reports to balancers
 ///
@@ -45,31 +44,6 @@ struct ConfigFile {
         default_value = "/etc/causeway/agent.toml"
     )]
     config: PathBuf,
-}
-
-/// Where the agent listens.
-#[derive(Debug, clap::Args)]
-pub(crate) struct AgentTarget {
-    /// Unix socket of the agent
-    #[arg(
-        short,
-        long,
-        value_name = "PATH",
-        default_value = "/run/causeway/agent.sock",
-        env = "CAUSEWAY_AGENT_SOCKET"
-    )]
-    socket: PathBuf,
-    /// Address of an agent on another host, instead of the socket: https://HOST:PORT
-    #[arg(long, value_name = "URL", env = "CAUSEWAY_AGENT_API")]
-    api: Option<Uri>,
-    #[command(flatten)]
-    credentials: Credentials,
-}
-
-impl From<AgentTarget> for Target {
-    fn from(at: AgentTarget) -> Self {
-        Self::agent(at.socket).or_at(at.api, at.credentials)
-    }
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -125,6 +99,13 @@ enum Action {
         /// Confirm that tunnels are no longer to end here
         #[arg(long)]
         yes: bool,
+    },
+    /// Be told when clients wait too long: thresholds of a running agent
+    ///
+    /// Those of its file stand in [[agent.clients.threshold]]; those that are added end with the agent.
+    Threshold {
+        #[command(subcommand)]
+        action: threshold_cmd::ThresholdAction,
     },
     /// Print what a history of clients holds, one row for each second and category
     History {
@@ -189,6 +170,7 @@ impl Args {
                 unload(&file.config, &start.config)?;
                 return Ok(ExitCode::SUCCESS);
             }
+            Some(Action::Threshold { action }) => return action.run(),
             Some(Action::History { file, output, span }) => {
                 let last = span.map(|span| span.as_secs());
                 print!("{}", history_text(&file, output, last)?);

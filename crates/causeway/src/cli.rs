@@ -323,6 +323,7 @@ mod tests {
         let without = [
             "causeway agent",
             "causeway agent join",
+            "causeway agent threshold del",
             "causeway agent unload",
             "causeway config migrate",
             "causeway config schema",

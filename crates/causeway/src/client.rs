@@ -56,6 +56,31 @@ pub(crate) struct Target {
     command: &'static str,
 }
 
+/// Where the agent listens.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentTarget {
+    /// Unix socket of the agent
+    #[arg(
+        short,
+        long,
+        value_name = "PATH",
+        default_value = "/run/causeway/agent.sock",
+        env = "CAUSEWAY_AGENT_SOCKET"
+    )]
+    socket: PathBuf,
+    /// Address of an agent on another host, instead of the socket: https://HOST:PORT
+    #[arg(long, value_name = "URL", env = "CAUSEWAY_AGENT_API")]
+    api: Option<Uri>,
+    #[command(flatten)]
+    credentials: Credentials,
+}
+
+impl From<AgentTarget> for Target {
+    fn from(at: AgentTarget) -> Self {
+        Self::agent(at.socket).or_at(at.api, at.credentials)
+    }
+}
+
 /// What shows who asks another host.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Another host's daemon")]
@@ -148,7 +173,8 @@ impl Target {
         pause: Duration,
         path: &str,
     ) -> anyhow::Result<T> {
-        parse(&self.call_within(TIMEOUT + pause, Method::GET, path, None)?)
+        let limits = (UNTOLD + pause, TIMEOUT + pause);
+        parse(&self.call_within(limits, Method::GET, path, None)?)
     }
 
     /// The same where the daemon may have no such thing.
@@ -199,7 +225,8 @@ impl Target {
         path: &str,
         text: &str,
     ) -> anyhow::Result<T> {
-        parse(&self.call_within(RELOAD_TIMEOUT, Method::POST, path, Some(text.into()))?)
+        let limits = (UNTOLD, RELOAD_TIMEOUT);
+        parse(&self.call_within(limits, Method::POST, path, Some(text.into()))?)
     }
 
     /// `DELETE path`, whose answer says what was there.
@@ -214,16 +241,18 @@ impl Target {
 
     /// Has the daemon read its file again, and gives a summary of what is in force.
     pub(crate) fn reload(&self) -> anyhow::Result<String> {
-        parse(&self.call_within(RELOAD_TIMEOUT, Method::POST, "/v1/reload", None)?)
+        let limits = (UNTOLD, RELOAD_TIMEOUT);
+        parse(&self.call_within(limits, Method::POST, "/v1/reload", None)?)
     }
 
     fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> anyhow::Result<Bytes> {
-        self.call_within(TIMEOUT, method, path, body)
+        self.call_within((UNTOLD, TIMEOUT), method, path, body)
     }
 
+    /// Says after the first time that it waits, and ends after the second.
     fn call_within(
         &self,
-        timeout: Duration,
+        (untold, timeout): (Duration, Duration),
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
@@ -237,7 +266,7 @@ impl Target {
             let answer = tokio::select! {
                 answer = &mut asked => answer,
                 // Tell the user what the command waits for.
-                () = tokio::time::sleep(UNTOLD) => {
+                () = tokio::time::sleep(untold) => {
                     eprintln!("causeway: waiting for the daemon at {}", self.name());
                     asked.await
                 }

@@ -26,6 +26,8 @@ Examples:
   causeway agent stats
   causeway agent stats --clients                  # client latency, with [agent.clients]
   causeway agent history --for 1h -o csv
+  causeway agent threshold add 2s --statistic p99 # end with the agent
+  causeway agent threshold watch                  # a line whenever one is exceeded, or no more
   causeway agent reload                           # exit code 1 if the file is refused
   causeway agent unload --yes                     # after it was stopped: take the data plane down";
 

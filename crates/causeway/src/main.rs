@@ -29,6 +29,7 @@ mod override_cmd;
 mod reload_cmd;
 mod stats_cmd;
 mod status;
+mod threshold_cmd;
 mod token_cmd;
 mod top_cmd;
 mod trace_cmd;

@@ -9,7 +9,7 @@ mod units;
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -721,6 +721,176 @@ fn an_agent_that_is_started_again_counts_no_client_twice() {
             offered >= 1 && gave_up >= 1
         });
         assert_eq!(counts(), ((1, 1), 1, 0));
+        agent.terminate();
+    });
+}
+
+/// A program says of which clients and of how long a response it is to be told.
+#[test]
+fn thresholds_are_set_while_an_agent_runs_and_it_tells_when_they_are_exceeded_and_when_no_more() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let route = format!("route add {VIP}/32 via {SERVER} dev peer0");
+        world.balancer.ip(&route);
+        let listener = TcpListener::bind((VIP, 80)).expect("a service");
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let mut asked = [0; 4];
+                let slow = client.read_exact(&mut asked).is_ok() && asked == *b"slow";
+                std::thread::sleep(Duration::from_millis(if slow { 300 } else { 0 }));
+                // A client that is gone needs no answer.
+                let _ = client.write_all(b"done");
+            }
+        });
+        let ask = |what: &[u8]| {
+            world.balancer.run(|| {
+                let mut stream = TcpStream::connect((VIP, 80)).expect("a connection");
+                stream.write_all(what).expect("a request");
+                stream.read_to_end(&mut Vec::new()).expect("an answer");
+            });
+        };
+        let command = |arguments: &[&str]| {
+            let mut command = causeway();
+            command.args(["agent", "threshold"]).args(arguments);
+            command.arg("--socket").arg(world.socket());
+            command
+        };
+        let refused = |arguments: &[&str], expected: &str| {
+            let output = command(arguments).output().expect("run causeway");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success());
+            assert_eq!(said.lines().count(), 1, "{said}");
+            assert!(said.contains(expected), "{said}");
+        };
+        // What is told behind an event, while clients come.
+        let told = |after: u64, count: usize, come: &dyn Fn()| -> Vec<Value> {
+            let (after, count) = (after.to_string(), count.to_string());
+            let watch = ["watch", "--after", &after, "--count", &count, "-o", "json"];
+            let mut watch = command(&watch)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("run causeway");
+            wait_for("events", || {
+                come();
+                watch.try_wait().expect("its end").is_some()
+            });
+            let output = stdout(&watch.wait_with_output().expect("its output"));
+            let lines = output.lines();
+            lines
+                .map(|line| serde_json::from_str(line).expect("JSON"))
+                .collect()
+        };
+        let states = |events: &[Value]| -> Vec<String> {
+            let text = |of: &Value, key: &str| of[key].as_str().expect("text").to_owned();
+            let all = events.iter();
+            let mut all: Vec<String> = all
+                .map(|of| text(of, "threshold") + " " + &text(of, "state"))
+                .collect();
+            all.sort();
+            all
+        };
+        let last = |events: &[Value]| {
+            let last = events.last().and_then(|of| of["id"].as_u64());
+            last.expect("its number")
+        };
+        let completed = || {
+            let of = world.clients_of(&format!("{VIP}:80")).unwrap_or_default();
+            of["totals"]["completed"].as_u64().unwrap_or(0)
+        };
+
+        let text = world
+            .text()
+            .replace("http = false", "http = \"127.0.0.1:9471\"");
+        let text = format!(
+            "{text}[agent.clients]\nhistory = \"\"\nservices = [\"{VIP}:80\"]\n\
+             [[agent.clients.threshold]]\nname = \"written\"\nabove = \"100ms\"\nfor = \"0s\"\nwindow = \"1s\"\n"
+        );
+        world.write(&text);
+        let agent = world.agent();
+        let service = format!("{VIP}:80");
+        let wanted = [
+            "add",
+            "100ms",
+            "--for",
+            "0s",
+            "--statistic",
+            "p50",
+            "--window",
+            "1s",
+            "--service",
+            &service,
+            "--name",
+            "asked",
+            "-o",
+            "json",
+        ];
+        let added = stdout(&command(&wanted).output().expect("run causeway"));
+        let added: Value = serde_json::from_str(&added).expect("JSON");
+        assert_eq!(
+            (&added["id"], &added["from_file"]),
+            (&json!(2), &json!(false))
+        );
+
+        let events = told(0, 2, &|| ask(b"slow"));
+        assert_eq!(states(&events), ["asked exceeded", "written exceeded"]);
+        for event in &events {
+            assert!(event["value_s"].as_f64() > Some(0.1), "{event}");
+            assert_eq!(event["service"], service);
+        }
+        let logged = world.log();
+        assert!(
+            logged.contains("asked: the p50 client response time of"),
+            "{logged}"
+        );
+        let gauge = |name: &str| {
+            format!(
+                "causeway_clients_threshold_exceeded{{threshold=\"{name}\",service=\"{service}\",clients=\"all\",device=\"srv0\"}} 1.0"
+            )
+        };
+        let page = world.metrics();
+        assert!(
+            page.contains(&gauge("asked")) && page.contains(&gauge("written")),
+            "{page}"
+        );
+
+        // The file's may change; what is counted, and what was asked for, stays.
+        wait_for("totals", || completed() > 0);
+        let before = completed();
+        let history = world.path("history");
+        let other = text
+            .replace("100ms", "60s")
+            .replace("history = \"\"", &format!("history = \"{history}\""));
+        world.write(&other);
+        agent.signal(Signal::SIGHUP);
+        wait_for("the reload", || world.log().contains("reloaded: "));
+        let events = told(last(&events), 1, &|| ());
+        assert_eq!(states(&events), ["written removed"]);
+        assert!(completed() >= before, "counts go on");
+        wait_for("a history", || {
+            fs::metadata(&history).is_ok_and(|file| file.len() > 0)
+        });
+        world.write(&other.replace(":80\"]", ":81\"]"));
+        agent.signal(Signal::SIGHUP);
+        wait_for("the refusal", || {
+            let cannot = "`clients.services` cannot change while the agent runs; restart it";
+            world.log().contains(cannot)
+        });
+
+        let events = told(last(&events), 1, &|| ask(b"fast"));
+        assert_eq!(states(&events), ["asked recovered"]);
+        refused(&["del", "3"], "threshold 3 is of the agent's file");
+        let removed = stdout(&command(&["del", "2"]).output().expect("run causeway"));
+        assert_eq!(removed, "removed 2, asked\n");
+        refused(&["del", "2"], "there is no threshold 2; ");
+        refused(
+            &["add", "2s", "--service", "*:9"],
+            "is for the service `*:9`, which `services` does not name",
+        );
+        let listed = stdout(&command(&["list"]).output().expect("run causeway"));
+        assert!(
+            listed.contains("written") && !listed.contains("asked"),
+            "{listed}"
+        );
         agent.terminate();
     });
 }

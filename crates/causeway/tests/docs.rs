@@ -446,7 +446,7 @@ fn the_options_of_commands_exist() {
                 .copied()
                 .take_while(|w| !w.starts_with('-'))
                 .collect();
-            let help = (0..=commands.len().min(2)).rev().find_map(|n| {
+            let help = (0..=commands.len().min(3)).rev().find_map(|n| {
                 let mut causeway = Command::new(env!("CARGO_BIN_EXE_causeway"));
                 let output = causeway.args(&commands[..n]).arg("--help").output();
                 let output = output.expect("run causeway");

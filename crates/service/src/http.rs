@@ -15,6 +15,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use causeway_api::Problem;
+use serde::de::DeserializeOwned;
 use utoipa::PartialSchema;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
@@ -28,6 +29,11 @@ use crate::tokens::Rules;
 /// A refusal.
 pub fn problem(code: StatusCode, error: String) -> Response {
     (code, Json(Problem { error })).into_response()
+}
+
+/// What a body holds; else a sentence.
+pub fn parse_json<T: DeserializeOwned>(body: &str) -> Result<T, String> {
+    serde_json::from_str(body).map_err(|error| format!("the body is not what is expected: {error}"))
 }
 
 /// Does what may take a while where it keeps no other request waiting.

@@ -337,6 +337,18 @@ pub struct Routers {
     pub rules: Rules,
 }
 
+/// The daemon's end, among a request's extensions: for answers that wait for news.
+#[derive(Debug, Clone)]
+pub struct DaemonEnd(watch::Receiver<()>);
+
+impl DaemonEnd {
+    /// Waits until the daemon stops.
+    pub async fn come(mut self) {
+        // Nothing is ever sent: its sender goes.
+        let _ = self.0.changed().await;
+    }
+}
+
 /// What a daemon does beside serving.
 pub struct Work<R, W, F> {
     /// What SIGHUP calls, on a thread of its own: a disk may keep it waiting. It says what
@@ -519,8 +531,10 @@ async fn answer<L, S, F>(
             else {
                 return;
             };
+            let end = DaemonEnd(stopped.clone());
             let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
                 request.extensions_mut().insert(peer);
+                request.extensions_mut().insert(end.clone());
                 request
             });
             let service = TowerToHyperService::new(service);

@@ -170,6 +170,7 @@ async fn arrive(
     }
 }
 
+/// Each request is a transaction, the first with what the connection took.
 async fn transact(
     config: &ImpatientClientsConfig,
     connect_timeout: Duration,
@@ -177,48 +178,53 @@ async fn transact(
     log: &Log,
 ) -> TransactionEnd {
     let begin_ns = monotonic_ns();
-    let end = match HttpSession::open(config.target.into(), connect_timeout).await {
-        Err(ConnectionFault::ConnectTimeout) => TransactionEnd::GaveUp,
-        Err(_) => TransactionEnd::Broken,
-        Ok(mut session) => {
-            let asking = ask(&mut session, config, rng);
-            let end = match timeout(RESPONSE_TIMEOUT, asking).await {
-                Err(_) | Ok(Err(ConnectionFault::ResponseTimeout)) => TransactionEnd::Unserved,
-                Ok(Err(_)) => TransactionEnd::Broken,
-                Ok(Ok(())) => TransactionEnd::Done,
-            };
-            if end != TransactionEnd::Done {
-                // The server is to learn at once that this client is gone.
-                session.reset_on_close();
-            }
-            end
+    let write = |begin_ns, end| {
+        let end_ns = monotonic_ns();
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.push(Transaction {
+            begin_ns,
+            end_ns,
+            end,
+        });
+        end
+    };
+    let mut session = match HttpSession::open(config.target.into(), connect_timeout).await {
+        Err(ConnectionFault::ConnectTimeout) => return write(begin_ns, TransactionEnd::GaveUp),
+        Err(_) => return write(begin_ns, TransactionEnd::Broken),
+        Ok(session) => session,
+    };
+    for request in 1..=config.requests {
+        let begin_ns = match request {
+            1 => begin_ns,
+            _ => monotonic_ns(),
+        };
+        let asking = ask(&mut session, config, request == config.requests, rng);
+        let end = match timeout(RESPONSE_TIMEOUT, asking).await {
+            Err(_) | Ok(Err(ConnectionFault::ResponseTimeout)) => TransactionEnd::Unserved,
+            Ok(Err(_)) => TransactionEnd::Broken,
+            Ok(Ok(())) => TransactionEnd::Done,
+        };
+        write(begin_ns, end);
+        if end != TransactionEnd::Done {
+            // The server is to learn at once that this client is gone.
+            session.reset_on_close();
+            return end;
         }
-    };
-    let transaction = Transaction {
-        begin_ns,
-        end_ns: monotonic_ns(),
-        end,
-    };
-    log.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(transaction);
-    end
+    }
+    TransactionEnd::Done
 }
 
-/// One request after the other; the last one has the server close.
+/// One request; after the last one the server closes.
 async fn ask(
     session: &mut HttpSession,
     config: &ImpatientClientsConfig,
+    is_last: bool,
     rng: &mut StdRng,
 ) -> Result<(), ConnectionFault> {
-    for request in 1..=config.requests {
-        let service = config.service.mul_f64(exponential(rng));
-        let path = format!("/b/{ANSWER_BYTES}/{}", service.as_micros());
-        if request == config.requests {
-            session.get_last(&path).await?;
-        } else {
-            session.get(&path).await?;
-        }
+    let service = config.service.mul_f64(exponential(rng));
+    let path = format!("/b/{ANSWER_BYTES}/{}", service.as_micros());
+    match is_last {
+        true => session.get_last(&path).await.map(drop),
+        false => session.get(&path).await.map(drop),
     }
-    Ok(())
 }

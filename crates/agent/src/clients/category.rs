@@ -7,7 +7,7 @@ use causeway_dataplane::RESPONSE_BOUNDS_US;
 use causeway_dataplane::abi::{SynResponses, SynSlot};
 
 use super::history::Record;
-use super::threshold::Watch;
+use super::recent_times::RecentTimes;
 use super::view;
 
 /// A service, a group of clients, a device: what is counted together.
@@ -17,12 +17,13 @@ pub(super) struct Category {
     pub device: String,
     pub observer: CategoryObserver,
     pub totals: ClientTotals,
-    pub watches: Vec<Watch>,
     /// How long those waited that gave up. It begins anew with each agent, and what the kernel
     /// counts does not: a sum of both would fall in some buckets alone.
     pub gave_up: SynResponses,
     /// What the kernel counts of the others, as last read.
     pub responses: SynResponses,
+    /// Both of the last seconds.
+    pub recent_times: RecentTimes,
 }
 
 impl Category {
@@ -34,6 +35,17 @@ impl Category {
         let bucket = RESPONSE_BOUNDS_US.partition_point(|&bound_us| bound_us < waited_us);
         self.gave_up.count[bucket] += 1;
         self.gave_up.sum_ns += (waited_s * 1e9) as u64;
+    }
+
+    /// Percentiles are of what has been counted by each of the last seconds.
+    pub(super) fn remember_times(&mut self, second: u64) {
+        let mut counts = self.responses.count;
+        let gave_up = self.gave_up.count.iter();
+        counts
+            .iter_mut()
+            .zip(gave_up)
+            .for_each(|(count, gave_up)| *count += gave_up);
+        self.recent_times.push(second, counts);
     }
 
     /// Whether anything was counted in it, by this agent or by the kernel before.
@@ -155,25 +167,30 @@ pub(super) fn to_slot(of: &SynSlot, origins: Option<Vec<Origin>>) -> Slot {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use causeway_core::certes::{LINUX_6_5_S, Mix};
 
     use super::*;
 
-    /// What the kernel counts outlives the agent: the next one must not show less of it.
-    #[test]
-    fn who_gave_up_is_not_among_what_the_kernel_counts() {
+    /// One of clients with 9 s of patience, to which nobody has come.
+    pub(in crate::clients) fn category(service: &str, clients: &str) -> Category {
         let mix = Mix::new([RetryClass::new("linux", LINUX_6_5_S, 9.0)]).unwrap();
-        let mut category = Category {
-            service: "*:80".to_owned(),
-            clients: "all".to_owned(),
+        Category {
+            service: service.to_owned(),
+            clients: clients.to_owned(),
             device: "eth0".to_owned(),
             observer: CategoryObserver::new(0.25, &mix, 200).unwrap(),
             totals: ClientTotals::default(),
-            watches: Vec::new(),
             gave_up: SynResponses::default(),
             responses: SynResponses::default(),
-        };
+            recent_times: RecentTimes::default(),
+        }
+    }
+
+    /// What the kernel counts outlives the agent: the next one must not show less of it.
+    #[test]
+    fn who_gave_up_is_not_among_what_the_kernel_counts() {
+        let mut category = category("*:80", "all");
         assert!(!category.is_known());
         category.responses.count[3] = 5;
         category.responses.sum_ns = 40_000_000;

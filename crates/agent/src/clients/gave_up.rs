@@ -232,12 +232,11 @@ fn take_back(of: &Judged, categories: &mut [Category]) {
 
 #[cfg(test)]
 mod tests {
-    use causeway_api::agent::ClientTotals;
     use causeway_core::certes::{
         BSD_S, CategoryObserver, LINUX_6_5_S, Mix, RFC_1122_S, RFC_6298_S, RetryClass, Slot,
     };
-    use causeway_dataplane::abi::SynResponses;
 
+    use super::super::category::tests::category;
     use super::*;
 
     const S: u64 = 1_000_000_000;
@@ -264,14 +263,8 @@ mod tests {
                 gave_up: GaveUp::new(SLOT, 0),
                 judge: Judge::new(&mix, vec![LINUX_6_5_S.to_vec()]),
                 categories: vec![Category {
-                    service: "*:80".to_owned(),
-                    clients: "all".to_owned(),
-                    device: "eth0".to_owned(),
                     observer,
-                    totals: ClientTotals::default(),
-                    watches: Vec::new(),
-                    gave_up: SynResponses::default(),
-                    responses: SynResponses::default(),
+                    ..category("*:80", "all")
                 }],
                 answered: true,
             }

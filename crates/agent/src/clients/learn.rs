@@ -30,18 +30,27 @@ impl Clients {
         if !differs(&self.mix, &mix) {
             return Ok(());
         }
+        self.take_mix(mix)
+    }
+
+    /// Goes on with another mix.
+    pub(super) fn take_mix(&mut self, mix: Mix) -> Result<()> {
         for category in &mut self.categories {
             category.observer.set_mix(self.slot_s, &mix)?;
         }
         self.judge = judge(&mix, &self.config.classes);
         self.mix = mix;
-        // Who waits longer is judged later.
+        self.set_keep();
+        info!("clients are taken to be: {}", describe(&self.mix));
+        Ok(())
+    }
+
+    /// Who waits longer is judged later.
+    pub(super) fn set_keep(&mut self) {
         let keep = self.keep_slots();
         for category in &mut self.categories {
             category.observer.set_keep(keep);
         }
-        info!("clients are taken to be: {}", describe(&self.mix));
-        Ok(())
     }
 
     /// The last retry of clients that gave up shows their patience only if nearly all clients

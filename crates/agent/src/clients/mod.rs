@@ -3,23 +3,26 @@
 //! by slot, and runs both estimators for every category (docs/explanation/syn-loss.md).
 
 mod category;
+mod events;
 mod gave_up;
 pub mod history;
 mod latency_slot;
 mod learn;
 mod notify;
 mod queues;
+mod recent_times;
 mod recorder;
 mod threshold;
 pub mod view;
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use causeway_api::Moment;
-use causeway_api::agent::{ClientTotals, ClientsView};
+use causeway_api::agent::{ClientTotals, ClientsView, NewThreshold, ThresholdView};
 use causeway_core::certes::{
     CategoryObserver, Estimate, Judge, Mix, MixLearner, Origin, PatienceLearner,
 };
@@ -28,15 +31,17 @@ use causeway_dataplane::{Detached, SynMeter, SynMeterOptions};
 use causeway_netio::{boot_id, monotonic_ns};
 use tracing::{info, warn};
 
-use crate::config::ClientsConfig;
+use crate::config::{ClientsConfig, WINDOW_MAX};
 use category::Category;
+pub(crate) use events::{EventLog, LISTENERS_MAX};
 use gave_up::{AnsweredRetries, GaveUp};
 use history::Record;
 pub use latency_slot::LatencySlot;
-use notify::{Event, Notifier, Recipients};
 use queues::Queues;
-use recorder::{Done, Recorder};
-use threshold::{Change, Watch};
+use recent_times::RecentTimes;
+use recorder::{Done, EndedRecorders, Recorder};
+pub(crate) use threshold::ThresholdRefused;
+use threshold::Thresholds;
 
 /// What live means are over.
 const WINDOW_S: f64 = 10.0;
@@ -77,6 +82,7 @@ pub struct Clients {
     /// When clients were last looked at, on the same clock.
     learned: u64,
     recorder: Option<Recorder>,
+    ended: EndedRecorders,
     /// The last second that is in the history, or lost to it.
     recorded: u64,
     /// Seconds that were forgotten before they could be written.
@@ -84,7 +90,7 @@ pub struct Clients {
     boot: u64,
     hooks_missing: u64,
     hooks_lost: u64,
-    notifier: Notifier,
+    thresholds: Thresholds,
     queues: Queues,
     /// Where balancers' reports are made from; `None`: nothing is reported.
     reported: Option<LatencySlot>,
@@ -92,21 +98,20 @@ pub struct Clients {
 
 impl Clients {
     /// Starts to count, or goes on where another agent left off. The maps are pinned
-    /// beside those of `pin_dir`.
-    pub fn start(
+    /// beside those of `pin_dir`; `events` remembers what thresholds tell.
+    pub(crate) fn start(
         config: &ClientsConfig,
         pin_dir: &Path,
         reported: Option<LatencySlot>,
+        events: Arc<EventLog>,
     ) -> Result<Self> {
         let meter = SynMeter::start(&options(config, pin_dir))?;
         let slot_s = config.slot.as_secs_f64();
         let mix = config.mix()?;
         let judge = learn::judge(&mix, &config.classes);
         let second = monotonic_ns() / 1_000_000_000;
-        let history = config.history.as_ref();
-        let recorder = history
-            .map(|(path, bound)| Recorder::start(path, *bound, second))
-            .transpose()?;
+        let mut ended = EndedRecorders::default();
+        let recorder = recorder(config, second, &mut ended)?;
         let now = meter.current_slot();
         let begin = match meter.took_over() {
             true => now.saturating_sub(SURE),
@@ -129,9 +134,10 @@ impl Clients {
             history_lost_s: 0,
             boot: boot_id(),
             recorder,
+            ended,
             hooks_missing: meter.missing_hooks() as u64,
             hooks_lost: 0,
-            notifier: Notifier::start()?,
+            thresholds: Thresholds::new(events)?,
             queues: Queues::new(config),
             reported,
             config: config.clone(),
@@ -142,6 +148,9 @@ impl Clients {
             let category = clients.category(number)?;
             clients.categories.push(category);
         }
+        clients
+            .thresholds
+            .set_file(&config.thresholds, &clients.categories);
         if clients.hooks_missing > 0 {
             warn!(
                 "an interface of [agent.clients] is not here; its clients are counted once it is there"
@@ -151,6 +160,51 @@ impl Clients {
             info!("the accounting of SYNs went on while no agent ran");
         }
         Ok(clients)
+    }
+
+    /// Goes by another configuration as far as the kernel has no part in it
+    /// ([`needs_restart`](crate::AgentConfig::needs_restart)). Counts, histories and states of
+    /// thresholds stay, and what was learned of clients unless they are described in another way.
+    pub fn reload(&mut self, config: &ClientsConfig) -> Result<()> {
+        let others = config.classes != self.config.classes;
+        let (mix, learner) = (config.mix()?, MixLearner::new(config.classes.clone())?);
+        if config.history != self.config.history {
+            let former = self.recorder.take();
+            former.into_iter().for_each(|former| self.ended.add(former));
+            self.recorder = recorder(config, self.second, &mut self.ended)?;
+        }
+        let unlearned = self.config.learn && !config.learn;
+        self.config = config.clone();
+        if others {
+            (self.learner, self.patience) = (learner, PatienceLearner::default());
+        }
+        if others || unlearned {
+            self.take_mix(mix)?;
+        } else {
+            self.set_keep();
+        }
+        self.queues.set(config);
+        self.thresholds
+            .set_file(&config.thresholds, &self.categories);
+        Ok(())
+    }
+
+    /// Sets a threshold beside those of the file.
+    pub(crate) fn add_threshold(
+        &mut self,
+        wanted: &NewThreshold,
+    ) -> Result<ThresholdView, ThresholdRefused> {
+        self.thresholds.add(wanted, &self.config, &self.categories)
+    }
+
+    /// Removes one that was set so.
+    pub(crate) fn remove_threshold(&mut self, id: u64) -> Result<ThresholdView, ThresholdRefused> {
+        self.thresholds.remove(id, &self.categories)
+    }
+
+    /// All of them.
+    pub(crate) fn thresholds(&self) -> Vec<ThresholdView> {
+        self.thresholds.view(&self.categories)
     }
 
     /// Takes the accounting down.
@@ -172,24 +226,24 @@ impl Clients {
             None if self.config.prefixes.is_empty() => "all".to_owned(),
             None => "others".to_owned(),
         };
-        let watches = self.config.thresholds.iter();
-        let watches = watches.filter(|of| of.service.as_ref().is_none_or(|name| *name == service));
         Ok(Category {
-            watches: watches.cloned().map(Watch::new).collect(),
             observer: CategoryObserver::new(self.slot_s, &self.mix, self.keep_slots())?,
             totals: ClientTotals::default(),
             gave_up: SynResponses::default(),
             responses: SynResponses::default(),
+            recent_times: RecentTimes::default(),
             device: self.config.interfaces[device].clone(),
             service,
             clients,
         })
     }
 
-    /// Slots to remember: the window, and what `exact` is not done with; for a history as
-    /// many as the kernel has, so that it is whole behind an agent that was not there.
+    /// Slots to remember: the window, thresholds' longest one, and what `exact` is not done with;
+    /// for a history as many as the kernel has, so that it is whole behind an agent that was not
+    /// there.
     fn keep_slots(&self) -> usize {
-        let needed = (WINDOW_S + 2.0 * self.judge.longest_s() + 5.0) / self.slot_s;
+        let needed_s = WINDOW_S + 2.0 * self.judge.longest_s() + 5.0;
+        let needed = needed_s.max(WINDOW_MAX.as_secs_f64()) / self.slot_s;
         match self.config.history {
             Some(_) => needed.max(SURE as f64) as usize,
             None => needed as usize,
@@ -315,6 +369,9 @@ impl Clients {
             self.learned = second;
             self.learn()?;
         }
+        for category in &mut self.categories {
+            category.remember_times(second);
+        }
         self.watch();
         self.manage_queues();
         self.record(second);
@@ -374,41 +431,13 @@ impl Clients {
     }
 
     fn watch(&mut self) {
-        let slots = self.window_slots();
-        for category in &mut self.categories {
-            let mean_s = category.window(slots).1.mean_s();
-            let names = (
-                category.service.clone(),
-                category.clients.clone(),
-                category.device.clone(),
-            );
-            for watch in &mut category.watches {
-                let Some(change) = watch.step(self.second as f64, mean_s) else {
-                    continue;
-                };
-                let threshold = watch.threshold();
-                let (state, limit) = match change {
-                    Change::Exceeded => ("exceeded", threshold.above),
-                    Change::Recovered => ("recovered", threshold.below),
-                };
-                let (service, clients, device) = names.clone();
-                let event = Event {
-                    threshold: threshold.name.clone(),
-                    state: state.to_owned(),
-                    service,
-                    clients,
-                    device,
-                    mean_s: mean_s.unwrap_or_default(),
-                    limit_s: limit.as_secs_f64(),
-                    unix_ms: Moment::now().realtime_ns / 1_000_000,
-                };
-                let recipients = Recipients {
-                    webhook: threshold.webhook.clone(),
-                    exec: threshold.exec.clone(),
-                };
-                self.notifier.tell(event, recipients);
-            }
-        }
+        let slot_s = self.slot_s;
+        let mean_s = |category: &Category, window: Duration| {
+            let slots = (window.as_secs_f64() / slot_s).round().max(1.0) as usize;
+            category.window(slots).1.mean_s()
+        };
+        self.thresholds
+            .step(self.second as f64, &self.categories, mean_s);
     }
 
     /// Gives the listeners' queues the client latency over all devices and prefixes.
@@ -528,8 +557,21 @@ impl Clients {
             accept_queues: self.queues.view(),
             hooks_missing: self.hooks_missing,
             hooks_lost: self.hooks_lost,
+            thresholds: self.thresholds(),
         }
     }
+}
+
+/// What writes the history, if there is to be one.
+fn recorder(
+    config: &ClientsConfig,
+    second: u64,
+    ended: &mut EndedRecorders,
+) -> Result<Option<Recorder>> {
+    let history = config.history.as_ref();
+    history
+        .map(|(path, bound)| Recorder::start(path, *bound, second, ended))
+        .transpose()
 }
 
 /// How many slots ago one was that is settled now.

@@ -10,34 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use serde::{Deserialize, Serialize};
+use causeway_api::agent::ClientEvent;
 use tracing::{info, warn};
 
 /// How long a web address or a program may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Events that may wait; more are dropped with a warning.
 const WAITING: usize = 64;
-
-/// What is sent: the body of a webhook and the standard input of a program.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Event {
-    /// Name of the threshold.
-    pub threshold: String,
-    /// `exceeded` or `recovered`.
-    pub state: String,
-    /// The service that it is about.
-    pub service: String,
-    /// The group of clients.
-    pub clients: String,
-    /// The interface.
-    pub device: String,
-    /// Mean client response time, seconds.
-    pub mean_s: f64,
-    /// What it was compared with, seconds.
-    pub limit_s: f64,
-    /// Time of day, milliseconds since the Unix epoch.
-    pub unix_ms: u64,
-}
 
 /// Where to.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,7 +30,7 @@ pub(super) struct Recipients {
 /// Handle of the thread that notifies. Once dropped, the thread ends when all is sent.
 #[derive(Debug)]
 pub(super) struct Notifier {
-    events: SyncSender<(Event, Recipients)>,
+    events: SyncSender<(ClientEvent, Recipients)>,
 }
 
 impl Notifier {
@@ -65,24 +44,10 @@ impl Notifier {
     }
 
     /// Logs the event and passes it on; never waits.
-    pub(super) fn tell(&self, event: Event, recipients: Recipients) {
-        let text = format!(
-            "{}: the mean client response time of {} ({} on {}) is {:.3} s, {} {:.3} s",
-            event.threshold,
-            event.service,
-            event.clients,
-            event.device,
-            event.mean_s,
-            if event.state == "exceeded" {
-                "above"
-            } else {
-                "below"
-            },
-            event.limit_s
-        );
+    pub(super) fn tell(&self, event: ClientEvent, recipients: Recipients) {
         match event.state.as_str() {
-            "exceeded" => warn!("{text}"),
-            _ => info!("{text}"),
+            "exceeded" => warn!("{event}"),
+            _ => info!("{event}"),
         }
         if recipients == Recipients::default() {
             return;
@@ -97,7 +62,7 @@ impl Notifier {
     }
 }
 
-fn run(inbox: &Receiver<(Event, Recipients)>) {
+fn run(inbox: &Receiver<(ClientEvent, Recipients)>) {
     while let Ok((event, recipients)) = inbox.recv() {
         let Ok(body) = serde_json::to_string(&event) else {
             continue;
@@ -192,16 +157,18 @@ mod tests {
 
     use super::*;
 
-    fn event() -> Event {
-        Event {
+    fn event() -> ClientEvent {
+        ClientEvent {
             threshold: "slow".to_owned(),
             state: "exceeded".to_owned(),
             service: "*:80".to_owned(),
             clients: "all".to_owned(),
             device: "eth0".to_owned(),
-            mean_s: 2.5,
+            statistic: "p99".to_owned(),
+            value_s: 2.5,
             limit_s: 2.0,
             unix_ms: 1,
+            ..ClientEvent::default()
         }
     }
 
@@ -230,14 +197,14 @@ mod tests {
         let request = String::from_utf8(request).unwrap();
         let (head, body) = request.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("POST /hook HTTP/1.1\r\n"), "{head}");
-        assert_eq!(serde_json::from_str::<Event>(body).unwrap(), event());
+        assert_eq!(serde_json::from_str::<ClientEvent>(body).unwrap(), event());
         let deadline = Instant::now() + TIMEOUT;
         while !file.exists() {
             assert!(Instant::now() < deadline, "the program was not told");
             thread::sleep(Duration::from_millis(10));
         }
         let told = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(serde_json::from_str::<Event>(&told).unwrap(), event());
+        assert_eq!(serde_json::from_str::<ClientEvent>(&told).unwrap(), event());
     }
 
     #[test]

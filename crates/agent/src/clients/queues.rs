@@ -56,13 +56,24 @@ impl Queues {
             services: config.services.clone(),
             mode: config.accept_queue,
             limits: config.backlog.clone(),
-            period_s: config.backlog_period.as_secs().max(1),
+            period_s: period_s(config),
             begun_s: None,
             looked_s: 0,
             services_state: HashMap::new(),
             shown: Vec::new(),
             failed: None,
         }
+    }
+
+    /// Goes by another configuration of the same services. Within other limits a rule begins anew.
+    pub(super) fn set(&mut self, config: &ClientsConfig) {
+        if self.limits != config.backlog {
+            let states = self.services_state.values_mut();
+            states.for_each(|state| state.rule = None);
+        }
+        self.mode = config.accept_queue;
+        self.limits = config.backlog.clone();
+        self.period_s = period_s(config);
     }
 
     /// The queues as they were last seen.
@@ -146,6 +157,10 @@ impl Queues {
         info!("accept queue of {service}: {in_force} to {limit} connections");
         Ok(())
     }
+}
+
+fn period_s(config: &ClientsConfig) -> u64 {
+    config.backlog_period.as_secs().max(1)
 }
 
 /// The service that a listener belongs to. One that listens on any address may serve

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Result, anyhow};
 use causeway_service::log_fault;
@@ -28,10 +28,28 @@ pub(super) enum Done {
 /// What is to be written: up to which second, and what.
 type Batch = (u64, Vec<Record>);
 
+/// Threads that were ended and have still to write: of a file there is one writer at a time.
+#[derive(Debug, Default)]
+pub(super) struct EndedRecorders(Vec<(PathBuf, JoinHandle<()>)>);
+
+impl EndedRecorders {
+    /// Ends one: it writes what it was given.
+    pub(super) fn add(&mut self, recorder: Recorder) {
+        self.0.retain(|(_, thread)| !thread.is_finished());
+        self.0.push((recorder.path, recorder.thread));
+    }
+
+    fn take(&mut self, path: &Path) -> Vec<JoinHandle<()>> {
+        let of_path = self.0.extract_if(.., |(of, _)| of.as_path() == path);
+        of_path.map(|(_, thread)| thread).collect()
+    }
+}
+
 /// Handle of the thread, which ends once this is dropped.
 #[derive(Debug)]
 pub(super) struct Recorder {
     path: PathBuf,
+    thread: JoinHandle<()>,
     batches: SyncSender<Batch>,
     outcomes: Receiver<Result<Done>>,
     is_open: bool,
@@ -42,15 +60,27 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Starts the thread, which opens the history first; `second` is now.
-    pub(super) fn start(path: &Path, bound: u64, second: u64) -> Result<Self> {
+    pub(super) fn start(
+        path: &Path,
+        bound: u64,
+        second: u64,
+        ended: &mut EndedRecorders,
+    ) -> Result<Self> {
         let (batches, inbox) = sync_channel(1);
         let (told, outcomes) = channel();
-        let of_thread = path.to_owned();
-        thread::Builder::new()
+        let (of_thread, former) = (path.to_owned(), ended.take(path));
+        let thread = thread::Builder::new()
             .name("history".to_owned())
-            .spawn(move || run(&of_thread, bound, &inbox, &told))?;
+            .spawn(move || {
+                for thread in former {
+                    // Whichever way it ended, it writes no more.
+                    let _ = thread.join();
+                }
+                run(&of_thread, bound, &inbox, &told);
+            })?;
         Ok(Self {
             path: path.to_owned(),
+            thread,
             batches,
             outcomes,
             is_open: false,
@@ -176,14 +206,39 @@ mod tests {
         }
     }
 
+    fn start(path: &Path, bound: u64, second: u64) -> Result<Recorder> {
+        Recorder::start(path, bound, second, &mut EndedRecorders::default())
+    }
+
     /// A pipe without a writer stands for a disk that does not answer.
+    #[test]
+    fn one_writer_of_a_file_waits_for_the_other_and_for_that_of_no_other_file() {
+        let place = tempfile::tempdir().unwrap();
+        let [path, elsewhere] = ["one", "two"].map(|name| place.path().join(name));
+        let former = place.path().join("one.old");
+        mkfifo(&former, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        let mut ended = EndedRecorders::default();
+        // It does not come to open the file.
+        ended.add(start(&path, 1 << 20, 100).unwrap());
+        let mut other = Recorder::start(&elsewhere, 1 << 20, 100, &mut ended).unwrap();
+        assert_eq!(await_done(&mut other, 100), Done::Opened(None));
+        let mut again = Recorder::start(&path, 1 << 19, 100, &mut ended).unwrap();
+        assert_eq!(again.look(101), None);
+        assert!(!again.thread.is_finished() && !again.is_open());
+        let writer = fs::OpenOptions::new().write(true).open(&former).unwrap();
+        fs::remove_file(&former).unwrap();
+        drop(writer);
+        assert_eq!(await_done(&mut again, 101), Done::Opened(None));
+    }
+
+    /// The same of one alone.
     #[test]
     fn a_disk_that_hangs_is_told_of_and_nobody_waits_for_it() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("clients.history");
         let former = place.path().join("clients.history.old");
         mkfifo(&former, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-        let mut recorder = Recorder::start(&path, 1 << 20, 100).unwrap();
+        let mut recorder = start(&path, 1 << 20, 100).unwrap();
         assert_eq!(recorder.look(109), None);
         assert_eq!((recorder.is_free(), recorder.fault()), (false, None));
         for second in 110..113 {
@@ -202,7 +257,7 @@ mod tests {
         assert_eq!(await_done(&mut recorder, 114), Done::Written(91));
         assert_eq!(read(&path).unwrap(), records);
         drop(recorder);
-        let mut recorder = Recorder::start(&path, 1 << 20, 115).unwrap();
+        let mut recorder = start(&path, 1 << 20, 115).unwrap();
         assert_eq!(await_done(&mut recorder, 115), Done::Opened(Some((7, 91))));
     }
 
@@ -211,7 +266,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("clients.history");
         fs::write(&path, "something else").unwrap();
-        let mut recorder = Recorder::start(&path, 1 << 20, 100).unwrap();
+        let mut recorder = start(&path, 1 << 20, 100).unwrap();
         while !recorder.is_free() {
             assert_eq!(recorder.look(100), None);
         }

@@ -21,7 +21,8 @@ use causeway_service::config::{
 };
 use causeway_service::last_good::{CopyName, STATE_DIR, StartsByCopy};
 
-pub use self::clients::{ClientsConfig, Threshold};
+pub(crate) use self::clients::WINDOW_MAX;
+pub use self::clients::{ClientsConfig, Statistic, Threshold};
 pub use self::quic::QuicIdsConfig;
 use self::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
 pub use self::report::AgentReportConfig;
@@ -132,6 +133,11 @@ impl AgentConfig {
     /// The first key that differs from `running` and cannot change while the
     /// agent runs.
     pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {
+        // What the kernel counts by, and how much it sets aside for it.
+        let clients = |same: fn(&ClientsConfig, &ClientsConfig) -> bool| {
+            let both = self.clients.as_ref().zip(running.clients.as_ref());
+            both.is_none_or(|(wanted, running)| same(wanted, running))
+        };
         let same = [
             ("interface", self.interface == running.interface),
             ("pin_dir", self.pin_dir == running.pin_dir),
@@ -146,7 +152,26 @@ impl AgentConfig {
                 self.cookies.is_some() == running.cookies.is_some(),
             ),
             ("cookie.cgroup", self.cgroup() == running.cgroup()),
-            ("clients", self.clients == running.clients),
+            (
+                "clients",
+                self.clients.is_some() == running.clients.is_some(),
+            ),
+            (
+                "clients.interfaces",
+                clients(|a, b| a.interfaces == b.interfaces),
+            ),
+            ("clients.services", clients(|a, b| a.services == b.services)),
+            ("clients.others", clients(|a, b| a.others == b.others)),
+            ("clients.prefixes", clients(|a, b| a.prefixes == b.prefixes)),
+            ("clients.slot", clients(|a, b| a.slot == b.slot)),
+            (
+                "clients.half_open",
+                clients(|a, b| a.half_open == b.half_open),
+            ),
+            (
+                "clients.connections",
+                clients(|a, b| a.connections == b.connections),
+            ),
             ("report", self.reported() == running.reported()),
             (
                 "cookie.token_source",

@@ -108,10 +108,13 @@ pub(super) struct RawRetry {
 pub(super) struct RawThreshold {
     pub name: Option<String>,
     pub service: Option<String>,
+    pub clients: Text,
+    pub statistic: Text,
     pub above: Time,
     pub below: Time,
     #[serde(rename = "for")]
     pub lasting: Time,
+    pub window: Time,
     pub webhook: Text,
     #[serde(default)]
     pub exec: Vec<String>,

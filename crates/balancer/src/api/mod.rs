@@ -20,7 +20,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use causeway_service::http::{described, description, no_route, problem, with_description};
+use causeway_service::http::{self, described, description, no_route, problem, with_description};
 use causeway_service::tokens::Rules;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -114,6 +114,5 @@ async fn no_method(request: Request) -> Response {
 }
 
 fn parse_json<T: serde::de::DeserializeOwned>(body: &str) -> Result<T, EngineError> {
-    serde_json::from_str(body)
-        .map_err(|error| EngineError::Invalid(format!("the body is not what is expected: {error}")))
+    http::parse_json(body).map_err(EngineError::Invalid)
 }

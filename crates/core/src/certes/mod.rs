@@ -29,6 +29,7 @@ mod fast;
 mod flood;
 mod observer;
 mod patience;
+mod percentile;
 mod schedule;
 mod slot;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use fast::{FastModel, Lane, check, lanes};
 pub use flood::FloodDetector;
 pub use observer::{AttemptFate, CategoryObserver, CategoryStatus, Judge, Observed};
 pub use patience::PatienceLearner;
+pub use percentile::PercentileBucket;
 pub use schedule::{BSD_S, LINUX_6_5_S, Mix, MixLearner, RFC_1122_S, RFC_6298_S, RetryClass};
 pub use slot::{Origin, Slot};
 pub use tracker::{ConnectionEvent, Count, ServerTime, TrackedEvent, Tracker};

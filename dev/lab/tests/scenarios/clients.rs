@@ -25,6 +25,29 @@ fn the_agent_knows_what_clients_felt() {
     }
 }
 
+/// Test D of the paper, a sixteenth of it.
+#[test]
+fn the_distribution_of_a_workload_of_table_two_is_what_clients_log() {
+    let short = [
+        "workloads=table2",
+        "runs=D",
+        "size=16",
+        "seconds=12",
+        "warm_up_s=10",
+    ];
+    let report = run("certes", &short);
+    let row = &report["runs"][0];
+    let of = |key| number(row, key);
+    assert!(of("/syn_drop_pct") > 10.0, "the queue is too long: {row}");
+    let missing = of("/all_exact_transactions") / of("/all_transactions") - 1.0;
+    assert!(missing.abs() < 0.01, "{row}");
+    let percentiles = row["percentiles"].as_array().expect("percentiles");
+    assert_eq!(percentiles.len(), 3, "{row}");
+    for percentile in percentiles {
+        assert_eq!(percentile["within"], true, "{row}");
+    }
+}
+
 /// The scenario compares every counter by itself.
 #[test]
 fn every_way_to_lose_an_attempt_is_counted() {

@@ -4,6 +4,7 @@
 mod retry;
 #[cfg(test)]
 mod tests;
+mod threshold;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -12,11 +13,13 @@ use std::time::Duration;
 
 use causeway_core::certes::{CertesError as ModelError, FastModel, Mix, RetryClass};
 use causeway_service::config::{
-    self, CountValue, Faults, Spanned, Text, Words as _, count_within, text, time_within, units,
+    self, CountValue, Faults, Spanned, Text, Words as _, count_within, text, time_within,
 };
 
-use super::raw::{RawClients, RawThreshold};
+use super::raw::RawClients;
 use super::words::AcceptQueuePolicy;
+pub(crate) use threshold::WINDOW_MAX;
+pub use threshold::{Statistic, Threshold};
 
 /// Slots: shorter ones split what belongs together (Certes, figure 9).
 const SLOT: [&str; 2] = ["20ms", "3s"];
@@ -24,8 +27,6 @@ const SLOT: [&str; 2] = ["20ms", "3s"];
 const ENTRIES: [&str; 2] = ["256", "16Mi"];
 /// Categories: each has a ring of slots in the kernel and models in the agent.
 const CATEGORIES_MAX: usize = 256;
-/// What a threshold is called that has no name.
-const THRESHOLD: &str = "client-response-time";
 
 /// What to measure of clients, and what to do about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,25 +60,6 @@ pub struct ClientsConfig {
     pub backlog: RangeInclusive<u32>,
     /// How long a limit is tried.
     pub backlog_period: Duration,
-}
-
-/// A mean client response time at which to notify.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Threshold {
-    /// What to call it.
-    pub name: String,
-    /// Name of the service; `None`: each of them.
-    pub service: Option<String>,
-    /// Begins above this mean,
-    pub above: Duration,
-    /// and ends below this one,
-    pub below: Duration,
-    /// each once it has held for so long.
-    pub lasting: Duration,
-    /// `http://` address that gets the event as JSON.
-    pub webhook: Option<String>,
-    /// Program with arguments that gets the event as JSON on its standard input.
-    pub exec: Vec<String>,
 }
 
 impl ClientsConfig {
@@ -115,7 +97,7 @@ pub(super) fn clients(
     };
     let backlog_period = raw.backlog_period.as_ref();
     let backlog_period = time_within(backlog_period, "backlog_period", ["1s", "10m"], faults);
-    let config = ClientsConfig {
+    let mut config = ClientsConfig {
         interfaces,
         services: named(&raw.services, faults, service),
         others: raw.others.unwrap_or(true),
@@ -126,22 +108,19 @@ pub(super) fn clients(
         classes,
         learn: raw.learn.unwrap_or(true),
         history: history(raw, faults),
-        thresholds: raw
-            .threshold
-            .iter()
-            .filter_map(|raw| threshold(raw, faults))
-            .collect(),
+        thresholds: Vec::new(),
         accept_queue: text(accept_queue.as_ref(), faults, AcceptQueuePolicy::from_word)
             .unwrap_or(AcceptQueuePolicy::Observe),
         backlog: backlog(raw, faults),
         backlog_period: backlog_period.unwrap_or(Duration::from_secs(10)),
     };
-    check(raw, &config, faults);
+    check(&config, faults);
+    config.thresholds = threshold::thresholds(&raw.threshold, &config, faults);
     Some(config)
 }
 
 /// What depends on several keys.
-fn check(raw: &RawClients, config: &ClientsConfig, faults: &mut Faults<'_>) {
+fn check(config: &ClientsConfig, faults: &mut Faults<'_>) {
     let services = config.services.len() + usize::from(config.others);
     let categories = config.interfaces.len() * services * (config.prefixes.len() + 1);
     if services == 0 {
@@ -151,21 +130,6 @@ fn check(raw: &RawClients, config: &ClientsConfig, faults: &mut Faults<'_>) {
         faults.file(format!(
             "[agent.clients] makes {categories} categories of its interfaces, services and prefixes; there is room for {CATEGORIES_MAX}"
         ));
-    }
-    for spanned in &raw.threshold {
-        let threshold = spanned.as_ref();
-        let Some(service) = &threshold.service else {
-            continue;
-        };
-        if !config.services.iter().any(|(name, _, _)| name == service) {
-            faults.at(
-                spanned.span(),
-                format!(
-                    "threshold {} is for the service `{service}`, which `services` does not name",
-                    threshold.name.as_deref().unwrap_or(THRESHOLD)
-                ),
-            );
-        }
     }
 }
 
@@ -235,46 +199,6 @@ fn history(raw: &RawClients, faults: &mut Faults<'_>) -> Option<(PathBuf, u64)> 
             ))
         }
     }
-}
-
-fn threshold(spanned: &Spanned<RawThreshold>, faults: &mut Faults<'_>) -> Option<Threshold> {
-    let raw = spanned.as_ref();
-    let above = text(raw.above.as_ref(), faults, units::duration);
-    if raw.above.is_none() {
-        faults.at(
-            spanned.span(),
-            "the threshold has no `above`; write for example above = \"2s\"",
-        );
-    }
-    let above = above?;
-    let below = text(raw.below.as_ref(), faults, units::duration).unwrap_or(above.mul_f64(0.8));
-    if below > above {
-        faults.at(
-            spanned.span(),
-            "`below` is more than `above`: the threshold would never end",
-        );
-    }
-    let webhook = text(raw.webhook.as_ref(), faults, |address| {
-        let host = address
-            .strip_prefix("http://")
-            .and_then(|rest| rest.split('/').next());
-        match host.is_some_and(|host| !host.is_empty()) {
-            true => Ok(address.to_owned()),
-            false => Err(format!(
-                "`{address}` is not an http:// address; for TLS let `exec` call curl"
-            )),
-        }
-    });
-    Some(Threshold {
-        name: raw.name.clone().unwrap_or_else(|| THRESHOLD.to_owned()),
-        service: raw.service.clone(),
-        above,
-        below,
-        lasting: text(raw.lasting.as_ref(), faults, units::duration)
-            .unwrap_or(Duration::from_secs(5)),
-        webhook,
-        exec: raw.exec.clone(),
-    })
 }
 
 fn backlog(raw: &RawClients, faults: &mut Faults<'_>) -> RangeInclusive<u32> {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use causeway_api::agent::NewThreshold;
 use causeway_core::certes::LINUX_6_5_S;
 
 use super::*;
@@ -116,6 +117,21 @@ fn each_fault_is_one_sentence_with_its_place() {
         ),
         (
             "above = \"2s\"",
+            "above = \"2s\"\nclients = \"10.1.0.0/16\"",
+            "agent.toml:12: threshold slow is for the clients `10.1.0.0/16`, which `prefixes` does not name",
+        ),
+        (
+            "above = \"2s\"",
+            "above = \"2s\"\nstatistic = \"p100\"",
+            "agent.toml:16: `p100` is not a statistic; write mean, or a percentile from p1 to p99.9, for example p99",
+        ),
+        (
+            "above = \"2s\"",
+            "above = \"2s\"\nwindow = \"2m\"",
+            "agent.toml:12: window must lie between 1s and 60s",
+        ),
+        (
+            "above = \"2s\"",
             "above = \"2s\"\nwebhook = \"https://x/\"",
             "agent.toml:16: `https://x/` is not an http:// address; for TLS let `exec` call curl",
         ),
@@ -134,4 +150,104 @@ fn each_fault_is_one_sentence_with_its_place() {
         parse(alone).unwrap_err(),
         "agent.toml:6: `accept_queue` goes by client latency; add [agent.clients], which measures it"
     );
+}
+
+/// What user space alone decides changes while the agent runs.
+#[test]
+fn a_restart_is_needed_for_what_the_kernel_counts_by_and_its_key_is_named() {
+    let running = parse(GOOD).unwrap();
+    for (from, to, key) in [
+        ("*:443\"]", "*:443\", \"*:444\"]", Some("clients.services")),
+        ("10.0.0.0/8", "10.0.0.0/9", Some("clients.prefixes")),
+        ("200ms", "250ms", Some("clients.slot")),
+        ("slot", "others = false\nslot", Some("clients.others")),
+        (
+            "slot",
+            "half_open = \"1Ki\"\nslot",
+            Some("clients.half_open"),
+        ),
+        (
+            "slot",
+            "connections = \"1Ki\"\nslot",
+            Some("clients.connections"),
+        ),
+        (
+            "slot",
+            "interfaces = [\"eth1\"]\nslot",
+            Some("clients.interfaces"),
+        ),
+        ("\"2s\"", "\"3s\"", None),
+        ("\"2s\"", "\"2s\"\nstatistic = \"p99.9\"", None),
+        ("\"9s\"", "\"21s\"", None),
+        ("slot", "learn = false\nslot", None),
+        ("slot", "history = \"\"\nslot", None),
+        (
+            "slot",
+            "backlog = [1, 2]\nbacklog_period = \"1s\"\nslot",
+            None,
+        ),
+        ("manage", "observe", None),
+    ] {
+        let wanted = parse(&GOOD.replacen(from, to, 1)).expect(to);
+        assert_eq!(wanted.needs_restart(&running), key, "{to}");
+        assert_ne!(wanted, running, "{to}");
+    }
+    let without = "[agent]\ninterface = \"eth0\"\naddresses = [\"10.0.0.1\"]\nvips = [\"192.0.2.1\"]\n\
+                   balancers = [\"10.0.0.254\"]\n";
+    let without = parse(without).unwrap();
+    assert_eq!(without.needs_restart(&running), Some("clients"));
+}
+
+#[test]
+fn what_is_asked_for_at_run_time_is_checked_as_the_files() {
+    let config = parse(GOOD).unwrap().clients.unwrap();
+    let asked = |more: &str| {
+        let text = format!("{{\"above_s\": 2{more}}}");
+        let by: NewThreshold = serde_json::from_str(&text).expect("JSON");
+        Threshold::asked(&by, &config)
+    };
+    let found = asked(
+        ", \"service\": \"others\", \"clients\": \"10.0.0.0/8\", \"statistic\": \"p99.9\", \"window_s\": 60",
+    )
+    .unwrap();
+    assert_eq!(found.name, "client-response-time");
+    assert_eq!(found.statistic, Statistic::Percentile(99.9));
+    assert_eq!(found.statistic.to_string(), "p99.9");
+    assert_eq!(found.below, Duration::from_millis(1600));
+    assert_eq!(found.lasting, Duration::from_secs(5));
+    assert!(found.is_about("others", "10.0.0.0/8"));
+    assert!(!found.is_about("*:443", "10.0.0.0/8") && !found.is_about("others", "others"));
+    for (more, expected) in [
+        (
+            ", \"service\": \"*:9\"",
+            "threshold client-response-time is for the service `*:9`, which `services` does not name",
+        ),
+        (
+            ", \"clients\": \"10.0.0.0/9\"",
+            "threshold client-response-time is for the clients `10.0.0.0/9`, which `prefixes` does not name",
+        ),
+        (
+            ", \"clients\": \"all\"",
+            "`all` is not a valid prefix; write for example 10.0.0.0/8 or 2001:db8::/32",
+        ),
+        (
+            ", \"statistic\": \"median\"",
+            "`median` is not a statistic; write mean, or a percentile from p1 to p99.9, for example p99",
+        ),
+        (
+            ", \"below_s\": 3",
+            "`below` is more than `above`: the threshold would never end",
+        ),
+        (
+            ", \"for_s\": -1",
+            "for_s -1 is out of range; write seconds from 0 to 86400",
+        ),
+        (", \"window_s\": 61", "window must lie between 1s and 60s"),
+        (
+            ", \"name\": \"\"",
+            "the name `` is not valid; use 1 to 64 bytes without control characters",
+        ),
+    ] {
+        assert_eq!(asked(more).unwrap_err(), expected);
+    }
 }

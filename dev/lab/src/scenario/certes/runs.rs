@@ -2,16 +2,19 @@
 //! The runs: what clients, way and server are like.
 
 use std::path::Path;
+use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
+use causeway_api::agent::{ClientsView, HistoryRow};
 use causeway_core::certes::LINUX_6_5_S;
+use causeway_sim::certes::workload::{Backlog, SynSchedule, Workload, table_ii};
 
 use super::net::Net;
 use super::score::{self, Score};
 use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer, Served};
 use crate::agent::AgentProcess;
-use crate::clock;
+use crate::clock::{self, until};
 use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig};
 use crate::load::flood::Flood;
 use crate::nginx::Nginx;
@@ -67,6 +70,13 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const BACKLOG_PERIOD: Duration = Duration::from_secs(6);
 /// A slot of the agent.
 const SLOT: Duration = Duration::from_millis(250);
+
+/// Between two looks at what the agent says.
+const POLL: Duration = Duration::from_millis(200);
+/// Table II's on and off times divided by this: a run has both.
+const ON_OFF_DIVISOR: f64 = 8.0;
+/// Round trips below this are a bare veth's.
+const ROUND_TRIP_MIN_S: f64 = 0.001;
 
 /// Clients that keep a server with a short queue busy.
 pub(crate) fn steady() -> CertesRun {
@@ -168,6 +178,37 @@ pub(super) fn matrix() -> Vec<CertesRun> {
             ..steady()
         },
     ]
+}
+
+/// The workloads of table II with clients of Linux; clients, workers and the accept queue
+/// are divided by `size`, and with them the connections per second, so that one machine has many.
+pub(super) fn table_two(size: usize) -> Vec<CertesRun> {
+    let workloads = table_ii(SynSchedule::Linux);
+    workloads.iter().map(|of| real(of, size)).collect()
+}
+
+fn real(of: &Workload, size: usize) -> CertesRun {
+    let backlog = match &of.backlog {
+        Backlog::Fixed(limit) => vec![*limit],
+        Backlog::Cycle { limits, .. } => limits.clone(),
+    };
+    let round_trip_s = Some(of.rtt_s).filter(|rtt_s| *rtt_s >= ROUND_TRIP_MIN_S);
+    let s = Duration::from_secs_f64;
+    CertesRun {
+        name: of.name.clone(),
+        clients: of.clients / size,
+        workers: of.workers / size,
+        service: s(of.service.mean_s),
+        backlog: backlog.iter().map(|limit| (limit / size) as i32).collect(),
+        requests: of.requests,
+        patience: of.clients_are.iter().map(|of| s(of.fto_s)).collect(),
+        on_off: of
+            .on_off_s
+            .map(|(on, off)| (s(on / ON_OFF_DIVISOR), s(off / ON_OFF_DIVISOR))),
+        round_trip_us: (round_trip_s.unwrap_or(0.0) * 1e6) as u64,
+        loss: of.loss,
+        ..steady()
+    }
 }
 
 /// The server.
@@ -363,9 +404,33 @@ impl RunningCertes {
         if self.run.trouble == Some(AgentTrouble::Clock) {
             score::check_clock(&history)?;
         }
-        let live = self.agent.clients()?;
+        let live = match self.run.trouble {
+            // Those who gave up before are another agent's.
+            Some(AgentTrouble::Restart) => self.agent.clients()?,
+            _ => live_when_settled(&self.agent, &history, timeout)?,
+        };
         let served = self.server.served()?;
         drop(self.net);
         Score::of(&self.run, range, &truth, &served, &history, &live)
     }
+}
+
+/// What the agent says once its histogram has everybody who gave up: who may still come, whatever
+/// its stack, is not in it, while the history goes by the patience that is known.
+fn live_when_settled(
+    agent: &AgentProcess,
+    history: &[HistoryRow],
+    timeout: Duration,
+) -> Result<ClientsView> {
+    let gave_up: f64 = history.iter().map(|row| row.gave_up).sum();
+    let has_all = |live: &ClientsView| {
+        let of = live.categories.iter();
+        let counted: u64 = of.flat_map(|of| &of.gave_up.counts).sum();
+        counted as f64 >= gave_up
+    };
+    let settled = until(timeout, || {
+        sleep(POLL);
+        Ok(Some(agent.clients()?).filter(has_all))
+    })?;
+    settled.map_or_else(|| agent.clients(), Ok)
 }

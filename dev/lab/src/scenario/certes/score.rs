@@ -7,10 +7,11 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_api::agent::{ClientsView, HistoryRow};
+use causeway_api::agent::{CategoryView, ClientsView, HistoryRow};
+use causeway_core::certes::PercentileBucket;
 use serde::Serialize;
 
-use super::runs::CertesRun;
+use super::runs::{AgentTrouble, CertesRun};
 use crate::accept_queue_server::Served;
 use crate::clock;
 use crate::impatient_clients::{Transaction, TransactionEnd};
@@ -79,6 +80,83 @@ impl fmt::Display for TransactionEnds {
     }
 }
 
+/// A percentile of the response times of a whole run.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PercentileScore {
+    pub percent: f64,
+    /// By the clients' own log, seconds.
+    pub truth_s: f64,
+    /// By the agent's histogram.
+    pub agent_s: f64,
+    /// Width of the bucket that this lies in, which is how far it may be off; none above the
+    /// last bound.
+    pub bucket_s: Option<f64>,
+    /// Whether it is not further off.
+    pub within: bool,
+}
+
+/// How long the transactions of a whole run took: by the clients' log, and by the agent's
+/// histogram of those that were connected and those that gave up.
+struct Distribution {
+    truth_s: Vec<f64>,
+    bounds_s: Vec<f64>,
+    counts: Vec<u64>,
+}
+
+const PERCENTS: [f64; 3] = [50.0, 90.0, 99.0];
+
+impl Distribution {
+    fn of(truth: &[Transaction], category: &CategoryView) -> Self {
+        let took_s = truth
+            .iter()
+            .map(|of| (of.end_ns - of.begin_ns) as f64 / 1e9);
+        let mut truth_s: Vec<f64> = took_s.collect();
+        truth_s.sort_by(f64::total_cmp);
+        let connected = category.responses.counts.iter();
+        Self {
+            truth_s,
+            bounds_s: category.responses.bounds_s.clone(),
+            counts: connected
+                .zip(&category.gave_up.counts)
+                .map(|(connected, gave_up)| connected + gave_up)
+                .collect(),
+        }
+    }
+
+    fn percentiles(&self) -> Vec<PercentileScore> {
+        let score = |percent: f64| {
+            let rank = (percent / 100.0 * self.truth_s.len() as f64).ceil() as usize;
+            let truth_s = *self.truth_s.get(rank.max(1) - 1)?;
+            let found = PercentileBucket::of(&self.counts, &self.bounds_s, percent)?;
+            let bucket_s = found.high_s - found.low_s;
+            Some(PercentileScore {
+                percent,
+                truth_s,
+                agent_s: found.value_s,
+                bucket_s: bucket_s.is_finite().then_some(bucket_s),
+                within: (found.value_s - truth_s).abs() <= bucket_s,
+            })
+        };
+        PERCENTS.into_iter().filter_map(score).collect()
+    }
+
+    /// Which share took no longer: by the log, then by the histogram, at its bounds.
+    fn cumulated(&self) -> [Vec<(f64, f64)>; 2] {
+        let all = self.truth_s.len() as f64;
+        let truth = self.truth_s.iter().enumerate();
+        let truth = truth.map(|(at, s)| (*s, (at + 1) as f64 / all)).collect();
+        let all = self.counts.iter().sum::<u64>() as f64;
+        let mut sum = 0;
+        let counted = self.bounds_s.iter().zip(&self.counts);
+        let counted = counted.map(|(bound_s, count)| {
+            sum += count;
+            (*bound_s, sum as f64 / all)
+        });
+        // Before the first transaction there is nothing to see.
+        [truth, counted.filter(|(_, share)| *share > 0.0).collect()]
+    }
+}
+
 type Seconds = BTreeMap<u64, Sum>;
 
 /// One run's row.
@@ -113,6 +191,11 @@ pub(crate) struct Score {
     /// How they ended: as clients and as the tracker have it.
     pub all_ends: TransactionEnds,
     pub all_exact_ends: TransactionEnds,
+    /// Of the whole run; empty where the agent that counted some is gone.
+    pub percentiles: Vec<PercentileScore>,
+    /// The cumulative distribution of the same, by the clients' log and by the agent.
+    #[serde(skip)]
+    pub cumulated: [Vec<(f64, f64)>; 2],
     /// Means of the seconds from the first client on: client latency, and SYN-to-END.
     #[serde(skip)]
     pub client_latency: Vec<(f64, f64)>,
@@ -202,6 +285,7 @@ impl Score {
             .filter(|of| of.end == TransactionEnd::Broken)
             .count();
         let category = live.categories.first().cloned().unwrap_or_default();
+        let distribution = Distribution::of(truth, &category);
         Ok(Self {
             name: run.name.clone(),
             truth_mean_s: mean_s,
@@ -227,6 +311,11 @@ impl Score {
             all_exact_error_pct: 100.0 * (all_exact.mean_s() / all_actual.mean_s() - 1.0),
             all_ends: TransactionEnds::of(truth),
             all_exact_ends: TransactionEnds::recorded(history),
+            percentiles: match run.trouble {
+                Some(AgentTrouble::Restart) => Vec::new(),
+                _ => distribution.percentiles(),
+            },
+            cumulated: distribution.cumulated(),
             client_latency: over_time(&actual),
             served: over_time(&syn_to_end),
         })
