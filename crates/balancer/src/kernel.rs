@@ -74,18 +74,13 @@ impl KernelPlane {
         Ok((plane, started))
     }
 
-    /// Keeps the slots of stateful VIPs' connections, if there are any; see
-    /// [`ConnectionSlots::keep`].
-    pub fn keep_slots(
-        &mut self,
-        idle: Duration,
-        learning: Duration,
-    ) -> anyhow::Result<Option<ConnectionSlots>> {
+    /// The slots of stateful VIPs' connections, if there are any; see [`ConnectionSlots::new`].
+    pub fn take_slots(&mut self, learning: Duration) -> anyhow::Result<Option<ConnectionSlots>> {
         let Some(table) = self.balancer.connections()? else {
             return Ok(None);
         };
         let directory = self.balancer.directory()?;
-        let slots = ConnectionSlots::keep(table, directory, idle, learning)?;
+        let slots = ConnectionSlots::new(table, directory, learning);
         self.slots = Some(slots.clone());
         Ok(Some(slots))
     }

@@ -232,7 +232,7 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
         Some(_) => config.stateful.learn_period,
         None => Duration::ZERO,
     };
-    let slots = plane.keep_slots(config.stateful.idle, learning)?;
+    let slots = plane.take_slots(learning)?;
     let mut status = status(file, &config, &started);
     status.last_good = text.is_err();
     status.last_reload_error.clone_from(&refusal);
@@ -258,6 +258,10 @@ fn attempt(process: Process, file: &Path, loaded: LoadedConfig) -> anyhow::Resul
     // It was for reading the rings that the kernel has.
     give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
     let config = engine.config();
+    // Not before: what is refused is followed by another attempt, which has slots of its own.
+    if let Some(slots) = &slots {
+        slots.begin(config.stateful.idle)?;
+    }
     started.log(&config.interface, config.xdp_mode, &config.summary());
     listeners.announce();
     if let Some(reports) = reports {

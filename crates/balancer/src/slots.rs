@@ -22,8 +22,8 @@ pub const LOOK_MAX: Duration = Duration::from_secs(10);
 /// Most connections that [`ConnectionSlots::heaviest`] names.
 pub const HEAVIEST_MAX: usize = 1000;
 
-/// A handle; clones share the table. The thread ends with the process: slots are
-/// needed as long as packets flow.
+/// A handle; clones share the table. The thread that [`begin`](Self::begin) starts ends with the
+/// process: slots are needed as long as packets flow.
 #[derive(Clone)]
 pub struct ConnectionSlots {
     keeper: Arc<Mutex<Keeper>>,
@@ -42,24 +42,24 @@ impl ConnectionSlots {
     /// Takes the table into care. If none of its slots has been given out yet, none is for the
     /// first `learning`: those of connections that agents report must be free. So who was killed
     /// while it learnt is followed by one that learns, too.
-    pub fn keep(
-        table: ConnTable,
-        directory: Directory,
-        idle: Duration,
-        learning: Duration,
-    ) -> std::io::Result<Self> {
+    pub fn new(table: ConnTable, directory: Directory, learning: Duration) -> Self {
         let told = Notified::default();
         let learning = match table.gives_out() {
             true => Duration::ZERO,
             false => learning,
         };
-        let slots = Self {
+        Self {
             keeper: Arc::new(Mutex::new(Keeper { table, told })),
             directory: Arc::new(directory),
             looking: Arc::default(),
             learning,
-        };
-        let kept = slots.clone();
+        }
+    }
+
+    /// Hands out slots and takes them back from now on, on a thread; an open connection may be
+    /// silent for `idle`. Only once in a process: two would hand one slot to two CPUs.
+    pub fn begin(&self, idle: Duration) -> std::io::Result<()> {
+        let kept = self.clone();
         let timeouts = ConnTimeouts {
             open: idle,
             ..ConnTimeouts::default()
@@ -67,7 +67,7 @@ impl ConnectionSlots {
         thread::Builder::new()
             .name("slots".to_owned())
             .spawn(move || kept.run(&timeouts))?;
-        Ok(slots)
+        Ok(())
     }
 
     /// For how long after the start agents are asked which connections are open.

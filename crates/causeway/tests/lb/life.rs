@@ -401,6 +401,36 @@ fn a_start_takes_no_file_that_a_reload_refuses() {
     });
 }
 
+/// Two keepers would hand one slot to two CPUs.
+#[test]
+fn who_starts_by_the_copy_keeps_connection_slots_once() {
+    Machine::run(|machine| {
+        let text = fs::read_to_string(machine.config()).expect("the configuration");
+        let stateful = "scheduler = \"maglev\"\nstateful = true\nforwarding = \"gue\"";
+        let text = text
+            .replace(
+                "flow_table =",
+                "stateful = { connections = 1024 }\nlimits = { reals = 2 }\nflow_table =",
+            )
+            .replace("scheduler = \"latency\"", stateful);
+        fs::write(machine.config(), &text).expect("write");
+        let daemon = machine.start();
+        daemon.signal(Signal::SIGKILL);
+        assert!(!daemon.wait());
+        // There is no room for them beside those that are there.
+        let others = text.replace("\"10.0.0.", "\"10.0.1.");
+        fs::write(machine.config(), others).expect("write");
+        let daemon = machine.start();
+        machine.wait_for_log("the copy of how it was last in force is used");
+        assert!(machine.log().contains("limits.reals"), "{}", machine.log());
+        let tasks = fs::read_dir(format!("/proc/{}/task", daemon.0.id())).expect("threads");
+        // A thread may end meanwhile.
+        let comms = tasks.map(|task| task.expect("a thread").path().join("comm"));
+        let names = comms.filter_map(|comm| fs::read_to_string(comm).ok());
+        assert_eq!(names.filter(|name| name == "slots\n").count(), 1);
+    });
+}
+
 /// A look copies all connections: many at a time would fill the memory, and any local user may
 /// ask.
 #[test]
