@@ -55,6 +55,9 @@ pub struct Pool {
     /// Whether its controller's last decision moved no weight.
     is_settled: bool,
     headcount: Headcount,
+    /// Whether the end of a connection may lower loads in the data plane, though the VIP does not
+    /// go by them.
+    pub(super) may_lower: bool,
     /// Settles who begins in rings of turns.
     seed: u64,
     /// The digest of the configured weights, once a request has asked for it: it looks at every
@@ -118,6 +121,8 @@ impl Pool {
             visits: former.map_or_else(Visits::default, |former| former.visits),
             held_look: former.and_then(|former| former.held_look),
             is_settled: true,
+            // A daemon that ended may have counted.
+            may_lower: former.is_none_or(|of| of.may_lower || of.counts_connections()),
             seed,
         };
         if let Some(former) = former.filter(|_| takes_weights(&pool.vip)) {
