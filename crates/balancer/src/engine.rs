@@ -469,8 +469,10 @@ impl Engine {
         }
         self.can_control(&vip)?;
         let mut config = self.config.clone();
-        config.vips.push(vip);
-        self.replace(config)
+        config.vips.push(vip.clone());
+        self.replace(config)?;
+        self.by_hand.forget_added(&vip, |_| false);
+        Ok(())
     }
 
     fn can_control(&self, vip: &VipConfig) -> Result<(), EngineError> {
@@ -506,9 +508,14 @@ impl Engine {
         self.goes_by_itself()?;
         let index = self.find_vip(name)?;
         let mut config = self.config.clone();
+        let before = config.vips[index].clone();
         change(&mut config.vips[index])?;
-        self.can_control(&config.vips[index])?;
-        self.replace(config)
+        let vip = config.vips[index].clone();
+        self.can_control(&vip)?;
+        self.replace(config)?;
+        let had = |address: IpAddr| before.reals.iter().any(|real| real.address == address);
+        self.by_hand.forget_added(&vip, had);
+        Ok(())
     }
 
     /// Changes a real, for as long as it differs from the file.
