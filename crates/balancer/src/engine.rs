@@ -645,7 +645,7 @@ impl Engine {
     pub fn kept(&self) -> KeptState {
         KeptState {
             by_hand: [self.by_hand.sets(), &self.dropped_by_hand()].concat(),
-            down: down_reals(&self.pools, &self.checks),
+            down: down_reals(&self.pools, &self.checks, &self.begin_down),
             found: self.found.kept(),
         }
     }
@@ -783,11 +783,15 @@ fn log_changes(changes: &[Change]) {
     }
 }
 
-/// The reals that their checks find to be down.
-fn down_reals(pools: &[Pool], checks: &HashMap<RealId, Check>) -> Vec<Down> {
-    let is_down = |id| {
-        let check: Option<&Check> = checks.get(&id);
-        check.is_some_and(|check| check.state() == HealthState::Down)
+/// The reals that their checks find to be down, and those whose checks are to begin so.
+fn down_reals(
+    pools: &[Pool],
+    checks: &HashMap<RealId, Check>,
+    begin_down: &HashSet<RealId>,
+) -> Vec<Down> {
+    let is_down = |id: RealId| match checks.get(&id) {
+        Some(check) => check.state() == HealthState::Down,
+        None => begin_down.contains(&id),
     };
     let probed = pools.iter().filter(|pool| pool.vip().health.is_some());
     let members = probed.flat_map(|pool| {
