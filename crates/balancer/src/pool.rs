@@ -317,10 +317,13 @@ impl Pool {
 
     /// Takes the weight that a member says it should have; whether that changes anything.
     pub fn set_told(&mut self, id: RealId, told: Option<u32>) -> bool {
-        let takes = takes_weights(&self.vip);
+        // Each probe that succeeds asks all pools.
+        if !takes_weights(&self.vip) {
+            return false;
+        }
         let member = self.members.iter_mut().find(|member| member.id == id);
         let is_new = |member: &&mut PoolMember| !member.asked || member.told != told;
-        let Some(member) = member.filter(|member| takes && is_new(member)) else {
+        let Some(member) = member.filter(is_new) else {
             return false;
         };
         (member.told, member.asked) = (told, true);
