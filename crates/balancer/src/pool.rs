@@ -615,7 +615,10 @@ impl Pool {
             .filter(|(_, member)| slots.contains_key(&member.id))
             .map(|(meant, _)| meant)
             .sum();
-        let taken: f64 = slots.values().sum();
+        // Those of reals that have gone count for none.
+        let taken: f64 = members()
+            .filter_map(|(_, member)| slots.get(&member.id))
+            .sum();
         let weights: Vec<f64> = members()
             .map(|(meant, member)| match slots.get(&member.id) {
                 Some(slots) => slots / taken * known,
