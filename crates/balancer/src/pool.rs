@@ -782,7 +782,7 @@ fn slow_start_of_new_ns(vip: &VipConfig) -> u64 {
 }
 
 /// Whether a VIP's reals say which weights they should have.
-fn takes_weights(vip: &VipConfig) -> bool {
+pub(super) fn takes_weights(vip: &VipConfig) -> bool {
     vip.health.as_ref().is_some_and(|health| health.take_weight)
 }
 
