@@ -147,6 +147,17 @@ impl ByHand {
         (Self(meant), Self(others))
     }
 
+    /// Drops what is set for reals of a VIP that a request has added: those that it had not. The
+    /// request is the newer word.
+    pub(crate) fn forget_added(&mut self, vip: &VipConfig, had: impl Fn(IpAddr) -> bool) {
+        let endpoint = vip.endpoint();
+        let is_added = |set: &SetByHand| {
+            let mut reals = vip.reals.iter();
+            set.vip == endpoint && !had(set.real) && reals.any(|real| real.address == set.real)
+        };
+        self.0.retain(|set| !is_added(set));
+    }
+
     /// Has the file's settings hold again in `config` for the reals that it is of.
     pub(crate) fn undo(&self, file: &BalancerConfig, config: &mut BalancerConfig) {
         for set in &self.0 {

@@ -195,6 +195,44 @@ fn what_is_set_by_hand_goes_with_its_real_and_a_refused_reload_leaves_it() {
     assert!(sentence.contains("has no real `10.0.0.9`"), "{sentence}");
 }
 
+/// Else the next reload would drain it, which nobody has asked for.
+#[test]
+fn a_real_that_is_added_again_is_as_the_request_says() {
+    let mut bench = Bench::new(WEB);
+    for real in ["10.0.0.1", "10.0.0.4"] {
+        set(&mut bench.engine, real, r#"{ "drain": true }"#);
+    }
+    let is_in = |bench: &Bench| {
+        let state = bench.plane.state();
+        state.share(0, state.real("10.0.0.4")) > 0.0
+    };
+    assert!(!is_in(&bench));
+    let remove = |vip: &mut crate::config::VipConfig| {
+        vip.reals.pop();
+        Ok(())
+    };
+    let real = config(WEB).vips[0].reals[3].clone();
+    let add = |vip: &mut crate::config::VipConfig| {
+        vip.reals.push(real);
+        Ok(())
+    };
+    bench.engine.change_vip("web", remove).unwrap();
+    // The file may bring it back.
+    assert_eq!(by_hand(&bench.engine).len(), 2);
+    bench.engine.change_vip("web", add).unwrap();
+    let other = "web 10.0.0.1 drain: true not false";
+    assert_eq!(by_hand(&bench.engine), [other]);
+    assert!(is_in(&bench));
+    bench.engine.reload(config(WEB)).unwrap();
+    assert!(is_in(&bench));
+    assert_eq!(by_hand(&bench.engine), [other]);
+    // All reals of a VIP that is added again are.
+    bench.engine.remove_vip("web").unwrap();
+    let vip = config(WEB).vips.remove(0);
+    bench.engine.add_vip(vip).unwrap();
+    assert!(by_hand(&bench.engine).is_empty());
+}
+
 #[test]
 fn a_change_whose_probes_cannot_be_sent_is_refused_before_it_is_in_force() {
     let mut bench = Bench::new(WEB);

@@ -469,8 +469,10 @@ impl Engine {
         }
         self.can_control(&vip)?;
         let mut config = self.config.clone();
-        config.vips.push(vip);
-        self.replace(config)
+        config.vips.push(vip.clone());
+        self.replace(config)?;
+        self.by_hand.forget_added(&vip, |_| false);
+        Ok(())
     }
 
     fn can_control(&self, vip: &VipConfig) -> Result<(), EngineError> {
@@ -506,9 +508,14 @@ impl Engine {
         self.goes_by_itself()?;
         let index = self.find_vip(name)?;
         let mut config = self.config.clone();
+        let before = config.vips[index].clone();
         change(&mut config.vips[index])?;
-        self.can_control(&config.vips[index])?;
-        self.replace(config)
+        let vip = config.vips[index].clone();
+        self.can_control(&vip)?;
+        self.replace(config)?;
+        let had = |address: IpAddr| before.reals.iter().any(|real| real.address == address);
+        self.by_hand.forget_added(&vip, had);
+        Ok(())
     }
 
     /// Changes a real, for as long as it differs from the file.
@@ -638,7 +645,7 @@ impl Engine {
     pub fn kept(&self) -> KeptState {
         KeptState {
             by_hand: [self.by_hand.sets(), &self.dropped_by_hand()].concat(),
-            down: down_reals(&self.pools, &self.checks),
+            down: down_reals(&self.pools, &self.checks, &self.begin_down),
             found: self.found.kept(),
         }
     }
@@ -776,11 +783,15 @@ fn log_changes(changes: &[Change]) {
     }
 }
 
-/// The reals that their checks find to be down.
-fn down_reals(pools: &[Pool], checks: &HashMap<RealId, Check>) -> Vec<Down> {
-    let is_down = |id| {
-        let check: Option<&Check> = checks.get(&id);
-        check.is_some_and(|check| check.state() == HealthState::Down)
+/// The reals that their checks find to be down, and those whose checks are to begin so.
+fn down_reals(
+    pools: &[Pool],
+    checks: &HashMap<RealId, Check>,
+    begin_down: &HashSet<RealId>,
+) -> Vec<Down> {
+    let is_down = |id: RealId| match checks.get(&id) {
+        Some(check) => check.state() == HealthState::Down,
+        None => begin_down.contains(&id),
     };
     let probed = pools.iter().filter(|pool| pool.vip().health.is_some());
     let members = probed.flat_map(|pool| {

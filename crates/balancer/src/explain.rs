@@ -4,6 +4,7 @@
 use causeway_api::Moment;
 use causeway_api::balancer::{Explanation, LatencyView};
 
+use super::by_hand::find_real;
 use super::engine::{Engine, EngineError};
 use super::real_counters::RealCounters;
 use crate::config::{Control, RealConfig, VipConfig};
@@ -50,17 +51,10 @@ fn why_unwanted(engine: &Engine, vip: &VipConfig, real: &RealConfig) -> String {
 pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, EngineError> {
     let pool = engine.pool(vip)?;
     let name = pool.vip().name.clone();
-    let address = real.parse().ok();
-    let found = pool.members().find(|(own, _)| Some(own.address) == address);
+    let at = find_real(pool.vip(), real)?;
+    let found = pool.members().nth(at);
     let (own, member) = found.ok_or_else(|| {
-        let known: Vec<String> = pool
-            .members()
-            .map(|(real, _)| real.address.to_string())
-            .collect();
-        EngineError::NotFound(format!(
-            "vip {name} has no real `{real}`; it has {}",
-            known.join(", ")
-        ))
+        EngineError::NotFound(format!("real {real} of vip {name} is not at work"))
     })?;
     let control = pool.vip().control;
     Ok(Explanation {

@@ -378,6 +378,9 @@ impl DataPlane for FakePlane {
         let id = free_id(&state.reals);
         state.reals.insert(id, real);
         state.totals.insert(id, RealStats::default());
+        // Another may have had the id.
+        state.loads.remove(&id);
+        state.terms.remove(&id);
         Ok(id)
     }
 
@@ -464,6 +467,10 @@ impl DataPlane for FakePlane {
     fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()> {
         *self.state().loads.entry(real).or_default() += change;
         Ok(())
+    }
+
+    fn load_terms(&self, real: RealId) -> anyhow::Result<LoadTerms> {
+        Ok(self.state().terms.get(&real).copied().unwrap_or_default())
     }
 
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {

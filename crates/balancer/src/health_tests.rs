@@ -312,6 +312,20 @@ fn who_was_down_is_down_after_a_restart_until_probes_succeed() {
     }
 }
 
+/// The state is written before the first probe: a crash behind that would have it forgotten.
+#[test]
+fn who_was_down_stays_so_in_what_is_kept_before_it_is_probed() {
+    let text = text("least-loaded");
+    let mut bench = Bench::new(&text);
+    probes(&mut bench, 3, &[2], &[]);
+    let kept = bench.engine.kept();
+    assert_eq!(kept.down.len(), 1);
+    restart(&mut bench, &text, kept.clone());
+    assert_eq!(bench.engine.kept().down, kept.down);
+    probes(&mut bench, 2, &[], &[]);
+    assert!(bench.engine.kept().down.is_empty());
+}
+
 #[test]
 fn a_restart_takes_nobody_for_down_of_whom_nothing_is_known() {
     // All were down, so that all were tried.

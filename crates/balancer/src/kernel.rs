@@ -314,6 +314,10 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.add_load(real, change)?)
     }
 
+    fn load_terms(&self, real: RealId) -> anyhow::Result<LoadTerms> {
+        Ok(self.balancer.load_terms(real)?)
+    }
+
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
         Ok(self.balancer.set_load_terms(real, terms)?)
     }

@@ -139,6 +139,9 @@ fn tell(pool: &Pool, source: LatencySource, silent: Option<usize>) {
             "{name}: steered by {source} latency, because its clients have so many requests at a time that agents can time hardly any"
         ),
         (LatencySource::Server, _) => info!("{name}: steered by server latency, without the path"),
+        (LatencySource::Response, _) if pool.vip().latency == LatencySource::Response => {
+            info!("{name}: steered by response latency");
+        }
         (LatencySource::Response, _) => warn!(
             "{name}: steered by response latency, because the path of most responses is unknown: the handshakes of their connections were not seen"
         ),

@@ -6,7 +6,7 @@
 //! power of two choices; the flows of the interval then add their estimated part, until
 //! the next reading.
 
-use causeway_dataplane::LoadTerms;
+use causeway_dataplane::{LoadTerms, RealId};
 
 use super::engine::Engine;
 use super::plane::DataPlane;
@@ -26,16 +26,32 @@ const RISE_MIN: f64 = 1e-3;
 
 impl Engine {
     /// Prepares the data plane to count for the pools in force. What it has counted
-    /// already stays; where it has not, the estimate of open connections is the start.
+    /// already stays; where it has not, the estimate of open connections is the start. A load that
+    /// no end of a connection lowers is no count: it is of something else, or of another time.
     pub(super) fn begin_loads(&mut self) -> anyhow::Result<()> {
         for pool in self.pools.iter().filter(|pool| pool.counts_connections()) {
-            weigh_connections(self.plane.as_mut(), pool)?;
+            let mut uncounted: Vec<RealId> = Vec::new();
             for (_, member) in pool.members() {
-                if self.plane.load(member.id)? == 0 {
-                    let open = self.active(member.id);
-                    self.plane.add_load(member.id, open as i64)?;
+                if self.plane.load_terms(member.id)?.fall == 0 {
+                    uncounted.push(member.id);
                 }
             }
+            weigh_connections(self.plane.as_mut(), pool)?;
+            for id in uncounted {
+                let open = i64::try_from(self.active(id)).unwrap_or(i64::MAX);
+                self.plane.set_load(id, open)?;
+            }
+        }
+        let pools = self.pools.iter_mut();
+        for pool in pools.filter(|pool| pool.may_lower && !pool.counts_connections()) {
+            for (_, member) in pool.members() {
+                let terms = self.plane.load_terms(member.id)?;
+                if terms.fall != 0 {
+                    let terms = LoadTerms { fall: 0, ..terms };
+                    self.plane.set_load_terms(member.id, terms)?;
+                }
+            }
+            pool.may_lower = false;
         }
         Ok(())
     }

@@ -144,6 +144,57 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
     assert_eq!(state.terms[&0].fall, 0);
 }
 
+/// What the cells hold then is thousandths of bytes, or lacks what has been opened meanwhile.
+#[test]
+fn a_vip_that_begins_to_count_begins_with_what_is_open() {
+    const BYTES: &str = "\"p2c\"\nload = \"bytes\"";
+    let open = |bench: &mut Bench, connections: u64| {
+        for real in 0..4 {
+            let mut state = bench.plane.state();
+            let totals = state.totals.entry(real).or_default();
+            totals.bytes += 1000;
+            totals.conns_opened += connections;
+        }
+        bench.run(1, &[]);
+    };
+    let change = |bench: &mut Bench, change: serde_json::Value| {
+        let changed = bench.engine.change_vip("web", |vip| {
+            *vip = config::changed_vip(vip, &change).map_err(EngineError::Invalid)?;
+            Ok(())
+        });
+        changed.unwrap();
+    };
+    let loads = |bench: &Bench| [0, 1, 2, 3].map(|real| bench.plane.state().loads[&real]);
+    // By a change, and by a start.
+    let mut other = bench(BYTES);
+    open(&mut other, 20);
+    assert!(loads(&other).iter().all(|load| *load > 1_000_000));
+    change(&mut other, json!({ "load": "connections" }));
+    assert_eq!(loads(&other), [20; 4]);
+    let mut other = bench(BYTES);
+    open(&mut other, 20);
+    let text = WEB.replace("\"latency\"", "\"p2c\"");
+    let successor = Bench::on(other.plane.clone(), &text);
+    assert_eq!(loads(&successor), [20; 4]);
+    // Behind a time in which nothing was counted, nothing is taken off either.
+    let mut counted = bench("\"p2c\"");
+    open(&mut counted, 20);
+    let fall = |bench: &Bench| bench.plane.state().terms[&0].fall;
+    assert_eq!(fall(&counted), 1);
+    change(&mut counted, json!({ "scheduler": "maglev" }));
+    assert_eq!(fall(&counted), 0);
+    let cells = [(0, 7), (1, -3)];
+    counted.plane.state().loads.extend(cells);
+    open(&mut counted, 30);
+    change(&mut counted, json!({ "scheduler": "least-loaded" }));
+    assert_eq!(fall(&counted), 1);
+    assert_eq!(loads(&counted), [50; 4]);
+    // What is counted stays.
+    counted.plane.state().loads.insert(2, 0);
+    change(&mut counted, json!({ "scheduler": "p2c" }));
+    assert_eq!(loads(&counted), [50, 50, 0, 50]);
+}
+
 #[test]
 fn large_weights_keep_their_ratio_in_small_numbers() {
     assert_eq!(small(vec![65_535, 1, 0]), [65_535, 1, 0]);

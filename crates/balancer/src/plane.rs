@@ -170,6 +170,8 @@ pub trait DataPlane: CookiePlane + Send {
     fn set_load(&mut self, real: RealId, load: i64) -> anyhow::Result<()>;
     /// Adds to a real's load, beside what flows do.
     fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()>;
+    /// What one flow means for a real's load; nothing before it was set.
+    fn load_terms(&self, real: RealId) -> anyhow::Result<LoadTerms>;
     /// Sets what one flow means for a real's load.
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()>;
     /// Which of a real's connections are measured.

@@ -55,6 +55,9 @@ pub struct Pool {
     /// Whether its controller's last decision moved no weight.
     is_settled: bool,
     headcount: Headcount,
+    /// Whether the end of a connection may lower loads in the data plane, though the VIP does not
+    /// go by them.
+    pub(super) may_lower: bool,
     /// Settles who begins in rings of turns.
     seed: u64,
     /// The digest of the configured weights, once a request has asked for it: it looks at every
@@ -118,6 +121,8 @@ impl Pool {
             visits: former.map_or_else(Visits::default, |former| former.visits),
             held_look: former.and_then(|former| former.held_look),
             is_settled: true,
+            // A daemon that ended may have counted.
+            may_lower: former.is_none_or(|of| of.may_lower || of.counts_connections()),
             seed,
         };
         if let Some(former) = former.filter(|_| takes_weights(&pool.vip)) {
@@ -312,10 +317,13 @@ impl Pool {
 
     /// Takes the weight that a member says it should have; whether that changes anything.
     pub fn set_told(&mut self, id: RealId, told: Option<u32>) -> bool {
-        let takes = takes_weights(&self.vip);
+        // Each probe that succeeds asks all pools.
+        if !takes_weights(&self.vip) {
+            return false;
+        }
         let member = self.members.iter_mut().find(|member| member.id == id);
         let is_new = |member: &&mut PoolMember| !member.asked || member.told != told;
-        let Some(member) = member.filter(|member| takes && is_new(member)) else {
+        let Some(member) = member.filter(is_new) else {
             return false;
         };
         (member.told, member.asked) = (told, true);
@@ -607,7 +615,10 @@ impl Pool {
             .filter(|(_, member)| slots.contains_key(&member.id))
             .map(|(meant, _)| meant)
             .sum();
-        let taken: f64 = slots.values().sum();
+        // Those of reals that have gone count for none.
+        let taken: f64 = members()
+            .filter_map(|(_, member)| slots.get(&member.id))
+            .sum();
         let weights: Vec<f64> = members()
             .map(|(meant, member)| match slots.get(&member.id) {
                 Some(slots) => slots / taken * known,
@@ -771,7 +782,7 @@ fn slow_start_of_new_ns(vip: &VipConfig) -> u64 {
 }
 
 /// Whether a VIP's reals say which weights they should have.
-fn takes_weights(vip: &VipConfig) -> bool {
+pub(super) fn takes_weights(vip: &VipConfig) -> bool {
     vip.health.as_ref().is_some_and(|health| health.take_weight)
 }
 

@@ -14,7 +14,7 @@ use tracing::warn;
 use super::engine::Engine;
 use super::next_hop::Way;
 use super::plane::Ids;
-use super::pool::{Pool, meant};
+use super::pool::{Pool, meant, takes_weights};
 use super::real_counters::RealCounters;
 use super::rings;
 use super::state_dir::Down;
@@ -291,11 +291,11 @@ impl Engine {
         pool.set_unfit(&out, |_| true);
         if !ring.is_empty() {
             // One that has said 0 gets nothing before it says something else.
-            let asks = takes_weight(pool.vip());
+            let asks = takes_weights(pool.vip());
             pool.let_wait(|id| !were_there.contains(&id) || asks && !in_ring.contains(&id));
         }
         self.begin_down.extend(out);
-        let asks = takes_weight(pool.vip());
+        let asks = takes_weights(pool.vip());
         if asks && pool.ring_has_all() && !ring.is_empty() {
             pool.resume_told(ring);
         }
@@ -322,7 +322,7 @@ impl Engine {
         if vip.health.is_none() {
             return HashSet::new();
         }
-        let ring_tells = pool.ring_has_all() && !in_ring.is_empty() && !takes_weight(vip);
+        let ring_tells = pool.ring_has_all() && !in_ring.is_empty() && !takes_weights(vip);
         // Only reals of one role were in it, and those that would have come before were down.
         let role_in_ring = RealRole::ORDER.into_iter().position(|role| {
             let mut members = pool.members();
@@ -528,12 +528,6 @@ pub(super) fn real_ids<'p>(
 ) -> impl Iterator<Item = RealId> {
     let members = pools.into_iter().flat_map(Pool::members);
     members.map(|(_, member)| member.id)
-}
-
-/// Whether its reals say which weights they want.
-fn takes_weight(vip: &VipConfig) -> bool {
-    let health = vip.health.as_ref();
-    health.is_some_and(|health| health.take_weight)
 }
 
 fn vip_options(vip: &VipConfig) -> VipOptions {

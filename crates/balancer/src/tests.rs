@@ -517,6 +517,21 @@ fn a_restart_goes_on_with_the_weights_in_the_rings() {
 }
 
 #[test]
+fn reals_that_a_restart_brings_get_no_more_than_those_that_stay() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    let text = WEB
+        .replace("10.0.0.3", "10.0.0.5")
+        .replace("10.0.0.4", "10.0.0.6");
+    bench.engine = Engine::start(Box::new(bench.plane.clone()), config(&text), bench.now).unwrap();
+    let state = bench.plane.state();
+    for real in ["10.0.0.1", "10.0.0.2", "10.0.0.5", "10.0.0.6"] {
+        let share = state.share(0, state.real(real));
+        assert!((share - 0.25).abs() < 0.01, "{real}: {share}");
+    }
+}
+
+#[test]
 fn without_reconcile_strangers_stay() {
     let mut plane = FakePlane::default();
     let stranger = causeway_dataplane::Vip {

@@ -209,11 +209,6 @@ impl Check {
         (self.succeeded, self.failed)
     }
 
-    /// Whether the real may get new connections.
-    pub fn takes_part(&self) -> bool {
-        self.state != HealthState::Down
-    }
-
     /// Changes the rules; what is known stays.
     pub fn set_params(&mut self, params: HealthParams, now_ns: u64) {
         self.params = params;
@@ -354,7 +349,6 @@ mod tests {
     #[test]
     fn rise_and_fall_take_as_many_in_a_row() {
         let mut check = check();
-        assert!(check.takes_part());
         probe(&mut check, true);
         assert_eq!(check.state(), HealthState::Unknown);
         probe(&mut check, true);
@@ -365,7 +359,6 @@ mod tests {
         }
         probe(&mut check, false);
         assert_eq!(check.state(), HealthState::Down);
-        assert!(!check.takes_part());
         probe(&mut check, true);
         assert_eq!(check.state(), HealthState::Down);
         probe(&mut check, true);
@@ -522,8 +515,8 @@ mod tests {
     fn one_that_begins_down_takes_as_many_successes_as_any() {
         let mut check = check().beginning_down("out of the ring");
         assert_eq!(
-            (check.takes_part(), check.reason()),
-            (false, "out of the ring")
+            (check.state(), check.reason()),
+            (HealthState::Down, "out of the ring")
         );
         probe(&mut check, true);
         assert_eq!(check.state(), HealthState::Down);

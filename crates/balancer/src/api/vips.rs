@@ -68,9 +68,13 @@ async fn add_vip(State(daemon): Api, body: String) -> Result<Response, EngineErr
             route.encapsulates |= vip.forwarding.encapsulates();
             route
         })?;
-        let mut engine = shared.engine();
-        engine.add_vip(vip)?;
-        view(&engine, &name)
+        let view = {
+            let mut engine = shared.engine();
+            engine.add_vip(vip)?;
+            view(&engine, &name)
+        };
+        shared.keep();
+        view
     });
     Ok((StatusCode::CREATED, Json(view.await?)).into_response())
 }
@@ -95,9 +99,14 @@ pub(super) async fn changed(
     name: String,
     change: impl FnOnce(&mut VipConfig) -> Result<(), EngineError> + Send + 'static,
 ) -> Answer<VipView> {
-    let view = daemon.engine(move |engine| {
-        engine.change_vip(&name, change)?;
-        view(engine, &name)
+    let view = daemon.shared(move |shared| {
+        let view = {
+            let mut engine = shared.engine();
+            engine.change_vip(&name, change)?;
+            view(&engine, &name)
+        };
+        shared.keep();
+        view
     });
     view.await.map(Json)
 }

@@ -76,6 +76,16 @@ impl LoadBalancer {
         Ok(())
     }
 
+    /// What one flow means for a real's load; nothing before it was set.
+    pub fn load_terms(&self, id: RealId) -> Result<LoadTerms> {
+        let cell = self.load_cell(id)?;
+        Ok(LoadTerms {
+            rise: cell.rise.load(Ordering::Relaxed),
+            fall: cell.fall.load(Ordering::Relaxed),
+            weight: cell.weight.load(Ordering::Relaxed),
+        })
+    }
+
     /// Sets what one flow means for a real's load.
     pub fn set_load_terms(&self, id: RealId, terms: LoadTerms) -> Result<()> {
         let cell = self.load_cell(id)?;
