@@ -161,17 +161,27 @@ fn the_evaluation_of_the_controller_has_its_figures() {
 fn the_papers_figures_have_curves_and_plots() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = format!("out={}", dir.path().display());
-    let report = run("paper", &["figures=5,10", "seconds=1", &out]);
+    let report = run("paper", &["figures=2,5,6,10", "seconds=1", &out]);
     let figures = report["result"].as_array().expect("figures");
     let mut numbers: Vec<&str> = figures
         .iter()
         .filter_map(|f| f["number"].as_str())
         .collect();
     numbers.sort_unstable();
-    assert_eq!(numbers, ["10", "5a", "5b"]);
+    let expected = ["1", "10", "2", "5a", "5b", "6a", "6b", "6c", "6d"];
+    assert_eq!(numbers, expected);
     for figure in figures {
         let curves = figure["curves"].as_array().expect("curves");
-        assert!(curves.len() >= 3, "{figure}");
+        assert!(curves.len() >= 3 || figure["number"] == "2", "{figure}");
+        let rates = match figure["number"].as_str() {
+            Some("6c") => 5,
+            Some("6d") => 4,
+            _ => 0,
+        };
+        for curve in curves {
+            let points = curve["points"].as_array().map_or(0, Vec::len);
+            assert_eq!(points, rates, "{figure}");
+        }
         for curve in curves {
             let at = |share| number(curve, share);
             assert!(0.0 < at("/p10") && at("/p10") <= at("/p50"), "{figure}");
