@@ -203,6 +203,41 @@ fn the_papers_figures_have_curves_and_plots() {
     }
 }
 
+/// Algorithm 2's parameters on a recording that the accuracy matrix has kept: every workload has
+/// its best setting, and each parameter its plot.
+#[test]
+fn algorithm_2_has_its_best_setting_and_what_each_parameter_does() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let keep = format!("keep={}", dir.path().display());
+    run("accuracy", &["workloads=w1", "seconds=1", &keep]);
+    let recordings = format!("recordings={}", dir.path().display());
+    let out = format!("out={}/plots", dir.path().display());
+    let report = run("modes", &[&recordings, &out]);
+    let swept = &report["result"];
+    assert_eq!(swept["workloads"].as_array().map(Vec::len), Some(1));
+    assert_eq!(swept["workloads"][0]["name"], "w1");
+    let error = |of: &str| number(swept, &format!("/workloads/0/{of}/median_pct"));
+    let published = error("best_published");
+    assert!(published <= error("as_published"), "{swept}");
+    assert!(
+        error("best") <= published.min(error("as_shipped")),
+        "{swept}"
+    );
+    // Of one workload the best is the best over all.
+    assert_eq!(published, number(swept, "/workloads/0/one_published_pct"));
+    let plots = std::fs::read_dir(dir.path().join("plots")).expect("plots");
+    let drawn = swept["sensitivity"].as_array().expect("sensitivity");
+    assert_eq!((plots.count(), drawn.len()), (6, 6));
+    for of in drawn {
+        assert!(
+            of["means"]
+                .as_array()
+                .is_some_and(|points| points.len() >= 4),
+            "{of}"
+        );
+    }
+}
+
 /// Paths with one fault each, and one with none. The scenario fails where a verdict is
 /// wrong; here all of its cases must have been run.
 #[test]
