@@ -2,10 +2,12 @@
 //! What the clients saw. Times are CLOCK_MONOTONIC nanoseconds, the clock of
 //! `bpf_ktime_get_ns`; `wall_offset_ns` makes wall time of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 /// Why a connection was of no more use.
@@ -221,5 +223,105 @@ impl Log {
             )?;
         }
         Ok(())
+    }
+
+    /// What [`Log::write_csv`] has written, in wall time: the connections that had responses, of
+    /// which it knows the ends alone.
+    ///
+    /// # Errors
+    /// A row that has not these fields, with its line.
+    pub fn read_csv(text: &str) -> Result<Self> {
+        let mut log = Self::default();
+        let mut numbers = HashMap::new();
+        for (line, row) in (1..).zip(text.lines()).skip(1) {
+            let read = log.read_row(row, &mut numbers);
+            read.with_context(|| format!("line {line}: {row:?} is not a response"))?;
+        }
+        log.start_ns = log.responses.iter().map(|r| r.send_ns).min().unwrap_or(0);
+        log.end_ns = log.responses.iter().map(|r| r.last_ns).max().unwrap_or(0);
+        log.sort();
+        Ok(log)
+    }
+
+    fn read_row(&mut self, row: &str, numbers: &mut HashMap<u32, u32>) -> Result<()> {
+        let mut fields = row.split(',');
+        let end = |fields: &mut std::str::Split<'_, char>| -> Result<SocketAddr> {
+            Ok(SocketAddr::new(
+                field::<IpAddr>(fields)?,
+                field::<u16>(fields)?,
+            ))
+        };
+        let proto = field(&mut fields)?;
+        let (local, remote) = (end(&mut fields)?, end(&mut fields)?);
+        let number = field(&mut fields)?;
+        let connection = *numbers.entry(number).or_insert_with(|| {
+            self.connections.push(LoggedConnection {
+                proto,
+                slot: 0,
+                local,
+                remote,
+                open_ns: 0,
+                connected_ns: 0,
+                close_ns: 0,
+                real: None,
+                fault: None,
+                lost: 0,
+            });
+            self.connections.len() as u32 - 1
+        });
+        let (page, id) = (field(&mut fields)?, field(&mut fields)?);
+        let parent = field::<i64>(&mut fields)?;
+        let send_ns = field(&mut fields)?;
+        let (last_ns, size) = (field(&mut fields)?, field(&mut fields)?);
+        let real = self.real(fields.next().context("too few fields")?);
+        self.responses.push(LoggedResponse {
+            connection,
+            page,
+            id,
+            parent: u32::try_from(parent).ok(),
+            intended_ns: send_ns,
+            send_ns,
+            last_ns,
+            size,
+            real,
+            srtt_us: 0,
+        });
+        Ok(())
+    }
+}
+
+fn field<T: FromStr>(fields: &mut std::str::Split<'_, char>) -> Result<T> {
+    let text = fields.next().context("too few fields")?;
+    text.parse()
+        .ok()
+        .with_context(|| format!("{text:?} cannot be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = "proto,src,sport,dst,dport,conn,page,id,parent,send_ns,last_ns,size,real\n\
+                    6,10.50.0.2,59360,10.51.0.2,80,1,0,0,-1,1000,3000,512,web\n\
+                    17,fd00::2,59376,fd00::1,80,7,0,1,0,2000,4000,1024,web\n";
+        let log = Log::read_csv(text).expect("two responses");
+        assert_eq!((log.connections.len(), log.responses.len()), (2, 2));
+        let last = &log.responses[1];
+        assert_eq!((last.connection, last.parent), (1, Some(0)));
+        assert_eq!(last.latency_ns(), 2000);
+        let mut written = Vec::new();
+        log.write_csv(&mut written).expect("memory has no errors");
+        // Connections are counted anew.
+        let again = text.replace(",80,1,", ",80,0,").replace(",80,7,", ",80,1,");
+        assert_eq!(String::from_utf8(written).expect("text"), again);
+
+        let short = "head\n6,10.50.0.2,59360\n";
+        let error = format!("{:#}", Log::read_csv(short).expect_err("too few fields"));
+        assert!(
+            error.contains("line 2") && error.contains("too few"),
+            "{error}"
+        );
     }
 }

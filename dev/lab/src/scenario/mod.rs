@@ -159,6 +159,7 @@ pub fn all() -> &'static [Scenario] {
         takeover::TAKEOVER,
         replace::REPLACE,
         accuracy::ACCURACY,
+        accuracy::MODES_SWEEP,
         accuracy_web::ACCURACY_WEB,
         everyday::EVERYDAY,
         bifrost::BIFROST,

@@ -161,17 +161,27 @@ fn the_evaluation_of_the_controller_has_its_figures() {
 fn the_papers_figures_have_curves_and_plots() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = format!("out={}", dir.path().display());
-    let report = run("paper", &["figures=5,10", "seconds=1", &out]);
+    let report = run("paper", &["figures=2,5,6,10", "seconds=1", &out]);
     let figures = report["result"].as_array().expect("figures");
     let mut numbers: Vec<&str> = figures
         .iter()
         .filter_map(|f| f["number"].as_str())
         .collect();
     numbers.sort_unstable();
-    assert_eq!(numbers, ["10", "5a", "5b"]);
+    let expected = ["1", "10", "2", "5a", "5b", "6a", "6b", "6c", "6d"];
+    assert_eq!(numbers, expected);
     for figure in figures {
         let curves = figure["curves"].as_array().expect("curves");
-        assert!(curves.len() >= 3, "{figure}");
+        assert!(curves.len() >= 3 || figure["number"] == "2", "{figure}");
+        let rates = match figure["number"].as_str() {
+            Some("6c") => 5,
+            Some("6d") => 4,
+            _ => 0,
+        };
+        for curve in curves {
+            let points = curve["points"].as_array().map_or(0, Vec::len);
+            assert_eq!(points, rates, "{figure}");
+        }
         for curve in curves {
             let at = |share| number(curve, share);
             assert!(0.0 < at("/p10") && at("/p10") <= at("/p50"), "{figure}");
@@ -189,6 +199,41 @@ fn the_papers_figures_have_curves_and_plots() {
         assert!(
             text.starts_with("<svg") && text.trim_end().ends_with("</svg>"),
             "{plot:?}"
+        );
+    }
+}
+
+/// Algorithm 2's parameters on a recording that the accuracy matrix has kept: every workload has
+/// its best setting, and each parameter its plot.
+#[test]
+fn algorithm_2_has_its_best_setting_and_what_each_parameter_does() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let keep = format!("keep={}", dir.path().display());
+    run("accuracy", &["workloads=w1", "seconds=1", &keep]);
+    let recordings = format!("recordings={}", dir.path().display());
+    let out = format!("out={}/plots", dir.path().display());
+    let report = run("modes", &[&recordings, &out]);
+    let swept = &report["result"];
+    assert_eq!(swept["workloads"].as_array().map(Vec::len), Some(1));
+    assert_eq!(swept["workloads"][0]["name"], "w1");
+    let error = |of: &str| number(swept, &format!("/workloads/0/{of}/median_pct"));
+    let published = error("best_published");
+    assert!(published <= error("as_published"), "{swept}");
+    assert!(
+        error("best") <= published.min(error("as_shipped")),
+        "{swept}"
+    );
+    // Of one workload the best is the best over all.
+    assert_eq!(published, number(swept, "/workloads/0/one_published_pct"));
+    let plots = std::fs::read_dir(dir.path().join("plots")).expect("plots");
+    let drawn = swept["sensitivity"].as_array().expect("sensitivity");
+    assert_eq!((plots.count(), drawn.len()), (6, 6));
+    for of in drawn {
+        assert!(
+            of["means"]
+                .as_array()
+                .is_some_and(|points| points.len() >= 4),
+            "{of}"
         );
     }
 }

@@ -25,8 +25,9 @@ use super::rig::Recording;
 use super::workload::Target;
 use crate::load::log::Log;
 
-/// Epsilon of Algorithm 2 where it runs as the paper states it.
-const PAPER_EPSILON_NS: u64 = 50_000;
+/// Epsilon of Algorithm 2 where it runs as the paper states it; the paper gives none. The scenario
+/// `modes` has others.
+pub(crate) const PAPER_EPSILON_NS: u64 = 50_000;
 
 /// Errors of one estimator, in percent of the truth. None of nothing: what says nothing is not
 /// right.
@@ -225,20 +226,23 @@ pub(crate) struct Flow {
     pub triggered: Vec<(u64, u64, u64)>,
 }
 
+/// The flow of a connection of the log.
+pub(crate) fn flow_key(log: &Log, connection: u32) -> FlowKey {
+    let c = &log.connections[connection as usize];
+    let (local, remote) = (c.local, c.remote);
+    FlowKey::new(
+        c.proto,
+        local.ip(),
+        local.port(),
+        remote.ip(),
+        remote.port(),
+    )
+}
+
 /// What the clients measured, by flow.
 pub(crate) fn truth(log: &Log) -> HashMap<FlowKey, Flow> {
     let wall = |ns: u64| ns.wrapping_add_signed(log.wall_offset_ns);
-    let key = |connection: u32| {
-        let c = &log.connections[connection as usize];
-        let (local, remote) = (c.local, c.remote);
-        FlowKey::new(
-            c.proto,
-            local.ip(),
-            local.port(),
-            remote.ip(),
-            remote.port(),
-        )
-    };
+    let key = |connection| flow_key(log, connection);
     let mut flows: HashMap<FlowKey, Flow> = HashMap::new();
     for r in &log.responses {
         let flow = flows.entry(key(r.connection)).or_default();
@@ -319,6 +323,15 @@ impl Compared {
         }
     }
 
+    /// The median of the absolute error of all epochs with responses; one without an estimate
+    /// counts as 100 % off.
+    fn median_of_all_pct(&self) -> Option<f64> {
+        let errors = self.by_flow.iter().flatten().map(|e| e.0.abs());
+        let mut all: Vec<f64> = errors.collect();
+        all.resize(self.epochs, 100.0);
+        quantile(&sorted(all), 0.5)
+    }
+
     fn grades(&self) -> Vec<Grade> {
         let grade = |quality: Quality| {
             let all = self.by_flow.iter().flatten();
@@ -353,6 +366,22 @@ fn compare(truth: &HashMap<FlowKey, Flow>, estimates: &Epochs, epoch_ns: u64) ->
     compared
 }
 
+/// The median error in percent of each estimator, by epochs of the length that it ran with; one
+/// without an estimate counts as 100 % off.
+pub(crate) fn medians<const N: usize>(
+    truth: &HashMap<FlowKey, Flow>,
+    found: &Estimates<N>,
+    epoch_ns: u64,
+) -> Option<Vec<f64>> {
+    let of = |epochs| compare(truth, epochs, epoch_ns).median_of_all_pct();
+    found.epochs.iter().map(of).collect()
+}
+
+/// The same of the clients' own times from request to triggered request.
+pub(crate) fn floor_median(truth: &HashMap<FlowKey, Flow>, epoch_ns: u64) -> Option<f64> {
+    floor(truth, epoch_ns).median_of_all_pct()
+}
+
 /// What the clients' own times from request to triggered request would give.
 fn floor(truth: &HashMap<FlowKey, Flow>, epoch_ns: u64) -> Compared {
     let estimates: Epochs = truth
@@ -383,13 +412,19 @@ fn response_errors(errors: Vec<f64>) -> ByResponse {
     }
 }
 
+/// The first sample from a time on; `samples` are in order of time.
+pub(crate) fn first_from(samples: &[Timed], from_ns: u64) -> Option<&Timed> {
+    samples.get(samples.partition_point(|s| s.when_ns < from_ns))
+}
+
 /// Each response's latency in ns and the mean of the first sample of its flow from
-/// its last byte on; `samples` are in order of time.
+/// its last byte on.
 pub(crate) fn pair(flow: &Flow, samples: &[Timed]) -> Vec<(u64, f64)> {
-    let sample = |last_ns: u64| samples.get(samples.partition_point(|s| s.when_ns < last_ns));
     let responses = flow.responses.iter();
     responses
-        .filter_map(|&(last_ns, latency_ns)| Some((latency_ns, sample(last_ns)?.mean_ns)))
+        .filter_map(|&(last_ns, latency_ns)| {
+            Some((latency_ns, first_from(samples, last_ns)?.mean_ns))
+        })
         .collect()
 }
 
@@ -464,6 +499,18 @@ mod tests {
         let none = of(vec![vec![], vec![]]);
         assert_eq!((none.median_pct, none.bias_pct), (None, None));
         assert_eq!(response_errors(Vec::new()).median_pct, None);
+    }
+
+    #[test]
+    fn an_epoch_without_an_estimate_is_wholly_off() {
+        let of = |errors: &[f64], epochs| {
+            let graded = errors.iter().map(|e| (*e, Quality::High)).collect();
+            let by_flow = vec![graded];
+            Compared { by_flow, epochs }.median_of_all_pct()
+        };
+        assert_eq!(of(&[-2.0, 4.0, 300.0], 3), Some(4.0));
+        assert_eq!(of(&[-2.0], 3), Some(100.0));
+        assert_eq!((of(&[], 2), of(&[], 0)), (Some(100.0), None));
     }
 
     #[test]

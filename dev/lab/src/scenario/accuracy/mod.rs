@@ -4,6 +4,7 @@
 //! what the clients measured.
 
 pub(super) mod judge;
+mod modes;
 pub(super) mod rig;
 mod table;
 pub(super) mod workload;
@@ -18,6 +19,7 @@ use serde_json::Value;
 use super::{Context, Scenario, param};
 use crate::cpu::CpuMeter;
 use judge::AccuracyVerdict;
+pub(super) use modes::MODES_SWEEP;
 use rig::Recording;
 use workload::AccuracyWorkload;
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use causeway_core::estimate::{Method, ModesConfig, Packet};
 use causeway_core::flow::{FlowKey, Headers};
 use causeway_report::chart::Series;
@@ -20,11 +20,11 @@ pub(super) const EPOCH_NS: u64 = 100_000_000;
 pub(super) struct Recorded {
     pub recording: Recording,
     pub truth: HashMap<FlowKey, Flow>,
-    /// Window-chain, then Algorithm 2.
-    pub estimates: Estimates<2>,
+    /// Window-chain, Algorithm 2 with relative bins, and as published.
+    pub estimates: Estimates<3>,
 }
 
-/// Weighted values in milliseconds.
+/// Weighted values, in milliseconds where nothing else is said.
 type Values = Vec<(f64, f64)>;
 
 impl Recorded {
@@ -33,7 +33,11 @@ impl Recorded {
         context.say(format!("{}: {}", workload.name, workload.about));
         let recording = rig::record(context.sandbox, workload)?;
         let truth = judge::truth(&recording.log);
-        let methods = [Method::WindowChain, Method::Modes(ModesConfig::default())];
+        let methods = [
+            Method::WindowChain,
+            Method::Modes(ModesConfig::default()),
+            Method::Modes(ModesConfig::paper(judge::PAPER_EPSILON_NS)),
+        ];
         let estimates =
             judge::estimate(&recording.pcap, EPOCH_NS, Headers::Clear, methods, |_| ())?;
         Ok(Self {
@@ -107,6 +111,50 @@ impl Recorded {
             lines(|(estimate, truth)| truth - estimate),
             lines(|(estimate, truth)| (truth - estimate) / truth * 100.0),
         ]
+    }
+
+    /// Median error by epoch in percent: of the clients' proxy, then of the estimators. An epoch
+    /// without an estimate counts as 100 % off.
+    pub(super) fn medians(&self) -> Result<Vec<f64>> {
+        let floor = judge::floor_median(&self.truth, EPOCH_NS);
+        let others = judge::medians(&self.truth, &self.estimates, EPOCH_NS);
+        let (floor, others) = floor.zip(others).context("no responses")?;
+        Ok([vec![floor], others].concat())
+    }
+
+    /// Samples that differ from the clients' proxy by more than a tenth, by connection and in
+    /// percent: their share, and their mean error. First those that the client's own delay before
+    /// the triggered request explains by half, then the others: responses in several flights, and
+    /// what else was taken for a pause.
+    pub(super) fn erroneous(&self, method: usize) -> [[Values; 2]; 2] {
+        let mut found: [[Values; 2]; 2] = Default::default();
+        for (key, flow) in &self.truth {
+            let samples = self.estimates.samples[method].get(key);
+            let samples = samples.map_or(&[][..], Vec::as_slice);
+            let mut pairs = 0;
+            let mut errors: [Vec<f64>; 2] = Default::default();
+            for &(sent_ns, took_ns, latency_ns) in &flow.triggered {
+                let Some(sample) = judge::first_from(samples, sent_ns) else {
+                    continue;
+                };
+                pairs += 1;
+                let (took, delay) = (took_ns as f64, took_ns as f64 - latency_ns as f64);
+                let error = (sample.mean_ns - took).abs();
+                if error > took / 10.0 {
+                    errors[usize::from(delay < error / 2.0)].push(error / took * 100.0);
+                }
+            }
+            if pairs == 0 {
+                continue;
+            }
+            for (of, errors) in found.iter_mut().zip(&errors) {
+                of[0].push((errors.len() as f64 * 100.0 / f64::from(pairs), 1.0));
+                if !errors.is_empty() {
+                    of[1].push((errors.iter().sum::<f64>() / errors.len() as f64, 1.0));
+                }
+            }
+        }
+        found
     }
 
     /// Estimate and truth in ms of each response, paired as the judge does.

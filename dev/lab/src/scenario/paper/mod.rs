@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Figures 3, 5, 6, 7, 9, 10 and 11 of PIRATE on this machine: each workload is
-//! recorded as in the accuracy matrix, and every curve of the paper's is redone
-//! with window-chain and with the paper's own Algorithm 2 beside it.
-//!
-//! Figures 1, 2, 4 and 8 are left out: figure 1 is figure 5 (c) again, figure 2
-//! shows a made-up distribution, figure 4 classifies errors of PIRATE's, and
-//! figure 8 is the load balancer's (`causeway-lab run degrade`).
+//! The figures of PIRATE on this machine but for figure 8, which is the load balancer's
+//! (`causeway-lab run degrade`): each workload is recorded as in the accuracy matrix, and every
+//! curve of the paper's is redone with window-chain and with the paper's own Algorithm 2 beside it.
 
 mod curves;
 mod figures;
@@ -44,6 +40,9 @@ pub(super) struct CurveSummary {
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
+    /// Of a sweep: what was set, and the curve's value.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<(f64, f64)>,
 }
 
 impl PaperFigure {
@@ -63,6 +62,7 @@ impl PaperFigure {
                 p50: at(0.5),
                 p90: at(0.9),
                 p99: at(0.99),
+                points: Vec::new(),
             }
         });
         Self {
@@ -79,29 +79,51 @@ impl PaperFigure {
         }
     }
 
-    /// A figure whose lines are drawn as they are; the table shows their values.
-    fn of_lines(number: &'static str, title: &str, x_label: &str, lines: Vec<Series>) -> Self {
+    /// A figure whose lines are drawn as they are; the table shows their values, in `y`'s unit.
+    fn of_lines(
+        number: &'static str,
+        title: &str,
+        x: (Scale, &str),
+        y: (Scale, &'static str),
+        lines: Vec<Series>,
+    ) -> Self {
         let by_value = |line: &Series| {
             let values: Vec<_> = line.points.iter().map(|p| (p.1, 1.0)).collect();
             curves::line(&line.name, &values)
         };
         let distributions = lines.iter().map(by_value).collect();
-        let figure = Self::of_distributions(number, title, "ms", false, distributions);
+        let figure = Self::of_distributions(number, title, y.1, false, distributions);
         Self {
             chart: Chart {
-                x: (Scale::Linear, x_label.to_owned()),
-                y: (Scale::FromZero, "ms".to_owned()),
+                x: (x.0, x.1.to_owned()),
+                y: (y.0, y.1.to_owned()),
                 series: lines,
                 ..figure.chart
             },
             ..figure
         }
     }
+
+    /// A figure of a few runs with one thing changed: the table shows each.
+    fn of_sweep(
+        number: &'static str,
+        title: &str,
+        x: (Scale, &str),
+        y: (Scale, &'static str),
+        lines: Vec<Series>,
+    ) -> Self {
+        let points: Vec<_> = lines.iter().map(|line| line.points.clone()).collect();
+        let mut figure = Self::of_lines(number, title, x, y, lines);
+        for (curve, points) in figure.curves.iter_mut().zip(points) {
+            curve.points = points;
+        }
+        figure
+    }
 }
 
 pub(super) const PAPER: Scenario = Scenario {
     name: "paper",
-    about: "figures 3, 5, 6, 7, 9, 10 and 11 of the PIRATE paper, redone as plots and tables",
+    about: "the figures of the PIRATE paper but for figure 8, redone as plots and tables",
     params: &[
         param("seconds", "8", "length of each load"),
         param("out", "", "directory for the plots (SVG); empty: none"),
@@ -145,6 +167,11 @@ fn table(result: &Value) -> Option<String> {
                 write!(text, " {:>9.3}", at(name).unwrap_or(f64::NAN)).ok()?;
             }
             text.push('\n');
+            let points = curve.get("points").and_then(Value::as_array);
+            for point in points.into_iter().flatten() {
+                let at = |n: usize| point.get(n).and_then(Value::as_f64);
+                writeln!(text, "    at {:<8.1} {:>9.3}", at(0)?, at(1)?).ok()?;
+            }
         }
     }
     Some(text)

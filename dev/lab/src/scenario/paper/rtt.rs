@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TCP's round-trip times from a recording of both directions: what tcptrace
-//! prints (a data segment to the ACK that covers it) and the handshake's.
+//! What recordings of TCP hold besides requests: round-trip times by both directions, as tcptrace
+//! prints them (a data segment to the ACK that covers it) and the handshake's, and gaps.
 
 use std::collections::HashMap;
 
@@ -28,20 +28,40 @@ fn after(a: u32, b: u32) -> bool {
 
 /// All flows of a recording, client first; clients are those that sent a SYN.
 pub(super) fn round_trips(pcap: &[u8]) -> Result<HashMap<FlowKey, RoundTrips>> {
-    let mut flows: HashMap<FlowKey, RoundTrips> = HashMap::new();
+    let mut flows = HashMap::new();
+    each(pcap, |key, transport, time_ns| {
+        take(&mut flows, key, transport, time_ns);
+    })?;
+    Ok(flows)
+}
+
+/// Nanoseconds between packets with payload that follow each other in a flow.
+pub(super) fn gaps(pcap: &[u8]) -> Result<Vec<u64>> {
+    let (mut last, mut gaps) = (HashMap::new(), Vec::new());
+    each(pcap, |key, transport, time_ns| {
+        if let TransportHeader::Tcp { payload_len, .. } = transport
+            && *payload_len > 0
+        {
+            let before = last.insert(key, time_ns);
+            gaps.extend(before.map(|before| time_ns.saturating_sub(before)));
+        }
+    })?;
+    Ok(gaps)
+}
+
+fn each(pcap: &[u8], mut packet: impl FnMut(FlowKey, &TransportHeader, u64)) -> Result<()> {
     let mut reader = Reader::default();
     reader.feed(pcap);
     reader.finish();
-    while let Poll::Packet(packet) = reader.poll()? {
-        let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link) else {
+    while let Poll::Packet(found) = reader.poll()? {
+        let (Some(time_ns), Some(link)) = (found.time_ns, found.link) else {
             continue;
         };
-        if let Ok(datagram) = wire::parse(link, packet.data, packet.wire_len) {
-            let key = FlowKey::of(&datagram);
-            take(&mut flows, key, &datagram.transport, time_ns);
+        if let Ok(datagram) = wire::parse(link, found.data, found.wire_len) {
+            packet(FlowKey::of(&datagram), &datagram.transport, time_ns);
         }
     }
-    Ok(flows)
+    Ok(())
 }
 
 fn take(
