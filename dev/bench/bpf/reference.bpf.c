@@ -71,14 +71,6 @@ struct {
 	__type(value, u32);
 } under_test SEC(".maps");
 
-/* What bench_tail_redirect and bench_tail_balancer go on to. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, u32);
-	__type(value, u32);
-} tails SEC(".maps");
-
 /* The table of `min`: the least that any stateful balancer looks up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -300,21 +292,6 @@ int bench_macswap(struct xdp_md *ctx)
 	copy_mac(data, macs.source);
 	copy_mac(data + ETH_ALEN, macs.dest);
 	return XDP_TX;
-}
-
-/* Nothing but a tail call, as a program that stands before another one makes it. */
-SEC("xdp")
-int bench_tail_redirect(struct xdp_md *ctx)
-{
-	bpf_tail_call(ctx, &tails, 0);
-	return XDP_ABORTED;
-}
-
-SEC("xdp")
-int bench_tail_balancer(struct xdp_md *ctx)
-{
-	bpf_tail_call(ctx, &tails, 1);
-	return XDP_ABORTED;
 }
 
 /* Parses as far as the TCP ports; false for all that is no TCP over IPv4. */

@@ -62,14 +62,6 @@ fn every_case_has_its_verdict_and_its_rows() {
         ("pick_hash", "opened"),
         ("pick_turn", "opened"),
         ("pick_two", "opened"),
-        ("redirect", "XDP_TX"),
-        ("redirect_tail", "XDP_TX"),
-        ("redirect_meter", "XDP_TX"),
-        ("balancer", "established"),
-        ("balancer_tail", "established"),
-        ("balancer_meter", "established"),
-        ("balancer_measured", "established"),
-        ("meter", "measured"),
     ];
     let expected: Vec<_> = plan
         .flows

@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use causeway_dataplane::abi::{Ctl, Plain as _};
+use causeway_dataplane::abi::{Ctl, Plain as _, Verdict};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, OpenObject};
 
@@ -96,7 +96,7 @@ impl<'o> Baselines<'o> {
 }
 
 impl Counter for Baselines<'_> {
-    fn count(&self, verdict: u32) -> Result<u64, BenchError> {
+    fn count(&self, verdict: Verdict) -> Result<u64, BenchError> {
         packets(&self.skel.maps.verdicts, verdict)
     }
 }

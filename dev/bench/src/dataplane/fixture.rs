@@ -11,7 +11,7 @@ use causeway_core::cookie::{CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_dataplane::abi::{
     COOKIE_QUIC, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes, Plain, QuicLbConfig,
     REAL_PRESENT, RealStats, RealValue, SamplingValue, VIP_FIRST_TCP, VIP_FIRST_UDP, VIP_FORGET,
-    VIP_STATEFUL, VipKey, VipValue, addr_bytes,
+    VIP_STATEFUL, Verdict, VipKey, VipValue, addr_bytes,
 };
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
 use causeway_dataplane::{ConnLayout, ConnTable, flow_table};
@@ -448,6 +448,21 @@ impl<'o> Balancer<'o> {
         self.skel.progs.causeway_lb.as_fd().as_raw_fd()
     }
 
+    /// Half samples of latency that it has taken, of all reals.
+    pub(super) fn latencies(&self) -> Result<u64, BenchError> {
+        let stats = &self.skel.maps.real_stats;
+        let mut sum = RealStats::default();
+        for id in 0..self.size.reals {
+            let cpus = stats
+                .lookup_percpu(&id.to_ne_bytes(), MapFlags::ANY)
+                .map_err(failed("reading the reals' counters"))?;
+            let cpus = cpus.iter().flatten();
+            cpus.filter_map(|cpu| RealStats::from_bytes(cpu))
+                .for_each(|cpu| sum.add(&cpu));
+        }
+        Ok(sum.latencies().weight_halves)
+    }
+
     /// One of its maps.
     pub(super) fn map(&self, name: &'static str) -> Result<Map<'_>, BenchError> {
         let object = self.skel.object();
@@ -468,42 +483,20 @@ impl<'o> Balancer<'o> {
 
 /// What counts its packets by verdict.
 pub(super) trait Counter {
-    /// Packets that had this verdict of its program, on all CPUs.
-    fn count(&self, verdict: u32) -> Result<u64, BenchError>;
+    /// Packets that had this verdict, on all CPUs.
+    fn count(&self, verdict: Verdict) -> Result<u64, BenchError>;
 }
 
 impl Counter for Balancer<'_> {
-    fn count(&self, verdict: u32) -> Result<u64, BenchError> {
+    fn count(&self, verdict: Verdict) -> Result<u64, BenchError> {
         packets(&self.skel.maps.verdicts, verdict)
     }
 }
 
-/// What may measure.
-pub(super) trait Measures {
-    /// Half samples of latency that it has taken.
-    fn latencies(&self) -> Result<u64, BenchError>;
-}
-
-impl Measures for Balancer<'_> {
-    fn latencies(&self) -> Result<u64, BenchError> {
-        let stats = &self.skel.maps.real_stats;
-        let mut sum = RealStats::default();
-        for id in 0..self.size.reals {
-            let cpus = stats
-                .lookup_percpu(&id.to_ne_bytes(), MapFlags::ANY)
-                .map_err(failed("reading the reals' counters"))?;
-            let cpus = cpus.iter().flatten();
-            cpus.filter_map(|cpu| RealStats::from_bytes(cpu))
-                .for_each(|cpu| sum.add(&cpu));
-        }
-        Ok(sum.latencies().weight_halves)
-    }
-}
-
 /// Sum over all CPUs of an entry of `verdicts`.
-pub(super) fn packets(verdicts: &impl MapCore, verdict: u32) -> Result<u64, BenchError> {
+pub(super) fn packets(verdicts: &impl MapCore, verdict: Verdict) -> Result<u64, BenchError> {
     let cpus = verdicts
-        .lookup_percpu(&verdict.to_ne_bytes(), MapFlags::ANY)
+        .lookup_percpu(&(verdict as u32).to_ne_bytes(), MapFlags::ANY)
         .map_err(failed("reading the verdicts"))?;
     let counters = cpus
         .iter()

@@ -96,21 +96,6 @@ impl<'o> Instrument<'o> {
         self.skel.progs.bench_macswap.as_fd().as_raw_fd()
     }
 
-    /// Programs that do nothing but go on to these two.
-    pub(super) fn tails(&self, redirect: i32, balancer: i32) -> Result<[i32; 2], BenchError> {
-        let tails = &self.skel.maps.tails;
-        for (slot, program) in [(0_u32, redirect), (1, balancer)] {
-            tails
-                .update(&slot.to_ne_bytes(), &program.to_ne_bytes(), MapFlags::ANY)
-                .map_err(failed("setting a tail call"))?;
-        }
-        let programs = &self.skel.progs;
-        Ok(
-            [&programs.bench_tail_redirect, &programs.bench_tail_balancer]
-                .map(|program| program.as_fd().as_raw_fd()),
-        )
-    }
-
     pub(super) fn min(&self) -> i32 {
         self.skel.progs.bench_min.as_fd().as_raw_fd()
     }

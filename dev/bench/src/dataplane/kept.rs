@@ -59,11 +59,11 @@ impl Table<'_> {
     fn send(&mut self, shot: Shot, clients: impl Iterator<Item = u32>) -> Result<u32, BenchError> {
         let clients: Vec<u32> = clients.collect();
         let count = clients.len() as u32;
-        let before = self.balancer.count(Verdict::Established as u32)?;
+        let before = self.balancer.count(Verdict::Established)?;
         self.instrument.set_clients(&clients, &[])?;
         self.instrument.select(self.balancer.program())?;
         self.instrument
             .batch(shot, count, &mut Place::default(), count)?;
-        Ok((self.balancer.count(Verdict::Established as u32)? - before) as u32)
+        Ok((self.balancer.count(Verdict::Established)? - before) as u32)
     }
 }

@@ -11,7 +11,6 @@
 //! checked, and that a program which measures has measured.
 
 mod baselines;
-mod chain;
 mod fixture;
 mod floors;
 mod growth;
@@ -31,7 +30,7 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use baselines::Baselines;
-use fixture::{Balancer, Counter, Measures};
+use fixture::{Balancer, Counter};
 pub(crate) use fixture::{PORT, VIP, failed};
 use floors::Floors;
 pub use growth::{Grows, GrowthPlan, GrowthRow, growth};
@@ -204,23 +203,14 @@ struct Place {
     syns: u32,
 }
 
-/// The program that counts packets, and the verdict that all of them must have.
-#[derive(Clone, Copy)]
-struct Expected<'a> {
-    counter: &'a dyn Counter,
-    verdict: u32,
-    word: &'static str,
-}
-
 /// A program, the packets that it gets, and what must become of them.
 struct Case<'a> {
     name: &'static str,
     shot: Shot,
     program: i32,
-    /// None: XDP_TX is all that the program gives.
-    expected: Option<Expected<'a>>,
-    /// What takes latencies, if the case measures.
-    measures: Option<&'a dyn Measures>,
+    /// The program that counts, and the verdict; reference programs only give XDP_TX.
+    verdict: Option<(&'a dyn Counter, Verdict)>,
+    balancer: Option<&'a Balancer<'a>>,
     place: Place,
     rounds_ns: Vec<f64>,
     one_in: u32,
@@ -232,8 +222,8 @@ impl<'a> Case<'a> {
             name,
             shot,
             program,
-            expected: None,
-            measures: None,
+            verdict: None,
+            balancer: None,
             place: Place::default(),
             rounds_ns: Vec::new(),
             one_in: 0,
@@ -252,22 +242,12 @@ impl<'a> Case<'a> {
         Self { one_in, ..self }
     }
 
-    /// The same, all of whose packets have this verdict, and its word, in `counter`.
-    fn expecting(self, counter: &'a dyn Counter, verdict: u32, word: &'static str) -> Self {
-        let expected = Some(Expected {
-            counter,
-            verdict,
-            word,
-        });
-        Self { expected, ..self }
-    }
-
     fn of(name: &'static str, shot: Shot, balancer: &'a Balancer<'a>, verdict: Verdict) -> Self {
         Self {
-            measures: Some(balancer),
+            verdict: Some((balancer, verdict)),
+            balancer: Some(balancer),
             ..Self::new(name, shot, balancer.program())
         }
-        .expecting(balancer, verdict as u32, verdict.as_str())
     }
 
     /// The empty program on packets of this kind.
@@ -282,7 +262,10 @@ impl<'a> Case<'a> {
         baselines: &'a Baselines<'a>,
         verdict: Verdict,
     ) -> Self {
-        Self::new(name, shot, program).expecting(baselines, verdict as u32, verdict.as_str())
+        Self {
+            verdict: Some((baselines, verdict)),
+            ..Self::new(name, shot, program)
+        }
     }
 
     /// Brings the connections that are measured to where each request makes a latency known: only
@@ -306,8 +289,8 @@ impl<'a> Case<'a> {
     /// Half samples of latency so far, if there must be some.
     fn latencies(&self, flows: u32) -> Result<Option<u64>, BenchError> {
         let due = self.due(flows, 0).is_some();
-        let measures = self.measures.filter(|_| due);
-        measures.map(Measures::latencies).transpose()
+        let balancer = self.balancer.filter(|_| due);
+        balancer.map(Balancer::latencies).transpose()
     }
 
     /// Fewest and most half samples that so many packets give, where that is known: datagrams do
@@ -380,13 +363,14 @@ impl<'a> Case<'a> {
     }
 
     fn counted(&self) -> Result<Option<u64>, BenchError> {
-        self.expected
-            .map(|of| of.counter.count(of.verdict))
+        self.verdict
+            .map(|(counter, verdict)| counter.count(verdict))
             .transpose()
     }
 
     fn verdict_word(&self) -> &'static str {
-        self.expected.map_or("XDP_TX", |of| of.word)
+        self.verdict
+            .map_or("XDP_TX", |(_, verdict)| verdict.as_str())
     }
 }
 
@@ -399,7 +383,6 @@ pub fn run(plan: &BenchPlan, progress: impl FnMut(u32) + Send) -> Result<Vec<Row
             progress(flows);
             rows.extend(run_level(plan, flows)?);
             rows.extend(picks::run(plan, flows)?);
-            rows.extend(chain::run(plan, flows)?);
         }
         Ok(rows)
     })
