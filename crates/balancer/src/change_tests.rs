@@ -195,7 +195,7 @@ fn what_is_set_by_hand_goes_with_its_real_and_a_refused_reload_leaves_it() {
     assert!(sentence.contains("has no real `10.0.0.9`"), "{sentence}");
 }
 
-/// Else the next reload would drain it, which nobody has asked for.
+/// Else the next reload would drain it, without a request.
 #[test]
 fn a_real_that_is_added_again_is_as_the_request_says() {
     let mut bench = Bench::new(WEB);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Talks to a running daemon: through its Unix socket, or by TLS with a token from another host.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -358,28 +357,14 @@ fn unreachable_daemon(target: &Target, error: &std::io::Error) -> anyhow::Error 
 }
 
 /// The daemon may have done what it was asked for.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Unanswered(String);
 
-impl fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unanswered {}
-
 /// Of what is not there, in the daemon's sentence.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Absent(String);
-
-impl fmt::Display for Absent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Absent {}
 
 fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
     match serde_json::from_slice::<Problem>(body) {

@@ -172,7 +172,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// One of clients with 9 s of patience, to which nobody has come.
+    /// One of clients with 9 s of patience, without connections.
     pub(in crate::clients) fn category(service: &str, clients: &str) -> Category {
         let mix = Mix::new([RetryClass::new("linux", LINUX_6_5_S, 9.0)]).unwrap();
         Category {

@@ -216,8 +216,8 @@ mod tests {
         let stream = connect([former, there].into_iter()).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), there);
         assert!(connect([former].into_iter()).is_err());
-        let nobody = connect(std::iter::empty()).unwrap_err();
-        assert_eq!(nobody.to_string(), "no address of that name");
+        let unknown = connect(std::iter::empty()).unwrap_err();
+        assert_eq!(unknown.to_string(), "no address of that name");
     }
 
     #[test]

@@ -56,7 +56,7 @@ mod tests {
         let mut recent = RecentTimes::default();
         let mut total = counts(&[(0, 1000)]);
         recent.push(100, total);
-        assert_eq!(recent.percentile_s(50.0, 10), None, "before, nobody knows");
+        assert_eq!(recent.percentile_s(50.0, 10), None, "not known before");
         for second in [101, 102, 105, 106] {
             total[7] += 10;
             recent.push(second, total);

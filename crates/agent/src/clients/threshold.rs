@@ -233,7 +233,7 @@ impl Thresholds {
         });
     }
 
-    /// Whoever knows that it is exceeded would wait for its end for ever.
+    /// A program that was told that it is exceeded would wait for its end for ever.
     fn tell_removed(&self, of: &InForce, categories: &[Category]) {
         for (number, watch) in of.watches.iter().filter(|(_, watch)| watch.exceeded) {
             if let Some(category) = categories.get(*number) {
