@@ -30,7 +30,7 @@ pub(crate) enum ThresholdAction {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Add one, until it is removed or the agent ends, and print it with its id
+    /// Add a threshold, until it is removed or the agent ends, and print it with its id
     Add {
         #[command(flatten)]
         target: AgentTarget,
@@ -40,7 +40,7 @@ pub(crate) enum ThresholdAction {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Remove one that was added
+    /// Remove a threshold that was added
     Del {
         #[command(flatten)]
         target: AgentTarget,
